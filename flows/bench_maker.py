@@ -1,0 +1,131 @@
+"""From settings to a bench: everything a run needs is made and checked here, before anything is asked."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from prompts import Prompt, load_prompts
+from tasks.asking import Asker
+from tasks.bench import Bench
+from tasks.call_record import CallRecord
+from tasks.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
+from tasks.judge import Judge
+from tasks.judge_errors import FatalJudgeError
+from tasks.judge_makers import check_embeddings_name, make_judge
+from tasks.limits import EndpointLimit
+from tasks.plan import Plan, plan_run
+from tasks.prices import find_price, load_prices
+from tasks.run_settings import RunSettings
+from warehouse.batch import Batch
+from warehouse.metric_files import load_metrics, resolve_parameters
+from warehouse.store import Warehouse
+from warehouse.tables import build_frame
+
+_STEP_PROMPTS = {
+    "extract_answer": "extract",
+    "extract_ground_truth": "extract",
+    "classify": "classify",
+    "attribute_answer": "attribute",
+    "attribute_ground_truth": "attribute",
+    "rank": "rank",
+}
+
+
+def make_plan(settings: RunSettings) -> Plan:
+    """The metrics and steps of the settings; raises UnknownMetric or MetricFileError."""
+    metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+    plan = plan_run(settings.metrics, metrics)
+    chosen = {metric.name: metric for metric in plan.metrics}
+    for name, parameters in settings.metric_settings.items():
+        if name in chosen:
+            resolve_parameters(chosen[name], parameters)
+    return plan
+
+
+def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
+    """The prompts of the language, by name.
+
+    The lexical judge reads none of their words. What stands on record for it is its rules and their version, so
+    that nobody takes a prompt's text for what made its verdicts.
+    """
+    prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
+    if judge.name != "lexical":
+        return prompts
+    return {name: _state_rules(prompt, judge.model) for name, prompt in prompts.items()}
+
+
+def make_bench(run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse) -> Bench:
+    """The bench of a run; its journal and mover thread are running afterwards."""
+    check_embeddings_name(settings.embeddings)
+    prices = load_prices(settings.prices)
+    price = find_price(prices, judge.model)
+    if settings.budget_usd is not None and price is None:
+        raise FatalJudgeError(
+            f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
+        )
+    prompts = make_prompts(settings, judge)
+    embedding_model = None
+    if "similarity" in plan.steps and settings.embeddings != "hashing":
+        embedding_model = make_embedding_model(settings.embeddings, settings)
+    record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    asker = Asker(
+        judge=judge,
+        record=record,
+        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+        attempts=settings.attempts,
+        price=price,
+        budget_usd=settings.budget_usd,
+    )
+    embedder: Embedder | None = HashingEmbedder() if "similarity" in plan.steps else None
+    if embedding_model is not None:
+        embedder = AskedEmbedder(
+            dataclasses.replace(
+                asker,
+                judge=embedding_model,
+                limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+                price=find_price(prices, embedding_model.model),
+            )
+        )
+    return Bench(
+        run_id=run_id,
+        settings=settings,
+        warehouse=warehouse,
+        prompts=prompts,
+        metrics=plan.metrics,
+        steps=plan.steps,
+        optional_steps=plan.optional_steps,
+        asker=asker,
+        embedder=embedder,
+    )
+
+
+def keep_prompts(bench: Bench) -> None:
+    """Put the prompts of the run's steps on record."""
+    names = {_STEP_PROMPTS[step] for step in bench.steps | bench.optional_steps if step in _STEP_PROMPTS}
+    rows = [_to_row(bench.prompts[name]) for name in sorted(names)]
+    if rows:
+        frame = build_frame("prompts", rows)
+        key = f"{bench.run_id}/prompts/{bench.session}"
+        bench.warehouse.append(Batch(key=key, run_id=bench.run_id, tables={"prompts": frame}))
+
+
+def _state_rules(prompt: Prompt, model: str) -> Prompt:
+    digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
+    return dataclasses.replace(
+        prompt,
+        prompt_hash=digest,
+        version=model,
+        language="",
+        template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical_judge.py.",
+    )
+
+
+def _to_row(prompt: Prompt) -> Mapping[str, object]:
+    return {
+        "prompt_hash": prompt.prompt_hash,
+        "prompt": prompt.name,
+        "version": prompt.version,
+        "language": prompt.language or None,
+        "template": prompt.template,
+    }

@@ -1,0 +1,204 @@
+"""A Prefect server of our own for one run, so that `evalhouse run` needs nothing started beforehand. It is a child
+process started before Prefect is imported here, so that its start and the import, the staging of the dataset and the
+rest happen at the same time; it listens on a socket opened by this process, speaks of its state over a pipe, and ends
+when this process ends, however that happens. `prefect_settings` says what it is told, `prefect_server_process` is what
+runs in it. Nothing here imports Prefect."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.prefect_settings import server_environment
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LOG_TAIL_LINES = 15
+_EXIT_GRACE_S = 5.0
+# Prefect imports these when the first flow runs: 0.4 s of CPU, which this process has to spare while the server starts.
+_USED_BY_FIRST_FLOW = (
+    "prefect.flow_engine",
+    "prefect.task_engine",
+    "prefect.utilities.visualization",
+    "fastapi.encoders",
+)
+
+
+class LocalServerError(Exception):
+    """The local Prefect server did not start, or died. The message ends with what it logged last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainReport:
+    """What Prefect's database holds of this server's flow runs, read after the server had written its last event.
+
+    `n_task_runs` None: the server did not get to tell, because it died or the time was over; `log_path` then still
+    exists. `n_unfinished` counts the task runs whose last recorded state is not final: lost events, or tasks that were
+    still running."""
+
+    n_flow_runs: int | None
+    n_task_runs: int | None
+    n_unfinished: int | None
+    seconds: float
+    log_path: Path
+
+
+class LocalServer:
+    """One child process; make it by `start`, end it by `stop`. Not for use by several threads at once."""
+
+    api_url: str
+    auth_string: str
+    log_path: Path
+
+    def __init__(self, process: subprocess.Popen[bytes], *, api_url: str, auth_string: str, log_path: Path) -> None:
+        self.api_url = api_url
+        self.auth_string = auth_string
+        self.log_path = log_path
+        self._process = process
+        self._unread = b""
+        self._is_ready = False
+        self._report: DrainReport | None = None
+
+    @classmethod
+    def start(cls) -> LocalServer:
+        """Starts the child and returns at once (some 5 ms): the URL answers from now on, after a wait.
+
+        The socket is opened here so that its port is known and nobody else can take it, and handed over. The child is
+        in a session of its own: Ctrl-C in the terminal reaches this process alone, which still has to tell the server
+        how its flow ended."""
+        auth_string = f"evalhouse:{os.urandom(24).hex()}"
+        log_fd, log_name = tempfile.mkstemp(prefix="evalhouse-prefect-server-", suffix=".log")
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, open(log_fd, "wb") as log:
+            arguments = {"socket_fd": listener.fileno(), "log_path": log_name}
+            process = subprocess.Popen(
+                # Safe path (-P): a `tasks.py` in the working directory must not hide ours.
+                [sys.executable, "-P", "-c", _bootstrap(), json.dumps(arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                pass_fds=[listener.fileno()],
+                env=server_environment(auth_string),
+                start_new_session=True,
+            )
+            port = listener.getsockname()[1]
+        api_url = f"http://127.0.0.1:{port}/api"
+        return cls(process, api_url=api_url, auth_string=auth_string, log_path=Path(log_name))
+
+    def wait_until_ready(self, timeout_s: float = 120) -> None:
+        """Returns when the server answers. LocalServerError when it has ended instead, or not answered in time.
+
+        Spends the time on the imports of Prefect's that a first flow run would wait for, so call it after
+        `configure_prefect_environment`."""
+        if self._is_ready:
+            return
+        for name in _USED_BY_FIRST_FLOW:
+            importlib.import_module(name)
+        message = self._read_message(deadline=time.monotonic() + timeout_s)
+        if message is None:
+            raise LocalServerError(self._explain_start(timeout_s))
+        self._is_ready = True
+
+    def stop(self, *, drain_timeout_s: float = 15) -> DrainReport:
+        """Ends the server after the last event of this process is in its database; call it after the flow has ended.
+
+        Waits up to `drain_timeout_s` for this process to send what it has queued and for the server to write it. A
+        second call returns the same report."""
+        if self._report is not None:
+            return self._report
+        began = time.monotonic()
+        deadline = began + drain_timeout_s
+        if self._is_ready:
+            _send_queued_events(deadline)
+        self._tell_to_stop(max(0.0, deadline - time.monotonic()))
+        message = self._read_message(deadline + _EXIT_GRACE_S, named="stopped") or {}
+        self._end_process()
+        self._report = DrainReport(
+            n_flow_runs=message.get("n_flow_runs"),
+            n_task_runs=message.get("n_task_runs"),
+            n_unfinished=message.get("n_unfinished"),
+            seconds=time.monotonic() - began,
+            log_path=self.log_path,
+        )
+        if message or self._process.returncode == 0:
+            self.log_path.unlink(missing_ok=True)
+        return self._report
+
+    def _explain_start(self, timeout_s: float) -> str:
+        try:
+            log = self.log_path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            log = ""
+        tail = f"; the end of {self.log_path}:\n" + "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
+        if self._process.poll() is None:
+            self._process.kill()
+            return f"the local Prefect server was not ready after {timeout_s:g} s{tail}"
+        advice = ""
+        if "Can't locate revision" in log:
+            advice = (
+                ": its database was last used by a newer version of Prefect; set PREFECT_HOME to a folder of its own,"
+                " or PREFECT_API_URL to a server"
+            )
+        return f"the local Prefect server ended with status {self._process.returncode} while starting{advice}{tail}"
+
+    def _tell_to_stop(self, drain_s: float) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with stdin, contextlib.suppress(BrokenPipeError):  # it has ended by itself; what it wrote before is still read
+            stdin.write(json.dumps({"drain_s": drain_s}).encode() + b"\n")
+
+    def _read_message(self, deadline: float, *, named: str = "ready") -> dict[str, Any] | None:
+        """The next message of that name, or None when the child has closed its side or the deadline has passed."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        while True:
+            line, newline, rest = self._unread.partition(b"\n")
+            if newline:
+                self._unread = rest
+                message: dict[str, Any] = json.loads(line)
+                if message["name"] == named:
+                    return message
+                continue
+            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(stdout.fileno(), 65536) if readable else b""
+            if not chunk:
+                if readable:
+                    self._process.wait()
+                return None
+            self._unread += chunk
+
+    def _end_process(self) -> None:
+        try:
+            self._process.wait(timeout=_EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _bootstrap() -> str:
+    return f"import sys; sys.path.append({str(_ROOT)!r}); from flows.prefect_server_process import main; main()"
+
+
+def _send_queued_events(deadline: float) -> None:
+    """Has Prefect's client, if this process uses it, send the events it holds. From a thread of its own, because the
+    call returns a coroutine when there is a running loop."""
+    worker_module = sys.modules.get("prefect.events.worker")
+    if worker_module is None:
+        return
+    timeout = max(0.0, deadline - time.monotonic())
+    thread = threading.Thread(target=worker_module.EventsWorker.drain_all, kwargs={"timeout": timeout}, daemon=True)
+    thread.start()
+    thread.join(timeout)

@@ -1,0 +1,218 @@
+"""Running an evaluation from start to end in this process: server, dataset, bench, flow, and what came of it.
+
+The order is for the person who waits. Our Prefect server needs some seconds to come up, so it is started first, and
+everything that can be refused (settings, dataset, warehouse) is checked meanwhile; Prefect itself is imported only
+after its settings are known, which is why the flow is imported inside a function.
+"""
+
+import asyncio
+import json
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from flows.local_server import LocalServer
+from flows.prefect_settings import configure_prefect_environment, find_api_url
+from tasks.judge_errors import JudgeError, RunCancelled
+from tasks.run_settings import RunSettings
+from warehouse.calls import take_in_orphans
+from warehouse.errors import WarehouseError
+from warehouse.runs import RunRow, RunStatus, find_run, insert_run, update_run
+from warehouse.samples import count_samples
+from warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from tasks.asking import CallCounts
+    from tasks.bench import Bench
+    from tasks.plan import Plan
+    from tasks.staging import StagedDataset
+
+# How long replies that are under way may still take after Ctrl-C.
+_DRAIN_S = 3.0
+
+Watch = Callable[["Bench"], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended. `problem` says why when it did not complete."""
+
+    run: RunRow
+    status: RunStatus
+    counts: "CallCounts"
+    problem: str | None
+
+
+def start_run(settings: RunSettings, *, watch: Watch | None = None) -> RunOutcome:
+    """Evaluate a dataset; `watch` gives a context manager that is open while samples are judged.
+
+    Raises the errors of dataset, settings, warehouse and judge for whatever can be refused beforehand.
+    """
+    with _prefect_server() as wait_for_prefect:
+        warehouse = _open_warehouse(settings)
+        # Imported after the server was started: these take a second in which it comes up.
+        from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
+        from tasks.judge_makers import make_judge  # noqa: PLC0415
+        from tasks.staging import stage_dataset  # noqa: PLC0415
+
+        plan = make_plan(settings)
+        judge = make_judge(settings)
+        staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+        run = _make_row(settings, plan, staged)
+        bench = make_bench(run.run_id, settings, plan, judge, warehouse)
+        bench.staged = staged
+        bench.progress.n_samples = staged.n_samples
+        insert_run(warehouse, run)
+        return _evaluate(bench, watch, wait_for_prefect)
+
+
+def resume_run(
+    wanted: str, *, warehouse_url: str, changes: Mapping[str, object], watch: Watch | None = None
+) -> RunOutcome:
+    """Go on with a run where it stopped, with its own settings but for `changes`."""
+    run = find_run(Warehouse(warehouse_url), wanted)
+    settings = RunSettings.model_validate_json(
+        json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
+    )
+    with _prefect_server() as wait_for_prefect:
+        warehouse = _open_warehouse(settings)
+        from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
+        from tasks.judge_makers import make_judge  # noqa: PLC0415
+
+        plan, judge = make_plan(settings), make_judge(settings)
+        staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
+        bench = make_bench(run.run_id, settings, plan, judge, warehouse)
+        bench.resumed, bench.staged = True, staged
+        bench.progress.n_samples = run.n_samples or 0
+        update_run(warehouse, run.run_id, status="running", finished_at=None)
+        return _evaluate(bench, watch, wait_for_prefect)
+
+
+def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
+    """Read the dataset of a run that stopped before it was loaded; it must not have changed since."""
+    from tasks.staging import stage_dataset  # noqa: PLC0415
+
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    if staged.content_hash != run.dataset_hash:
+        staged.staging.discard()
+        raise WarehouseError(
+            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
+            "start a new run: what was already answered is on record and costs nothing"
+        )
+    return staged
+
+
+def _open_warehouse(settings: RunSettings) -> Warehouse:
+    warehouse = Warehouse(settings.warehouse)
+    warehouse.migrate()
+    take_in_orphans(warehouse)
+    return warehouse
+
+
+@contextmanager
+def _prefect_server() -> Iterator[Callable[[], None]]:
+    """A Prefect server for this block: the user's own where one is set, else one of ours that ends with it."""
+    if find_api_url() is not None:
+        configure_prefect_environment(None)
+        yield lambda: None
+        return
+    server = LocalServer.start()
+    configure_prefect_environment(server.api_url, auth_string=server.auth_string)
+    try:
+        yield server.wait_until_ready
+    finally:
+        server.stop()
+
+
+def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[], None]) -> RunOutcome:
+    """Run the flow to its end and put on record how it ended."""
+    from flows.bench_maker import keep_prompts  # noqa: PLC0415
+    from tasks.bench import clear_bench, lay_out_bench  # noqa: PLC0415
+
+    lay_out_bench(bench)
+    problem: BaseException | None = None
+    try:
+        keep_prompts(bench)
+        wait_for_prefect()
+        problem = asyncio.run(_run_flow(bench, watch or (lambda _: nullcontext())))
+    except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
+        problem = error
+        raise
+    finally:
+        try:
+            bench.asker.record.close()
+        finally:
+            _conclude(bench, problem)
+            clear_bench(bench.run_id)
+    run = find_run(bench.warehouse, bench.run_id)
+    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=str(problem) if problem else None)
+
+
+async def _run_flow(bench: "Bench", watch: Watch) -> Exception | None:
+    """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
+    from flows.evaluate import evaluate_run  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        bench.stop(RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number.name)
+    try:
+        with watch(bench):
+            await evaluate_run(bench.run_id)
+    except (JudgeError, WarehouseError) as error:
+        return error
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        await bench.close()
+    return None
+
+
+def _conclude(bench: "Bench", problem: BaseException | None) -> None:
+    """Write the run's status; a run that was stopped is scored as far as it came."""
+    status: RunStatus = "incomplete" if bench.progress.n_failed else "completed"
+    if problem is not None:
+        from tasks.score import score_verdicts  # noqa: PLC0415
+
+        status = "cancelled" if isinstance(problem, RunCancelled | KeyboardInterrupt) else "failed"
+        if count_samples(bench.warehouse, bench.run_id):
+            score_verdicts(bench)
+    update_run(bench.warehouse, bench.run_id, status=status, finished_at=_now())
+
+
+def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset") -> RunRow:
+    started_at = _now()
+    return RunRow(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        suite=settings.suite,
+        label=settings.label,
+        href=settings.href,
+        tags=settings.tags,
+        dataset=settings.dataset,
+        dataset_hash=staged.content_hash,
+        judge=settings.judge,
+        embeddings=settings.embeddings if "similarity" in plan.steps else None,
+        language=settings.language,
+        metrics=tuple(metric.name for metric in plan.metrics),
+        trigger="manual",
+        kb_name=None,
+        kb_version=None,
+        flow_run_id=None,
+        status="running",
+        started_at=started_at,
+        finished_at=None,
+        n_samples=staged.n_samples,
+        config=settings.model_dump(mode="json"),
+    )
+
+
+def _now() -> datetime:
+    """Now in UTC without a zone, as the warehouse keeps times."""
+    return datetime.now(UTC).replace(tzinfo=None)

@@ -1,0 +1,22 @@
+"""The words in which a judge is asked: prompt files in English and Chinese, a strict loader, a renderer.
+
+Imports nothing of ours. The steps in `tasks/` take a prompt by name, give it the data of a request and send what it
+renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
+"""
+
+from prompts.errors import PromptError, PromptProblem
+from prompts.library import Prompt, check_prompts, list_languages, load_prompts
+from prompts.render import BlockKind, BlockValue, Item, Message
+
+__all__ = [
+    "BlockKind",
+    "BlockValue",
+    "Item",
+    "Message",
+    "Prompt",
+    "PromptError",
+    "PromptProblem",
+    "check_prompts",
+    "list_languages",
+    "load_prompts",
+]

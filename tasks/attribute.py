@@ -1,0 +1,108 @@
+"""Attribute: which retrieved contexts support each statement of the answer and of the ground truth.
+
+Both texts' statements and all contexts go into one request; more contexts than a request holds are split, and a
+statement's supporting contexts are the union over the parts.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from prefect import task
+
+from prompts import BlockValue, Item
+from tasks.bench import Bench
+from tasks.judge_errors import JudgeFailed
+from tasks.reading import Verdicts, read_supports
+from tasks.shard import Extraction, SampleWork, Source
+from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.tokens import split_by_tokens
+from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts
+from warehouse.metric_files import Step
+
+_STEPS: dict[Source, Step] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
+
+
+@task(name="attribute", task_run_name="attribute shard {shard}", **TASK_OPTIONS)
+async def attribute(run_id: str, shard: int) -> None:
+    """Find the supporting contexts for the statements of a shard."""
+    await run_step(run_id, shard, attribute_statements)
+
+
+async def attribute_statements(bench: Bench, work: SampleWork) -> None:
+    """Find the supporting contexts for one sample's statements."""
+    outcomes: dict[Step, tuple[str | None, str | None]] = {}
+    open_sides: dict[Source, Extraction] = {}
+    for source, step in _STEPS.items():
+        if bench.needs(step, work):
+            extraction = await work.extractions[source]
+            outcomes[step] = (_why_not(work, extraction), None)
+            if outcomes[step][0] is None:
+                open_sides[source] = extraction
+    if open_sides:
+        try:
+            await _ask_supports(bench, work, open_sides)
+        except JudgeFailed as error:
+            outcomes |= {_STEPS[source]: (error.reason, str(error)) for source in open_sides}
+    for step, (reason, detail) in outcomes.items():
+        work.note_outcome(step, reason, detail)
+
+
+def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
+    if extraction.reason in ("no_answer", "no_ground_truth"):
+        return extraction.reason
+    if not work.sample.contexts:
+        return "no_contexts"
+    return extraction.reason or (None if extraction.items else "no_statements")
+
+
+async def _ask_supports(bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
+    statements = [item for extraction in sides.values() for item in extraction.items]
+    parts = split_by_tokens(work.context_items, bench.settings.request_tokens)
+    found: list[Mapping[str, JudgedItem]] = []
+    for part in parts:
+        inquiry = _make_inquiry(bench, work, sides, part)
+        found.append(await ask_verdicts(bench.asker, inquiry, [item.id for item in statements]))
+    for item in statements:
+        _add(work, item.id, [judged[item.id] for judged in found])
+
+
+def _make_inquiry(
+    bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction], contexts: Sequence[Item]
+) -> Inquiry:
+    context_ids = frozenset(item.id for item in contexts)
+
+    def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
+        def narrow(source: Source) -> list[Item]:
+            return [item for item in sides[source].items if item.id in ids] if source in sides else []
+
+        return {
+            "question": work.sample.question,
+            "contexts": contexts,
+            "answer_statements": narrow("answer"),
+            "ground_truth_statements": narrow("ground_truth"),
+        }
+
+    def read(text: str, ids: Collection[str]) -> Verdicts:
+        return read_supports(text, ids, context_ids)
+
+    return Inquiry(
+        step="attribute",
+        sample_id=work.sample.sample_id,
+        prompt=bench.prompts["attribute"],
+        build_data=build_data,
+        read=read,
+        group=lambda ids: [ids],
+    )
+
+
+def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> None:
+    """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
+    ranks = sorted(int(context_id[1:]) for part in parts for context_id in part.verdict.contexts)
+    telling = [part for part in parts if part.verdict.contexts] or parts
+    work.add_row(
+        "attributions",
+        statement_id=statement_id,
+        supported=bool(ranks),
+        context_ranks=ranks,
+        reason=" ".join(part.verdict.reason for part in telling),
+        call_id=telling[0].call_id,
+    )

@@ -1,0 +1,112 @@
+"""The bench: everything one run works with, made once and found again by its tasks through the run's id.
+
+Task parameters are names and ids only, because Prefect stores and inspects them; the live objects stand here.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prompts import Prompt
+from tasks.asking import Asker
+from tasks.embeddings import AskedEmbedder, Embedder
+from tasks.judge_errors import FatalJudgeError
+from tasks.run_settings import RunSettings
+from tasks.shard import SampleWork, Shard, make_work
+from warehouse.metric_files import MetricFile, Step
+from warehouse.samples import read_samples_between
+from warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from tasks.staging import StagedDataset
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is; a display reads it now and then."""
+
+    n_samples: int = 0
+    n_done: int = 0
+    n_failed: int = 0
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart."""
+
+    run_id: str
+    settings: RunSettings
+    warehouse: Warehouse
+    prompts: Mapping[str, Prompt]
+    metrics: tuple[MetricFile, ...]
+    steps: frozenset[Step]
+    optional_steps: frozenset[Step]
+    asker: Asker
+    embedder: Embedder | None
+    staged: "StagedDataset | None" = None
+    resumed: bool = False
+    session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    progress: Progress = field(default_factory=Progress)
+    shards: dict[int, Shard] = field(default_factory=dict)
+    active: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
+        """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
+        for asker in self.askers:
+            asker.stop(error)
+        asyncio.get_running_loop().call_later(drain_s, self._cancel_active)
+
+    async def close(self) -> None:
+        """Close the clients of judge and embeddings."""
+        await self.asker.judge.close()
+        if self.embedder is not None:
+            await self.embedder.close()
+
+    @property
+    def askers(self) -> tuple[Asker, ...]:
+        """Whoever sends requests in this run."""
+        return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
+
+    def _cancel_active(self) -> None:
+        for task in self.active:
+            task.cancel()
+
+    def needs(self, step: Step, work: SampleWork) -> bool:
+        """Whether this sample's metrics rest on the step; ranking is spared where reference ids decide."""
+        if step in self.steps:
+            return True
+        return step in self.optional_steps and not work.sample.reference_context_ids
+
+    async def open_shard(self, number: int, first: int, last: int) -> Shard:
+        """Read a shard's samples and keep it under its number until `close_shard`."""
+        samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
+        shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
+        self.shards[number] = shard
+        return shard
+
+    def close_shard(self, number: int) -> None:
+        """Let go of a shard's samples."""
+        self.shards.pop(number, None)
+
+
+_benches: dict[str, Bench] = {}
+
+
+def lay_out_bench(bench: Bench) -> None:
+    """Make a bench findable by its run's id within this process."""
+    _benches[bench.run_id] = bench
+
+
+def find_bench(run_id: str) -> Bench:
+    """The bench of a run; raises LookupError when the run is not under way in this process."""
+    try:
+        return _benches[run_id]
+    except KeyError:
+        raise LookupError(f"run {run_id} is not under way in this process") from None
+
+
+def clear_bench(run_id: str) -> None:
+    """Forget a bench once its run has ended."""
+    _benches.pop(run_id, None)

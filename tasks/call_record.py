@@ -1,0 +1,208 @@
+"""The record of calls during a run: what was asked before, and every new call kept before its reply is used.
+
+Looking up goes through the warehouse in batches (whatever is asked for while one look-up runs makes the next);
+keeping goes through the journal on disk, from which a thread of its own fills `llm_calls`.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from tasks.judge_errors import FatalJudgeError
+from warehouse.calls import RecordedReply, find_replies, make_request_key, take_in_segment
+from warehouse.errors import WarehouseBusy, WarehouseError
+from warehouse.journal import Journal, Segment
+from warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+logger = logging.getLogger(__name__)
+
+_MOVE_EVERY_S = 1.0
+_LOOK_UP_MOST = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Which Prefect runs a call belongs to."""
+
+    flow_run_id: str | None = None
+    task_run_id: str | None = None
+
+
+ORIGIN: ContextVar[Origin] = ContextVar("ORIGIN", default=Origin())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One row of `llm_calls` in the making."""
+
+    step: str
+    sample_id: str | None
+    prompt: str | None
+    prompt_hash: str | None
+    judge: str
+    model: str | None
+    request_hash: str
+    status: str
+    attempt: int
+    request: str | None = None
+    reply: str | None = None
+    error: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    latency_ms: float | None = None
+    reused_call_id: str | None = None
+    started_at: float = 0.0
+
+
+class CallRecord:
+    """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends."""
+
+    def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False) -> None:
+        self._warehouse = warehouse
+        self._run_id = run_id
+        self._only_run = run_id if fresh else None
+        self._journal = Journal(warehouse.location.journal_path)
+        self._unmoved: dict[str, RecordedReply] = {}
+        self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
+        self._looking_up: asyncio.Task[None] | None = None
+        self._mover = _Mover(warehouse, self._journal, self._forget)
+        self._mover.start()
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """The reply on record for a request, or None."""
+        unmoved = self._unmoved.get(request_hash)
+        if unmoved is not None:
+            return unmoved
+        future = self._wanted.get(request_hash)
+        if future is None:
+            future = self._wanted[request_hash] = asyncio.get_running_loop().create_future()
+            if self._looking_up is None:
+                self._looking_up = asyncio.create_task(self._look_up())
+        return await future
+
+    def keep(self, call: Call) -> str:
+        """Put a call on disk and return its id; raises FatalJudgeError when the disk does not take it."""
+        call_id = uuid.uuid4().hex
+        origin = ORIGIN.get()
+        row: dict[str, object] = {
+            "call_id": call_id,
+            "run_id": self._run_id,
+            "sample_id": call.sample_id,
+            "step": call.step,
+            "prompt": call.prompt,
+            "prompt_hash": call.prompt_hash,
+            "judge": call.judge,
+            "model": call.model,
+            "request_hash": call.request_hash,
+            "request_key": make_request_key(call.request_hash),
+            "request": call.request,
+            "reply": call.reply,
+            "status": call.status,
+            "error": call.error,
+            "attempts": call.attempt,
+            "prompt_tokens": call.prompt_tokens,
+            "completion_tokens": call.completion_tokens,
+            "cost_usd": call.cost_usd,
+            "latency_ms": call.latency_ms,
+            "reused_call_id": call.reused_call_id,
+            "flow_run_id": origin.flow_run_id,
+            "task_run_id": origin.task_run_id,
+            "started_at": int((call.started_at or time.time()) * 1e6),
+        }
+        self._mover.raise_failure()
+        try:
+            self._journal.append(row)
+        except OSError as error:
+            raise FatalJudgeError(
+                f"cannot keep a reply on disk beside the warehouse ({error.strerror or error}); "
+                "make room and go on with `evalhouse resume`"
+            ) from None
+        if call.status == "ok" and call.reply is not None:
+            self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply)
+        return call_id
+
+    def close(self) -> None:
+        """Move everything into the warehouse; raises WarehouseBusy when the file stays locked (nothing is lost)."""
+        try:
+            self._mover.finish()
+        finally:
+            self._journal.close()
+
+    def _forget(self, segment: Segment) -> None:
+        for row in segment.rows:
+            if row["status"] == "ok":
+                self._unmoved.pop(str(row["request_hash"]), None)
+
+    async def _look_up(self) -> None:
+        # One turn of the loop lets everything that is ready now ask together.
+        await asyncio.sleep(0)
+        try:
+            while self._wanted:
+                batch = dict(list(self._wanted.items())[:_LOOK_UP_MOST])
+                try:
+                    found = await asyncio.to_thread(
+                        find_replies, self._warehouse, batch.keys(), only_run=self._only_run
+                    )
+                except WarehouseError as error:
+                    self._answer_all(error)
+                    return
+                for request_hash, future in batch.items():
+                    del self._wanted[request_hash]
+                    if not future.done():
+                        future.set_result(found.get(request_hash))
+        finally:
+            self._looking_up = None
+
+    def _answer_all(self, error: WarehouseError) -> None:
+        for future in self._wanted.values():
+            if not future.done():
+                future.set_exception(error)
+        self._wanted.clear()
+
+
+class _Mover(threading.Thread):
+    """Moves closed journal segments into the warehouse, and keeps them when the file is locked."""
+
+    def __init__(self, warehouse: Warehouse, journal: Journal, moved: Callable[[Segment], None]) -> None:
+        super().__init__(name="evalhouse-journal", daemon=True)
+        self._warehouse = warehouse
+        self._journal = journal
+        self._moved = moved
+        self._waiting: list[Segment] = []
+        self._ended = threading.Event()
+        self._failure: WarehouseError | None = None
+
+    def run(self) -> None:
+        while not self._ended.wait(_MOVE_EVERY_S):
+            try:
+                self._move(patience_s=_MOVE_EVERY_S)
+            except WarehouseBusy:
+                continue
+            except WarehouseError as error:
+                self._failure = error
+                return
+
+    def raise_failure(self) -> None:
+        """Raise what stopped the mover, if anything did."""
+        if self._failure is not None:
+            raise FatalJudgeError(str(self._failure))
+
+    def finish(self) -> None:
+        """Stop the thread and move the rest, with more patience."""
+        self._ended.set()
+        self.join()
+        self._move(patience_s=FLUSH_PATIENCE_S)
+
+    def _move(self, *, patience_s: float) -> None:
+        segment = self._journal.rotate()
+        if segment is not None:
+            self._waiting.append(segment)
+        while self._waiting:
+            take_in_segment(self._warehouse, self._waiting[0], patience_s=patience_s)
+            self._moved(self._waiting.pop(0))

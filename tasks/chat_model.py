@@ -1,0 +1,292 @@
+"""Chat models behind the judge protocol: any OpenAI-compatible endpoint, or any LangChain chat model.
+
+This is the one place that knows LangChain and the errors of the `openai` client. A model is made once a run: a new
+client for each call costs ten times what the call itself costs here.
+"""
+
+import asyncio
+import importlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+
+from prompts import Prompt
+from tasks.judge import STEP_VERSIONS, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
+from tasks.judge_errors import (
+    FatalJudgeError,
+    JudgeError,
+    RefusedRequest,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
+from tasks.run_settings import RunSettings
+
+_MESSAGE_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "human": HumanMessage, "ai": AIMessage}
+_WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+")
+_DEFAULT_ENDPOINT = "https://api.openai.com/v1"
+_OPTIONS = ("response_format", "temperature")
+_LENGTH_CODES = ("context_length_exceeded", "string_above_max_length")
+
+
+class ChatModelJudge:
+    """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        chat: BaseChatModel,
+        endpoint: str,
+        model: str,
+        parameters: Mapping[str, object],
+        timeout_s: float,
+        structured: bool,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self._chat = chat
+        self._endpoint = endpoint
+        self._parameters = dict(parameters)
+        self._timeout_s = timeout_s
+        self._structured = structured
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
+        prompt = require_prompt(question)
+        messages = prompt.render(question.data, note=question.instruction)
+        keyed = [
+            self._endpoint, self.model, self._parameters, prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1),
+            question.number, question.only, messages[-1].content,
+        ]  # fmt: skip
+        payload: dict[str, object] = {
+            "endpoint": self._endpoint,
+            "model": self.model,
+            **self._parameters,
+            "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
+        }
+        if self._structured:
+            payload["response_format"] = _response_format(prompt)
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Send the request and return the text of the reply; every failure becomes one of `judge_errors`."""
+        messages = _to_langchain(request.payload["messages"])
+        options: dict[str, Any] = {}
+        if "response_format" in request.payload:
+            # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
+            # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
+            options["extra_body"] = {"response_format": request.payload["response_format"]}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                message = await self._chat.ainvoke(messages, **options)
+        except TimeoutError:
+            raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
+        except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
+            raise self._translate(error, sent_schema="response_format" in request.payload) from None
+        return _read_message(message)
+
+    async def close(self) -> None:
+        """Close the HTTP client of an OpenAI model."""
+        client = getattr(self._chat, "http_async_client", None)
+        if client is not None:
+            await client.aclose()
+
+    def _translate(self, error: Exception, *, sent_schema: bool) -> JudgeError:
+        """A refused schema is left out from now on; a temperature someone set is not dropped behind their back."""
+        translated = translate_error(error, name=self.name, endpoint=self._endpoint)
+        if not isinstance(translated, UnsupportedOption):
+            return translated
+        if translated.option == "response_format" and sent_schema:
+            self._structured = False
+            return translated
+        return FatalJudgeError(f"{translated}; set another --temperature, or `none` to send none")
+
+
+def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModelJudge:
+    """`openai:MODEL` at OPENAI_BASE_URL with OPENAI_API_KEY; raises FatalJudgeError when no key is set."""
+    endpoint = find_endpoint()
+    key = read_openai_key(endpoint)
+    parameters: dict[str, Any] = {}
+    if settings.temperature is not None:
+        parameters["temperature"] = settings.temperature
+    if settings.max_tokens is not None:
+        parameters["max_tokens"] = settings.max_tokens
+    chat = ChatOpenAI(
+        model=model,
+        api_key=key,
+        base_url=endpoint,
+        timeout=settings.timeout_s,
+        max_retries=0,  # retries are ours, so that each attempt is on record
+        use_responses_api=False,
+        http_async_client=openai.DefaultAioHttpClient(timeout=settings.timeout_s),
+        **parameters,
+    )
+    return ChatModelJudge(
+        name=name,
+        chat=chat,
+        endpoint=strip_credentials(endpoint),
+        model=model,
+        parameters=parameters,
+        timeout_s=settings.timeout_s,
+        structured=True,
+    )
+
+
+def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
+    """`module:factory`: whatever LangChain chat model the factory returns."""
+    chat = call_factory(name)
+    if not isinstance(chat, BaseChatModel):
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}; a judge's factory returns a LangChain chat model"
+        )
+    model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
+    return ChatModelJudge(
+        name=name,
+        chat=chat,
+        endpoint=name,
+        model=model,
+        parameters={},
+        timeout_s=settings.timeout_s,
+        structured=isinstance(chat, ChatOpenAI),
+    )
+
+
+def call_factory(name: str) -> object:
+    """Import `module`, call `factory` without arguments; raises FatalJudgeError that says what is missing."""
+    module_name, _, factory_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise FatalJudgeError(f"cannot import {module_name!r} for {name!r}: {error}") from None
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
+    return factory()
+
+
+def find_endpoint() -> str:
+    """The address of the environment, as OpenAI's own clients read it."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
+
+
+def read_openai_key(endpoint: str) -> Any:
+    """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
+    key = os.environ.get("OPENAI_API_KEY")
+    if key:
+        return key
+    if endpoint == _DEFAULT_ENDPOINT:
+        raise FatalJudgeError(
+            "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
+            "or use --judge lexical"
+        )
+    return "no-key"
+
+
+def strip_credentials(endpoint: str) -> str:
+    """An endpoint's address without user, password or query, fit to be kept."""
+    parts = urlsplit(endpoint)
+    host = parts.netloc.rsplit("@", 1)[-1]
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
+
+
+def redact(text: str) -> str:
+    """Take everything that looks like a key out of a text."""
+    key = os.environ.get("OPENAI_API_KEY")
+    if key and len(key) >= 8:
+        text = text.replace(key, "[key]")
+    return _KEY_LIKE.sub("[key]", text)
+
+
+def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError:
+    """The error of any chat model as one of ours. Statuses decide, wherever the maker keeps them."""
+    if isinstance(error, JudgeError):
+        return error
+    text = _shorten(redact(str(getattr(error, "message", None) or error)))
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return TransientJudgeError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    code = str(getattr(error, "code", "") or "")
+    if status in (401, 403):
+        return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
+    if status == 404:
+        return FatalJudgeError(f"{endpoint} does not know {name} (status 404): {text}")
+    if status == 429 and code == "insufficient_quota":
+        return FatalJudgeError(f"{endpoint} says the quota for {name} is used up: {text}")
+    if status in (408, 409, 425, 429) or status >= 500:
+        return TransientJudgeError(
+            f"status {status}: {text}", retry_after_s=_read_retry_after(error), rate_limited=status == 429
+        )
+    return _translate_bad_request(status, code, text)
+
+
+def _translate_bad_request(status: int, code: str, text: str) -> JudgeError:
+    lowered = text.lower()
+    if code in _LENGTH_CODES or "maximum context length" in lowered:
+        return RefusedRequest(f"too long for the model: {text}")
+    if "content_filter" in code or "content management policy" in lowered or "content_policy" in code:
+        return RefusedRequest(f"content filter: {text}")
+    for option in _OPTIONS:
+        if option in lowered:
+            return UnsupportedOption(f"the endpoint does not take {option}: {text}", option=option)
+    return RefusedRequest(f"status {status}: {text}")
+
+
+def _read_retry_after(error: Exception) -> float | None:
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    if headers is None:
+        return None
+    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return float(headers[header]) * scale
+        except (KeyError, ValueError):
+            continue
+    return None
+
+
+def _response_format(prompt: Prompt) -> dict[str, object]:
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": prompt.name, "strict": True, "schema": dict(prompt.reply_schema)},
+    }
+
+
+def _to_langchain(messages: object) -> list[BaseMessage]:
+    assert isinstance(messages, Sequence)
+    kinds = {_WIRE_ROLES[role]: kind for role, kind in _MESSAGE_KINDS.items()}
+    return [kinds[message["role"]](content=message["content"]) for message in messages]
+
+
+def _read_message(message: BaseMessage) -> ModelReply:
+    """The text and counts of a reply; raises for a refusal, a filter, or a reply that was cut off."""
+    metadata = message.response_metadata
+    usage = getattr(message, "usage_metadata", None) or {}
+    reply = ModelReply(
+        text=message.text,
+        model=metadata.get("model_name"),
+        prompt_tokens=usage.get("input_tokens"),
+        completion_tokens=usage.get("output_tokens"),
+    )
+    refusal = message.additional_kwargs.get("refusal")
+    if refusal:
+        raise RefusedRequest(f"the model refused: {_shorten(str(refusal))}")
+    finish = metadata.get("finish_reason")
+    if finish == "content_filter":
+        raise RefusedRequest("the endpoint's content filter stopped the reply")
+    if finish == "length":
+        raise UnusableReply("the reply was cut off at the model's output limit", reply=reply)
+    return reply
+
+
+def _shorten(text: str, limit: int = 400) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[:limit]} …"
+

@@ -1,0 +1,99 @@
+"""Classify: hold the answer's statements against the ground truth's, as TP, FP and FN.
+
+TP and FP are counted over the answer's statements and FN over the ground truth's; a ground-truth statement labelled
+TP was found in the answer, and is no second true positive. When one of the texts makes no statement there is
+nothing to ask: everything the other one says is then missing (FN) or unfounded (FP).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from prefect import task
+
+from prompts import BlockValue, Item
+from tasks.bench import Bench
+from tasks.judge_errors import JudgeFailed
+from tasks.reading import Verdicts, read_labels
+from tasks.shard import Extraction, SampleWork
+from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.tokens import split_by_tokens
+from tasks.verdicts import Inquiry, ask_verdicts
+
+_LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
+
+
+@task(name="classify", task_run_name="classify shard {shard}", **TASK_OPTIONS)
+async def classify(run_id: str, shard: int) -> None:
+    """Classify the statements of a shard."""
+    await run_step(run_id, shard, classify_statements)
+
+
+async def classify_statements(bench: Bench, work: SampleWork) -> None:
+    """Label one sample's statements."""
+    if not bench.needs("classify", work):
+        return
+    answer = await work.extractions["answer"]
+    truth = await work.extractions["ground_truth"]
+    reason = answer.reason or truth.reason
+    if reason is None and not answer.items and not truth.items:
+        reason = "no_statements"
+    if reason is not None:
+        work.note_outcome("classify", reason)
+        return
+    if not answer.items or not truth.items:
+        _label_by_rule(work, answer, truth)
+        return
+    try:
+        await _ask_labels(bench, work, answer, truth)
+    except JudgeFailed as error:
+        work.note_outcome("classify", error.reason, str(error))
+
+
+def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> None:
+    for item in answer.items:
+        _add(work, item.id, "FP", "the ground truth makes no statement", truth.call_id)
+    for item in truth.items:
+        _add(work, item.id, "FN", "the answer makes no statement", answer.call_id)
+    work.note_outcome("classify")
+
+
+async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
+    most = bench.settings.request_tokens // 2
+
+    def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
+        # The side that is judged is narrowed to the ids asked for; the other one is needed whole to judge by.
+        wanted = {item_id[0] for item_id in ids}
+        return {
+            "question": work.sample.question,
+            "answer_statements": _narrow(answer, ids) if wanted == {"A"} else answer.items,
+            "ground_truth_statements": _narrow(truth, ids) if wanted == {"G"} else truth.items,
+        }
+
+    def group(ids: Sequence[str]) -> list[list[str]]:
+        sides = [_narrow(side, ids) for side in (answer, truth)]
+        return [[item.id for item in part] for side in sides for part in split_by_tokens(side, most)]
+
+    def read(text: str, ids: Collection[str]) -> Verdicts:
+        return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
+
+    inquiry = Inquiry(
+        step="classify",
+        sample_id=work.sample.sample_id,
+        prompt=bench.prompts["classify"],
+        build_data=build_data,
+        read=read,
+        group=group,
+    )
+    ids = [item.id for item in (*answer.items, *truth.items)]
+    groups = group(ids)
+    judged = await ask_verdicts(bench.asker, inquiry, ids, first=None if len(groups) == 2 else groups)
+    for item_id, item in judged.items():
+        _add(work, item_id, str(item.verdict.label), item.verdict.reason, item.call_id)
+    work.note_outcome("classify")
+
+
+def _narrow(side: Extraction, ids: Collection[str]) -> tuple[Item, ...]:
+    return tuple(item for item in side.items if item.id in ids)
+
+
+def _add(work: SampleWork, statement_id: str, label: str, reason: str, call_id: str | None) -> None:
+    work.add_row("classifications", statement_id=statement_id, label=label, reason=reason, call_id=call_id)

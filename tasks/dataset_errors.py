@@ -1,0 +1,145 @@
+"""What a dataset is refused with.
+
+    DatasetError        a dataset is not taken; its message says what came, what was allowed, what to do
+    ReadingStopped      inside the readers only: nothing after this place can be read; ends up in a DatasetError
+
+A person who prepares a dataset wants one round of mending, not one round for each mistake. So rows are not
+refused one by one: `Problems` gathers everything that is wrong, with the place where it stands, and
+`Problems.error` makes one message of it. The readers (dataset_formats) and the normaliser (dataset_rows) hand
+their findings to it, dataset.py raises it.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal
+
+ProblemKind = Literal[
+    "broken_json",
+    "not_utf8",
+    "not_an_object",
+    "broken_table",
+    "no_question",
+    "not_text",
+    "contexts",
+    "ids",
+    "metadata",
+    "duplicate_id",
+    "columns",
+    "no_rows",
+    "unreadable",
+]
+Place = Literal["line", "element", "row"]
+Complain = Callable[[int, ProblemKind, str], None]
+
+LISTED_PROBLEMS = 20
+
+# What was allowed and what to do, said once for each kind of problem at the end of the message.
+ADVICE: dict[ProblemKind, str] = {
+    "broken_json": "JSON has double quotes and no comma after the last member; mend or remove what is broken",
+    "not_utf8": "text files are read as UTF-8; save the file as UTF-8 (in the editor's 'save as', or with iconv)",
+    "not_an_object": 'every row is a JSON object such as {"question": "…", "answer": "…"}; wrap or remove the others',
+    "broken_table": "each column has a name of its own, each record a cell for each column, "
+    "and a quote inside a quoted cell is doubled",
+    "no_question": "every row needs a question that is not empty; fill it in or remove the row",
+    "not_text": "question, answer and ground_truth are texts or numbers; "
+    "name the text inside with --map, as in --map answer=output.text or --map ground_truth=references[0]",
+    "contexts": "contexts are a list of texts, or of objects with text, content or page_content; "
+    'write ["…"] for a single one and [] for none (in a CSV cell: a JSON list)',
+    "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",
+    "metadata": "columns kept as metadata must fit into JSON; flatten or remove what does not",
+    "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",
+    "columns": "name the column with --map, as in --map question=COLUMN",
+    "no_rows": "a dataset has at least one row; was it written to the end?",
+    "unreadable": "the file must be readable to its end; write or download it again",
+}
+
+
+class DatasetError(Exception):
+    """A dataset that is not taken. `problems` are the listed ones in file order, `n_problems` counts all of them."""
+
+    def __init__(self, message: str, *, problems: Sequence["Problem"] = (), n_problems: int = 1) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+        self.n_problems = n_problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong; `row` is its place as a person counts it, None where it concerns the whole file."""
+
+    row: int | None
+    kind: ProblemKind
+    text: str
+
+    @property
+    def position(self) -> int:
+        return self.row or 0
+
+
+class ReadingStopped(Exception):
+    """Nothing after this problem can be read."""
+
+    def __init__(self, row: int | None, kind: ProblemKind, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(row=row, kind=kind, text=text)
+
+
+def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
+    """A one-line refusal of a whole dataset: what came, what was allowed, what to do."""
+    return DatasetError(f"{came}; allowed: {allowed}; {to_do}")
+
+
+def ignore_problem(row: int, kind: ProblemKind, text: str) -> None:
+    """A `Complain` for a second reading, when everything has been said in the first."""
+
+
+def list_names(names: Sequence[str], at_most: int = 30) -> str:
+    """Names for a message: `a, b, c`, cut short with a count after `at_most`."""
+    if not names:
+        return "(none)"
+    left = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {left} more" if left > 0 else "")
+
+
+class Problems:
+    """Everything that is wrong with one file: counts all, remembers the first `LISTED_PROBLEMS` in file order."""
+
+    def __init__(self, name: str, place: Place) -> None:
+        self._name = name
+        self._place = place
+        self._listed: list[Problem] = []
+        self._kinds: dict[ProblemKind, None] = {}
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
+        self._n += 1
+        self._kinds[kind] = None
+        problem = Problem(row=row, kind=kind, text=text)
+        if len(self._listed) == LISTED_PROBLEMS and problem.position >= self._listed[-1].position:
+            return
+        insort(self._listed, problem, key=attrgetter("position"))
+        del self._listed[LISTED_PROBLEMS:]
+
+    def count_unlisted(self, n: int) -> None:
+        """Add problems of which only the number is known."""
+        self._n += n
+
+    def make_error(self) -> DatasetError:
+        """The one message about this file: a single line when a single thing is wrong with the whole of it."""
+        if self._n == 1 and self._listed[0].row is None:
+            only = self._listed[0]
+            return DatasetError(f"{self._name}: {only.text}; {ADVICE[only.kind]}", problems=[only])
+        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
+        lines += [f"  {self._say_place(problem)}{problem.text}" for problem in self._listed]
+        if self._n > len(self._listed):
+            lines.append(f"  and {self._n - len(self._listed):,} more")
+        lines += [f"to do: {ADVICE[kind]}" for kind in self._kinds]
+        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)
+
+    def _say_place(self, problem: Problem) -> str:
+        return "" if problem.row is None else f"{self._place} {problem.row:,}: "

@@ -1,0 +1,121 @@
+"""The built-in `lexical` judge: verdicts from words, numbers and names alone, for the same questions a chat model is
+asked and in the same reply shapes. Deterministic, offline, English and Chinese. It reads the request's data, lets
+`lexical_split`, `lexical_support` and `lexical_relevance` decide, and says in a short reason what decided.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.lexical_relevance import Relevance, rate_contexts
+from tasks.lexical_split import split_statements
+from tasks.lexical_support import Support, compare_statements, score_support
+
+LEXICAL_VERSION = "1"  # part of every request's key: raise it whenever any verdict may come out differently
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    id: str
+    text: str
+
+
+def _read_text(data: Mapping[str, object], name: str) -> str:
+    value = data.get(name, "")
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a string there")
+    return value
+
+
+def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
+    value = data.get(name, ())
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a list of {{id, text}} there")
+    entries: list[_Entry] = []
+    for item in value:
+        if not isinstance(item, Mapping) or not isinstance(item.get("id"), str) or not isinstance(item.get("text"), str):
+            raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge wants {{id, text}} with strings")
+        entries.append(_Entry(id=item["id"], text=item["text"]))
+    return entries
+
+
+def _extract(data: Mapping[str, object]) -> dict[str, object]:
+    return {"statements": split_statements(_read_text(data, "text"), _read_text(data, "question"))}
+
+
+def _classify(data: Mapping[str, object]) -> dict[str, object]:
+    question = _read_text(data, "question")
+    answer, truth = _read_items(data, "answer_statements"), _read_items(data, "ground_truth_statements")
+    compared = compare_statements(question, [entry.text for entry in answer], [entry.text for entry in truth])
+    verdicts = [_verdict(e, "TP", "FP", s) for e, s in zip(answer, compared.answer, strict=True)]
+    verdicts += [_verdict(e, "TP", "FN", s) for e, s in zip(truth, compared.ground_truth, strict=True)]
+    return {"verdicts": verdicts}
+
+
+def _verdict(entry: _Entry, yes: str, no: str, support: Support) -> dict[str, object]:
+    return {"id": entry.id, "reason": _explain(support), "label": yes if support.supported else no}
+
+
+def _attribute(data: Mapping[str, object]) -> dict[str, object]:
+    question, contexts = _read_text(data, "question"), _read_items(data, "contexts")
+    verdicts: list[dict[str, object]] = []
+    for entry in _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements"):
+        supports = [score_support(entry.text, context.text, question) for context in contexts]
+        best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
+        named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
+        verdicts.append({"id": entry.id, "reason": _explain(best), "contexts": named})
+    return {"verdicts": verdicts}
+
+
+def _rank(data: Mapping[str, object]) -> dict[str, object]:
+    contexts = _read_items(data, "contexts")
+    texts = [context.text for context in contexts]
+    rated = rate_contexts(_read_text(data, "question"), _read_text(data, "ground_truth"), texts)
+    verdicts = [
+        {"id": c.id, "reason": _explain_relevance(r), "label": "useful" if r.useful else "not_useful"}
+        for c, r in zip(contexts, rated, strict=True)
+    ]
+    return {"verdicts": verdicts}
+
+
+def _explain_relevance(rated: Relevance) -> str:
+    question = f"{rated.question_share:.0%} of the question"
+    if rated.ground_truth_share is None:
+        return f"score {rated.score:.2f}: holds {question}"
+    return f"score {rated.score:.2f}: holds {rated.ground_truth_share:.0%} of the ground truth and {question}"
+
+
+def _explain(support: Support) -> str:
+    """What decided, in one line."""
+    evidence = support.evidence
+    if evidence is None:
+        return "nothing to compare with"
+    place = "one sentence" if evidence.n_window == 1 else f"{evidence.n_window} neighbouring sentences"
+    parts = [f"{evidence.cover:.0%} of its {evidence.n_keys} content words stand in {place}"]
+    for name, missing in (
+        ("numbers", evidence.missing_numbers),
+        ("names", evidence.missing_names),
+        ("words", evidence.missing_words),
+    ):
+        if missing:
+            parts.append(f"{name} not found: {', '.join(missing[:4])}")
+    if evidence.opposites:
+        parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
+    if evidence.negation_mismatch:
+        parts.append("negated on one side only")
+    return f"score {support.score:.2f}: " + "; ".join(parts)
+
+
+_ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
+    "extract": _extract,
+    "classify": _classify,
+    "attribute": _attribute,
+    "rank": _rank,
+}
+
+
+def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
+    """The reply to the request named `prompt` (extract, classify, attribute, rank) about its wire data."""
+    answer = _ANSWERS.get(prompt)
+    if answer is None:
+        raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERS)}")
+    return answer(data)

@@ -1,0 +1,69 @@
+"""Which contexts help to reach the ground truth: how much of what the ground truth says, and of what the question asks
+about, a context holds close together. Words that few of the retrieved contexts hold count more; how strongly a context
+supports the ground truth as a statement comes from `lexical_support`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.lexical_support import rate_support
+from tasks.lexical_text import AnalysedText, analyse_text
+
+USEFUL_THRESHOLD = 0.5
+# The split was chosen on half of five sets with graded contexts; any share from 0.6 to 0.8 ranks about as well.
+_GROUND_TRUTH_SHARE = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relevance:
+    """How useful one context is, 0 to 1, and what of it comes from the ground truth (None without any) and question."""
+
+    score: float
+    ground_truth_share: float | None
+    question_share: float
+
+    @property
+    def useful(self) -> bool:
+        return self.score >= USEFUL_THRESHOLD
+
+
+def _weigh_keys(wanted: AnalysedText, contexts: Sequence[AnalysedText]) -> dict[str, float]:
+    """Key to weight: the token's own, more for keys that few contexts hold (a smoothed inverse document frequency)."""
+    n = len(contexts)
+    return {
+        key: weight * math.log(1 + (n + 0.5) / (sum(key in context.keys for context in contexts) + 0.5))
+        for key, weight in wanted.weights.items()
+    }
+
+
+def _share_found(weights: dict[str, float], context: AnalysedText) -> float:
+    """Share of the weighted keys in the context: half for those anywhere, half for those in the best sentence."""
+    total = sum(weights.values())
+    if not total:
+        return 0.0
+    anywhere = sum(weights[key] for key in weights.keys() & context.keys)
+    best = max(
+        (sum(weights[key] for key in weights.keys() & sentence.keys) for sentence in context.sentences), default=0.0
+    )
+    return 0.5 * (anywhere + best) / total
+
+
+def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> list[Relevance]:
+    """The usefulness of each context, in the order given; with an empty ground truth by the question alone."""
+    texts = [analyse_text(context) for context in contexts]
+    asked, truth = analyse_text(question), analyse_text(ground_truth)
+    question_weights = _weigh_keys(asked, texts)
+    truth_weights = {key: weight for key, weight in _weigh_keys(truth, texts).items() if key not in asked.keys}
+    if not truth_weights:  # the ground truth is in the question: a choice, or yes and no
+        truth_weights = _weigh_keys(truth, texts)
+    rated: list[Relevance] = []
+    for text in texts:
+        question_share = 0.5 * (_share_found(question_weights, text) + rate_support(asked, text))
+        if truth.weights:
+            truth_share = 0.5 * (_share_found(truth_weights, text) + rate_support(truth, text, asked))
+            score = _GROUND_TRUTH_SHARE * truth_share + (1 - _GROUND_TRUTH_SHARE) * question_share
+            rated.append(Relevance(score=score, ground_truth_share=truth_share, question_share=question_share))
+        else:
+            rated.append(Relevance(score=question_share, ground_truth_share=None, question_share=question_share))
+    return rated

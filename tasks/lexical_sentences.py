@@ -1,0 +1,103 @@
+"""Where a sentence ends, in English, Chinese and mixed text: full stops of abbreviations, initials, decimals, versions,
+list numbers and addresses end nothing; Chinese punctuation ends a sentence together with its closing quotes.
+`lexical_text` looks for evidence sentence by sentence, `lexical_split` makes statements of sentences.
+"""
+
+import re
+
+_ABBREVIATIONS = frozenset(
+    """
+    mr mrs ms dr prof rev hon st jr sr gen col sgt capt lt cmdr gov sen rep pres vs etc eg ie cf ca approx no nos vol
+    vols fig figs eq eqs sec ch pp ed eds al inc ltd co corp dept univ est jan feb mar apr jun jul aug sep sept oct nov
+    dec mon tue tues wed thu thur thurs fri sat sun ave blvd rd mt ft lb oz min max avg vers ver art resp viz
+    """.split()
+)
+# These may well be the last word of a sentence, so what follows decides.
+_MAY_END = frozenset("etc inc ltd co corp jr sr al st no ed sec min max est sun sat art ch".split())
+_CLOSERS = r"\"'”’」』)）\]】》〉*_"
+# A full stop of Latin text ends a sentence only before space, end, a closing mark or a Chinese character.
+_BOUNDARY = re.compile(
+    rf"(?:[。！？!?]+|…+|\.+)[{_CLOSERS}]*(?:\s*\[\d+\])*(?=\s|$|[\u3400-\u9fff“「『（【])"
+    rf"|(?:[。！？]+|[!?]+(?=[A-Z])|…{{2,}})[{_CLOSERS}]*"
+    r"|\n+"
+)
+_OPENERS = re.compile(r"^.*[^\w.]")
+_LIST_NUMBER = re.compile(r"(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})$")
+
+
+def _next_word(text: str, position: int) -> str:
+    return text[position : position + 24].lstrip(" \t\"'“”‘’([*_")
+
+
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Whether the single full stop at `start` (its closing marks included up to `end`) ends a sentence."""
+    following = _next_word(text, end)
+    before = text[max(0, start - 24) : start]
+    word = _OPENERS.sub("", before.split()[-1]) if before.strip() and not before[-1].isspace() else ""
+    if len(word) <= 4 and following and _LIST_NUMBER.search(before):
+        return False
+    bare = word.replace(".", "").lower()
+    if not following or "\n" in text[end : end + 1]:
+        return True
+    if following[0].islower():
+        return False
+    if bare == "no" and following[0].isdigit():
+        return False
+    if "." in word:  # U.S., a.m., e.g.
+        return bare not in {"eg", "ie"} and following[0].isupper() and _starts_sentence(following)
+    if len(word) == 1 and word.isalpha() and word.isupper() and word != "I":  # an initial
+        return False
+    if bare in _ABBREVIATIONS:
+        return bare in _MAY_END and not (bare in {"st"} and following[0].isupper())
+    return True
+
+
+def _starts_sentence(following: str) -> bool:
+    """Whether the capitalised word after an abbreviation such as `U.S.` looks like the start of a sentence."""
+    word = re.match(r"[A-Za-z]+", following)
+    return word is not None and word[0] in {
+        "The", "A", "An", "It", "He", "She", "They", "We", "I", "You", "This", "That", "These", "Those", "In", "On", "At", "But", "However",
+        "There", "His", "Her", "Its", "Their", "As", "For", "From", "After", "Before", "When", "While", "If", "By",
+    }  # fmt: skip
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in order, trimmed, none empty; a line break always ends one."""
+    sentences: list[str] = []
+    start = 0
+    for found in _BOUNDARY.finditer(text):
+        mark = found[0]
+        if mark[0] == "." and mark[1:2] != "." and not _ends_sentence(text, found.start(), found.end()):
+            continue
+        if mark[:2] == ".." and _next_word(text, found.end())[:1].islower():
+            continue
+        if mark[0] in "!?！？…" and _next_word(text, found.end())[:1].islower():
+            continue
+        piece = text[start : found.end()].strip()
+        if piece:
+            sentences.append(piece)
+        start = found.end()
+    piece = text[start:].strip()
+    if piece:
+        sentences.append(piece)
+    return sentences
+
+
+_ALTERNATIVES = re.compile(r"\s+/\s+")
+_LONGEST_ALTERNATIVE = 80  # characters
+
+
+def read_alternatives(text: str) -> list[str]:
+    """The spellings of a short gold answer written `alias / alias` or `alias/alias`; the text alone when it is none.
+
+    A slash inside a term (`TCP/IP`, `km/h`, `and/or`, `24/7`), an address or a full sentence makes no alternatives.
+    """
+    if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
+        return [text]
+    parts = _ALTERNATIVES.split(text)
+    if len(parts) == 1:
+        parts = text.split("/")
+        if len(parts) == 2 and " " not in text or all(part.strip().isdigit() for part in parts):
+            return [text]
+    parts = [part.strip() for part in parts if part.strip()]
+    return parts if parts and all(len(part) <= _LONGEST_ALTERNATIVE for part in parts) else [text]

@@ -1,0 +1,316 @@
+"""A text as the lexical judge sees it: sentences of tokens that compare by key. An English word's key is its stem, a
+number's its value (`lexical_numbers`), Chinese is cut into overlapping pairs of characters, and what a negation word
+governs is marked. Analysed texts are kept in a cache bounded by characters, because one context is looked at by several
+requests. `lexical_match` and `lexical_relevance` look for one text in another.
+"""
+
+import math
+import re
+import threading
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from tasks.lexical_numbers import CHINESE_PATTERN, DIGITS_PATTERN, NUMBER_STARTS, WORDS_PATTERN, read_number
+from tasks.lexical_sentences import split_sentences
+from tasks.lexical_words import (
+    CHINESE_NEGATIONS,
+    CHINESE_NOT_NEGATIONS,
+    CHINESE_STOP_CHARACTERS,
+    CHINESE_STOP_WORDS,
+    DIRECTION_WORDS,
+    FUNCTION_WORDS,
+    NEGATIONS,
+    stem_word,
+)
+
+TokenKind = Literal["word", "name", "number", "chinese", "direction", "negation"]
+
+CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
+_PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
+_ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
+_CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
+_HAN = r"\u3040-\u30ff\u3400-\u9fff"
+_SCANNER = re.compile(
+    rf"(?P<latin>[^\W\d_{_HAN}]+(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{{1,2}}\b)?)"
+    rf"|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}"
+)
+_NUMBER_KINDS = ("digits", "digit_month", "month", "words", "word_ordinal", "chinese", "chinese_ordinal", "chinese_percent")
+_STOP_WORDS = re.compile("|".join(sorted(CHINESE_STOP_WORDS, key=len, reverse=True)))
+_NOT_NEGATIONS = re.compile("|".join(sorted(CHINESE_NOT_NEGATIONS, key=len, reverse=True)))
+_NEGATION_REACH = 2  # content words after a negation that it governs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """One unit of comparison: `key` is compared, `surface` is shown, `weight` is its share of the content (0 to 1.5)."""
+
+    key: str
+    surface: str
+    kind: TokenKind
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """The tokens of one sentence that count, in order, and the keys among them that a negation governs."""
+
+    tokens: tuple[Token, ...]
+    negated: frozenset[str]
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        return frozenset([token.key for token in self.tokens])
+
+    @cached_property
+    def plain(self) -> frozenset[str]:
+        """The keys that no negation governs."""
+        return self.keys - self.negated
+
+    @cached_property
+    def content(self) -> tuple[Token, ...]:
+        return tuple([token for token in self.tokens if token.weight >= CONTENT_WEIGHT])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysedText:
+    """A text and its sentences; sentences without any token are left out."""
+
+    text: str
+    sentences: tuple[Sentence, ...]
+    # Near matches found so far, key to closeness: filled and read by `lexical_match.rate_near`.
+    near: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self.places)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Key to the sentences that hold it, as a bit mask."""
+        places: dict[str, int] = {}
+        for position, sentence in enumerate(self.sentences):
+            bit = 1 << position
+            for key in sentence.keys:
+                places[key] = places.get(key, 0) | bit
+        return places
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Key to weight, in the order of first appearance."""
+        return {token.key: token.weight for sentence in self.sentences for token in sentence.tokens}
+
+    @cached_property
+    def surfaces(self) -> dict[str, str]:
+        return {token.key: token.surface for sentence in self.sentences for token in sentence.tokens}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset([t.key for sentence in self.sentences for t in sentence.tokens if t.kind == "name"])
+
+    @cached_property
+    def rarities(self) -> dict[str, float]:
+        """1 for a word in one sentence of the text, less for the words the whole text is about."""
+        return {key: 1.0 / (1.0 + math.log(place.bit_count())) for key, place in self.places.items()}
+
+    @cached_property
+    def stems_by_start(self) -> dict[str, list[str]]:
+        """First three letters to the words of the text that begin so, for near matches."""
+        starts: dict[str, list[str]] = {}
+        for key in self.places:
+            if len(key) > 3 and key[0] != "#":
+                starts.setdefault(key[:3], []).append(key)
+        return starts
+
+    @cached_property
+    def squeezed(self) -> str:
+        """The letters and digits of the text in one lower-case string, for words written apart or together."""
+        return re.sub(r"[\W_]+", "", normalise(self.text).lower())
+
+    @cached_property
+    def initials(self) -> str:
+        """First letters of all Latin words, and of the capitalised ones alone, for acronyms: `|acotm|AM|`."""
+        words = re.findall(r"[A-Za-z]+", self.text)
+        every = "".join([word[0] for word in words]).lower()
+        capitals = "".join([word[0] for word in words if word[0].isupper()]).lower()
+        return f"|{every}|{capitals}|"
+
+
+def normalise(text: str) -> str:
+    """One spelling for full-width forms, quotes, dashes and accents; citation marks such as `[3]` gone."""
+    if "[" in text:
+        text = _CITATION.sub("", text)
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text).translate(_PUNCTUATION)
+    if text.isascii():
+        return text
+    decomposed = _ACCENTED.sub(r"\1", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", decomposed)
+
+
+@lru_cache(maxsize=65536)
+def _read_latin(surface: str, starts: bool) -> Token | None:
+    """The token of a Latin word; `starts` says that it opens its sentence, where a capital means little."""
+    if "." in surface:  # U.S., e.g.
+        surface = surface.replace(".", "")
+    if "'" in surface:
+        head, _, tail = surface.partition("'")
+        if tail == "t" and head.endswith("n"):
+            return Token(key="n't", surface=surface, kind="negation", weight=0.0)
+        surface = head if len(head) > 1 else head + tail
+    lower = surface.lower()
+    if lower in NEGATIONS:
+        return Token(key=lower, surface=surface, kind="negation", weight=0.0)
+    if lower in DIRECTION_WORDS:
+        return Token(key=stem_word(lower), surface=surface, kind="direction", weight=0.4)
+    if lower in FUNCTION_WORDS and not (1 < len(lower) < 4 and surface.isupper()):
+        return None
+    if lower[-1] in "#+" or not surface.isalpha():
+        return Token(key=lower, surface=surface, kind="name", weight=1.0)
+    if surface[0].isupper() and not (starts and surface[1:].islower()):
+        return Token(key=stem_word(lower), surface=surface, kind="name", weight=1.0)
+    return Token(key=stem_word(lower), surface=surface, kind="word", weight=0.5 if len(lower) == 1 else 1.0)
+
+
+@lru_cache(maxsize=65536)
+def _read_pair(pair: str) -> Token:
+    """The token of two neighbouring Chinese characters (or of one that stands alone): less for each stop character."""
+    stops = sum(character in CHINESE_STOP_CHARACTERS for character in pair)
+    weight = (0.5, 0.15, 0.05)[stops] if len(pair) == 2 else (0.5, 0.05)[stops]
+    return Token(key=pair, surface=pair, kind="chinese", weight=weight)
+
+
+@lru_cache(maxsize=256)
+def _read_negation(word: str) -> Token:
+    return Token(key=word, surface=word, kind="negation", weight=0.0)
+
+
+def _read_han(run: str) -> Iterator[Token]:
+    """The tokens of a Chinese run: its numbers, and the character pairs of what lies between them."""
+    start = 0
+    for found in CHINESE_PATTERN.finditer(run):
+        yield from _read_plain_han(run[start : found.start()])
+        yield from _read_found_number(found)
+        start = found.end()
+    yield from _read_plain_han(run[start:])
+
+
+def _read_plain_han(run: str) -> Iterator[Token]:
+    """Overlapping character pairs, frame words cut out; a negation token stands before the pair it begins."""
+    for part in _STOP_WORDS.split(run):
+        if len(part) == 1:
+            yield _read_pair(part)
+            continue
+        masked = part
+        if not CHINESE_NEGATIONS.isdisjoint(part):
+            masked = _NOT_NEGATIONS.sub(lambda found: "＿" * len(found[0]), part)
+        for position in range(len(part) - 1):
+            if masked[position] in CHINESE_NEGATIONS:
+                yield _read_negation(masked[position])
+            yield _read_pair(part[position : position + 2])
+
+
+def _read_found_number(found: re.Match[str]) -> Iterator[Token]:
+    groups = found.groupdict()
+    kind = next(kind for kind in _NUMBER_KINDS if groups.get(kind))
+    text = groups[kind]
+    if groups.get("ordinal") and text.isdigit():
+        kind = "ordinal"
+    key = read_number(kind, text, groups.get("scale") or "", percent=bool(groups.get("percent")))
+    if key is not None:
+        yield Token(key=key, surface=found[0].strip(), kind="number", weight=0.7 if key[1] in "om" else 1.5)
+    elif kind.startswith("chinese"):
+        yield from _read_plain_han(text)
+
+
+def _read_tokens(sentence: str) -> Iterator[Token]:
+    starts, skip = True, 0
+    for found in _SCANNER.finditer(sentence):
+        kind = found.lastgroup
+        if found.start() < skip:
+            continue
+        if kind == "latin":
+            surface = found[0]
+            number = None
+            if surface.lower() in NUMBER_STARTS:
+                number = WORDS_PATTERN.match(sentence, found.start())
+            if number is None:
+                token = _read_latin(surface, starts)
+                if token is not None:
+                    yield token
+            else:
+                skip = number.end()
+                yield from _read_found_number(number)
+        elif kind == "han":
+            yield from _read_han(found[0])
+        else:
+            yield from _read_found_number(found)
+        starts = False
+
+
+def _read_sentence(text: str) -> Sentence:
+    tokens: list[Token] = []
+    negated: set[str] = set()
+    reach = 0
+    for token in _read_tokens(text):
+        if token.kind == "negation":
+            reach = _NEGATION_REACH
+            continue
+        tokens.append(token)
+        if reach and token.weight >= 0.3:
+            negated.add(token.key)
+            reach -= 1
+    return Sentence(tokens=tuple(tokens), negated=frozenset(negated))
+
+
+def _analyse(text: str) -> AnalysedText:
+    sentences = [_read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
+    return AnalysedText(text=text, sentences=tuple(sentence for sentence in sentences if sentence.tokens))
+
+
+def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
+    """Several analysed texts as one, without analysing again."""
+    if len(texts) == 1:
+        return texts[0]
+    return AnalysedText(
+        text="\n".join(text.text for text in texts),
+        sentences=tuple(sentence for text in texts for sentence in text.sentences),
+    )
+
+
+class TextCache:
+    """The latest analysed texts, bounded by their characters: an analysed character takes about 100 bytes."""
+
+    def __init__(self, max_characters: int) -> None:
+        self.max_characters = max_characters
+        self._texts: OrderedDict[str, AnalysedText] = OrderedDict()
+        self._n_characters = 0
+        self._lock = threading.Lock()
+
+    def analyse(self, text: str) -> AnalysedText:
+        with self._lock:
+            known = self._texts.get(text)
+            if known is not None:
+                self._texts.move_to_end(text)
+                return known
+        analysed = _analyse(text)
+        with self._lock:
+            if text not in self._texts:
+                self._texts[text] = analysed
+                self._n_characters += len(text)
+            while self._n_characters > self.max_characters:
+                oldest, _ = self._texts.popitem(last=False)
+                self._n_characters -= len(oldest)
+        return analysed
+
+
+_cache = TextCache(max_characters=500_000)
+
+
+def analyse_text(text: str) -> AnalysedText:
+    """Sentences and tokens of a text; the same text again costs a look-up."""
+    return _cache.analyse(text)

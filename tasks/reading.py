@@ -1,0 +1,165 @@
+"""Reading a judge's reply: JSON out of whatever text it came in, checked against what was asked.
+
+Endpoints without structured output put JSON in a fence or after prose; that much is accepted. What is in it is
+checked strictly: each id that was sent must come back exactly once with an allowed label. A verdict that breaks
+this is as good as missing, and is asked for again.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import orjson
+
+from tasks.judge_errors import UnusableReply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One verdict as the judge gave it: a label, or the ids of supporting contexts."""
+
+    reason: str
+    label: str | None = None
+    contexts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdicts:
+    """The usable verdicts of one reply by id, and what was wrong with the rest."""
+
+    by_id: Mapping[str, Verdict]
+    problems: tuple[str, ...] = ()
+
+
+_Check = Callable[[Mapping[str, object], str], Verdict | str]
+
+
+@dataclass(kw_only=True)
+class _Sorting:
+    """Verdicts on their way to being usable or not."""
+
+    good: dict[str, Verdict] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+
+def parse_object(text: str) -> dict[str, object]:
+    """The JSON object in a reply; raises UnusableReply when there is none or it is cut off.
+
+    The last object wins where there are several, since models think aloud before they answer.
+    """
+    if not text.strip():
+        raise UnusableReply("the reply was empty")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = _find_last_object(text)
+    if not isinstance(value, dict):
+        raise UnusableReply(f"the reply was no JSON object but {type(value).__name__}")
+    return value
+
+
+def read_statements(text: str) -> list[str]:
+    """The statements of an `extract` reply, without blank ones and exact repeats."""
+    statements = parse_object(text).get("statements")
+    if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
+        raise UnusableReply('the reply had no list of texts under "statements"')
+    return list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
+
+
+def read_labels(text: str, allowed: Mapping[str, Collection[str]]) -> Verdicts:
+    """Verdicts with labels, of a `classify` or `rank` reply. `allowed` gives each asked id its labels."""
+
+    def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
+        label = entry.get("label")
+        if label not in allowed[item_id]:
+            return f"{item_id} has the label {label!r}, allowed: {', '.join(sorted(allowed[item_id]))}"
+        return Verdict(reason=_read_reason(entry), label=str(label))
+
+    return _read_verdicts(text, allowed.keys(), check)
+
+
+def read_supports(text: str, asked: Collection[str], context_ids: Collection[str]) -> Verdicts:
+    """Verdicts with lists of contexts, of an `attribute` reply."""
+
+    def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
+        contexts = entry.get("contexts")
+        if not isinstance(contexts, list):
+            return f"{item_id} has no list of contexts"
+        unknown = [item for item in contexts if item not in context_ids]
+        if unknown:
+            return f"{item_id} names the context {unknown[0]!r}, which was not given"
+        return Verdict(reason=_read_reason(entry), contexts=tuple(dict.fromkeys(contexts)))
+
+    return _read_verdicts(text, asked, check)
+
+
+def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts:
+    entries = parse_object(text).get("verdicts")
+    if not isinstance(entries, list):
+        raise UnusableReply('the reply had no list under "verdicts"')
+    sorting = _Sorting()
+    for entry in entries:
+        _sort_entry(entry, asked, check, sorting)
+    missing = [item for item in asked if item not in sorting.good]
+    if missing:
+        sorting.problems.append(f"no usable verdict for {', '.join(missing)}")
+    if asked and not sorting.good:
+        raise UnusableReply("; ".join(sorting.problems))
+    return Verdicts(by_id=sorting.good, problems=tuple(sorting.problems))
+
+
+def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _Sorting) -> None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        sorting.problems.append("a verdict has no id")
+        return
+    item_id = entry["id"].strip().strip("[]")
+    if item_id not in asked:
+        sorting.problems.append(f"{item_id!r} was not asked for")
+        return
+    if item_id in sorting.seen:
+        sorting.problems.append(f"{item_id} came more than once")
+        sorting.good.pop(item_id, None)
+        return
+    sorting.seen.add(item_id)
+    verdict = check(entry, item_id)
+    if isinstance(verdict, str):
+        sorting.problems.append(verdict)
+    else:
+        sorting.good[item_id] = verdict
+
+
+def _read_reason(entry: Mapping[str, object]) -> str:
+    reason = entry.get("reason")
+    return reason.strip() if isinstance(reason, str) else ""
+
+
+def _find_last_object(text: str) -> object:
+    """The last complete top-level JSON object within a text."""
+    found: object = None
+    place = text.find("{")
+    while place != -1:
+        end = _end_of_object(text, place) or place + 1
+        try:
+            found = orjson.loads(text[place:end])
+        except orjson.JSONDecodeError:
+            end = place + 1
+        place = text.find("{", end)
+    if found is None:
+        raise UnusableReply("the reply held no complete JSON object")
+    return found
+
+
+def _end_of_object(text: str, start: int) -> int | None:
+    depth, in_string, escaped = 0, False, False
+    for place in range(start, len(text)):
+        character = text[place]
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return place + 1
+    return None

@@ -1,0 +1,43 @@
+"""The settings of one run: strict, typed, stored whole in `runs.config`.
+
+Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0)]
+
+
+class RunSettings(BaseModel):
+    """What a run is made with. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    dataset: str = "sample"
+    mapping: dict[str, str] = {}
+    limit: int | None = Field(default=None, ge=1, description="judge only the first N samples")
+    judge: str = "lexical"
+    embeddings: str = "hashing"
+    language: str = "en"
+    prompts: str | None = Field(default=None, description="folder whose prompt files override ours")
+    metrics: tuple[str, ...] = ()
+    metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
+    metric_settings: dict[str, dict[str, float]] = {}
+    suite: str | None = None
+    label: str | None = None
+    href: str | None = None
+    tags: tuple[str, ...] = ()
+    concurrency: int = Field(default=16, ge=1, le=4096, description="requests in flight at once")
+    rpm: int | None = Field(default=None, ge=1, description="requests per minute")
+    budget_usd: float | None = Field(default=None, gt=0)
+    prices: str | None = Field(default=None, description="file with prices of your own")
+    timeout_s: float = Field(default=60.0, gt=0, description="seconds one request may take")
+    attempts: int = Field(default=5, ge=1, le=50, description="times one question is asked before it is given up")
+    temperature: float | None = Field(default=0.0, ge=0, le=2, description="None sends no temperature at all")
+    max_tokens: int | None = Field(default=None, ge=1)
+    request_tokens: int = Field(default=24_000, ge=500, description="data tokens one request holds before it is split")
+    fresh: bool = Field(default=False, description="ask anew although a reply is on record")
+    shard_size: int = Field(default=128, ge=1, le=4096, description="samples that one task run works on")
+    warehouse: str = "duckdb:///evalhouse.duckdb"

@@ -1,0 +1,46 @@
+"""Score: every metric's SQL over the verdicts of a run, and what the run came to."""
+
+import asyncio
+
+from prefect import task
+from prefect.artifacts import acreate_table_artifact
+
+from tasks.bench import Bench, find_bench
+from tasks.step_runs import UNCACHED
+from warehouse.samples import FAILURE_REASONS
+from warehouse.scoring import score_run
+
+_SUMMARY = """
+select metric, mean, ci_low, ci_high, n_scored, n_unscored from run_scores where run_id = $run_id order by metric
+"""
+_FAILED = """
+select count(distinct sample_id) as n from outcomes
+where run_id = $run_id and reason in (select unnest($reasons))
+"""
+
+
+@task(name="score", task_run_name="score {run_id}", **UNCACHED)
+async def score(run_id: str) -> None:
+    """Score all samples of a run from the verdicts in the warehouse."""
+    bench = find_bench(run_id)
+    await asyncio.to_thread(score_verdicts, bench)
+
+
+@task(name="publish", task_run_name="publish {run_id}", **UNCACHED)
+async def publish(run_id: str) -> None:
+    """Show the run's scores as a table in Prefect."""
+    bench = find_bench(run_id)
+    table = await asyncio.to_thread(bench.warehouse.read_rows, _SUMMARY, {"run_id": run_id})
+    await acreate_table_artifact(
+        table=table,
+        key=f"evalhouse-{run_id.lower()}",
+        description=f"Scores of run {run_id}, judged by {bench.settings.judge}",
+    )
+
+
+def score_verdicts(bench: Bench) -> None:
+    """Take the spool in, score, and note how many samples failed."""
+    bench.warehouse.flush()
+    score_run(bench.warehouse, bench.run_id, bench.metrics, bench.settings.metric_settings)
+    failed = bench.warehouse.read_rows(_FAILED, {"run_id": bench.run_id, "reasons": list(FAILURE_REASONS)})
+    bench.progress.n_failed = int(str(failed[0]["n"]))

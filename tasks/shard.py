@@ -1,0 +1,81 @@
+"""A shard: some tens or hundreds of samples that one set of task runs works on.
+
+The steps of a shard run side by side and hand over sample by sample: whoever needs a sample's statements awaits
+them here, so that no sample waits for the slowest of its neighbours. Rows are gathered per sample and written as
+one batch when all steps are done.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from prompts import Item
+from warehouse.batch import Batch
+from warehouse.samples import StoredSample
+from warehouse.tables import VERDICT_TABLES, build_frame
+
+Source = Literal["answer", "ground_truth"]
+ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction:
+    """The statements of one text, or why there are none to work on."""
+
+    items: tuple[Item, ...] = ()
+    call_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(kw_only=True)
+class SampleWork:
+    """One sample on its way through the steps."""
+
+    sample: StoredSample
+    extractions: Mapping[Source, "asyncio.Future[Extraction]"]
+    rows: dict[str, list[dict[str, object]]] = field(default_factory=lambda: {table: [] for table in VERDICT_TABLES})
+    done: set[str] = field(default_factory=set)
+
+    def add_row(self, table: str, **columns: object) -> None:
+        """Put a row aside for the shard's batch; the sample's id is filled in."""
+        self.rows[table].append({"sample_id": self.sample.sample_id, **columns})
+
+    def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
+        """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
+        self.add_row("outcomes", step=step, reason=reason, detail=detail)
+
+    @property
+    def context_items(self) -> tuple[Item, ...]:
+        """The contexts under their ids, in rank order."""
+        contexts = self.sample.contexts or []
+        return tuple(Item(id=f"C{rank}", text=text) for rank, text in enumerate(contexts, start=1))
+
+
+@dataclass(kw_only=True)
+class Shard:
+    """Samples `first` to `last` of a run, by ordinal."""
+
+    number: int
+    first: int
+    last: int
+    works: Sequence[SampleWork]
+
+    def to_batch(self, run_id: str, *, key: str, replaces: bool) -> Batch:
+        """All rows of the shard as one batch; `replaces` deletes what an earlier attempt wrote for its samples."""
+        tables = {
+            table: build_frame(
+                table, [{"run_id": run_id, **row} for work in self.works for row in work.rows[table]]
+            )
+            for table in VERDICT_TABLES
+        }
+        ids = tuple(work.sample.sample_id for work in self.works)
+        return Batch(key=key, run_id=run_id, tables=tables, replaces=ids if replaces else ())
+
+
+def make_work(sample: StoredSample) -> SampleWork:
+    """A sample at its start; needs a running event loop."""
+    loop = asyncio.get_running_loop()
+    return SampleWork(
+        sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()}
+    )

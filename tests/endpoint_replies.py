@@ -1,0 +1,311 @@
+"""What the local endpoint says: it reads the data blocks of a request, decides by shared words and words the reply.
+
+Neighbour of `endpoint.py`, which holds the server, the counters and the limits. The rule here is deliberately dull and
+stands on its own: it shares no code with the judges of the project, so a test that passes against it proves the wire,
+not the rule. Everything is a pure function of the request.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import orjson
+
+Kind = Literal["extract", "classify", "attribute", "rank", "embeddings", "other"]
+
+HttpFault = Literal[
+    "rate_limit", "insufficient_quota", "server_error", "unavailable", "reset", "hang", "context_length_exceeded"
+]
+ContentFault = Literal[
+    "truncated", "fence", "prose", "missing_id", "doubled_id", "invented_id", "unknown_label", "empty", "length",
+    "refusal", "content_filter",
+]  # fmt: skip
+Fault = Literal[HttpFault, ContentFault]
+CONTENT_FAULTS: frozenset[str] = frozenset(get_args(ContentFault))
+FAULTS: frozenset[str] = CONTENT_FAULTS | frozenset(get_args(HttpFault))
+ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label"})
+
+SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in another text for it to be supported there
+SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
+
+_KINDS: frozenset[str] = frozenset({"extract", "classify", "attribute", "rank"})
+_OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)
+_ITEM = re.compile(r"\[([A-Z]\d+)\] ?(.*)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？；])|\n+")
+_WORD = re.compile(r"[㐀-鿿]+|[^\W_㐀-鿿]+")
+_ASCII_BREAKS = {code: " " for code in range(128) if not chr(code).isalnum()}
+_STOP_WORDS = frozenset(
+    _WORD.findall(
+        "a an and are as at be been but by for from had has have he in is it its of on or she that the their they this "
+        "to was were which will with"
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One request as the endpoint understood it; `texts` are those of the messages in order, or the inputs."""
+
+    kind: Kind
+    model: str
+    texts: tuple[str, ...]
+    blocks: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    def items(self, block: str) -> dict[str, str]:
+        """Texts of a block's items by id, in order; a line without an id goes on with the item before it."""
+        found: dict[str, str] = {}
+        last = ""
+        for line in self.blocks.get(block, "").split("\n"):
+            if match := _ITEM.match(line):
+                last = match[1]
+                found[last] = match[2]
+            elif last:
+                found[last] += "\n" + line
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The part of a completion that faults of content change."""
+
+    content: str | None
+    finish_reason: str = "stop"
+    refusal: str | None = None
+
+
+def read_chat(body: Mapping[str, Any]) -> Asked:
+    """Understand a chat request: its kind from the reply schema's name, else from the last human message's blocks."""
+    messages = body["messages"]
+    texts = tuple(_message_text(message) for message in messages)
+    humans = [text for message, text in zip(messages, texts, strict=True) if message.get("role") == "user"]
+    blocks = parse_blocks(humans[-1]) if humans else {}
+    schema = (body.get("response_format") or {}).get("json_schema") or {}
+    named = schema.get("name")
+    kind: Kind = named if named in _KINDS else _kind_of_blocks(blocks)
+    return Asked(kind=kind, model=body["model"], texts=texts, blocks=blocks, body=body)
+
+
+def read_embeddings(body: Mapping[str, Any]) -> Asked:
+    """Understand an embeddings request; inputs given as token numbers become words of digits."""
+    inputs = body["input"]
+    if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)):
+        inputs = [inputs]
+    texts = tuple(text if isinstance(text, str) else " ".join(map(str, text)) for text in inputs)
+    return Asked(kind="embeddings", model=body["model"], texts=texts, blocks={}, body=body)
+
+
+def parse_blocks(text: str) -> dict[str, str]:
+    """Contents of `<name nonce>` ... `</name nonce>` by name; tags with another nonce than the first are plain text."""
+    blocks: dict[str, str] = {}
+    opening = _OPENING.search(text)
+    nonce = opening[2] if opening else ""
+    while opening:
+        closing = f"</{opening[1]} {nonce}>"
+        end = text.find(closing, opening.end())
+        if opening[2] == nonce and end >= 0:
+            blocks[opening[1]] = text[opening.end() : end].removesuffix("\n")
+            position = end + len(closing)
+        else:
+            position = opening.end()
+        opening = _OPENING.search(text, position)
+    return blocks
+
+
+def compose_reply(asked: Asked) -> dict[str, Any] | str:
+    """The endpoint's own reply in the shape of the prompt; plain text for a request that is none of the four."""
+    match asked.kind:
+        case "extract":
+            return {"statements": split_sentences(asked.blocks.get("text", ""))}
+        case "classify":
+            return {"verdicts": _classify(asked.items("answer_statements"), asked.items("ground_truth_statements"))}
+        case "attribute":
+            statements = asked.items("answer_statements") | asked.items("ground_truth_statements")
+            return {"verdicts": _attribute(statements, asked.items("contexts"))}
+        case "rank":
+            return {"verdicts": _rank(asked.blocks.get("ground_truth", ""), asked.items("contexts"))}
+        case _:
+            return f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
+
+
+def split_sentences(text: str) -> list[str]:
+    """Sentences of an English or Chinese text, without bullets; a text without words gives none."""
+    sentences = (part.strip().lstrip("-*• ") for part in _SENTENCE_END.split(text))
+    return [sentence for sentence in sentences if _WORD.search(sentence)]
+
+
+@lru_cache(maxsize=2048)
+def collect_words(text: str) -> frozenset[str]:
+    """Latin words in lower case and bigrams of Chinese characters."""
+    lowered = text.lower()
+    if lowered.isascii():  # the same words as below in a fifth of the time
+        return frozenset(lowered.translate(_ASCII_BREAKS).split())
+    words: set[str] = set()
+    for run in _WORD.findall(lowered):
+        if "㐀" <= run[0] <= "鿿":
+            words.update(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+        else:
+            words.add(run)
+    return frozenset(words)
+
+
+def collect_telling_words(text: str) -> frozenset[str]:
+    """Words without the commonest ones, which any two texts share."""
+    return collect_words(text) - _STOP_WORDS
+
+
+def share_words(words: frozenset[str], others: frozenset[str]) -> float:
+    """Share of `words` that are among `others`, 0 to 1; 0 for no words."""
+    return len(words & others) / len(words) if words else 0.0
+
+
+def can_show(fault: Fault, asked: Asked) -> bool:
+    """Whether a reply to this request can carry the fault: ids need verdicts, contents need a completion."""
+    if fault in ID_FAULTS:
+        blocks = ("contexts",) if asked.kind == "rank" else ("answer_statements", "ground_truth_statements")
+        return asked.kind in {"classify", "attribute", "rank"} and any(asked.items(block) for block in blocks)
+    return fault not in CONTENT_FAULTS or asked.kind != "embeddings"
+
+
+def spoil_reply(reply: dict[str, Any] | str, fault: Fault | None) -> Choice:
+    """The reply as a choice with the fault in it; faults on the wire leave it whole."""
+    if fault in ID_FAULTS and isinstance(reply, dict):
+        reply = {"verdicts": _spoil_verdicts(reply["verdicts"], fault)}
+    content = reply if isinstance(reply, str) else _to_json(reply)
+    whole = Choice(content=content)
+    if fault is None:
+        return whole
+    cut = content[: len(content) * 2 // 3]
+    spoiled: dict[Fault, Choice] = {
+        "truncated": Choice(content=cut),
+        "fence": Choice(content=f"```json\n{content}\n```"),
+        "prose": Choice(content="I compared the texts, and this is what I found.\n\n" + content),
+        "empty": Choice(content=""),
+        "length": Choice(content=cut, finish_reason="length"),
+        "refusal": Choice(content=None, refusal="I cannot help with that request."),
+        "content_filter": Choice(content="", finish_reason="content_filter"),
+    }
+    return spoiled.get(fault, whole)
+
+
+def embed_text(text: str, dimensions: int) -> array[float]:
+    """A unit vector of float32 that hashes the words, so texts that share words have a higher cosine."""
+    vector = [0.0] * dimensions
+    for word in collect_telling_words(text) or (text,):
+        hashed = zlib.crc32(word.encode())
+        vector[(hashed & 0x7FFFFFFF) % dimensions] += 1.0 if hashed >> 31 else -1.0
+    norm = sum(value * value for value in vector) ** 0.5
+    if not norm:  # two words met in one place with opposite signs
+        vector[0] = norm = 1.0
+    return array("f", [value / norm for value in vector])
+
+
+def count_tokens(*texts: str) -> int:
+    """A quarter of the characters of all texts together, rounded up."""
+    return -(-sum(map(len, texts)) // 4)
+
+
+def build_completion(asked: Asked, choice: Choice, ordinal: int, cached_tokens: int) -> dict[str, Any]:
+    """The body of a chat completion, with its usage."""
+    prompt_tokens = count_tokens(*asked.texts)
+    completion_tokens = count_tokens(choice.content or choice.refusal or "")
+    message = {"role": "assistant", "content": choice.content, "refusal": choice.refusal}
+    return {
+        "id": f"chatcmpl-{ordinal}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        },
+    }
+
+
+def build_embeddings(asked: Asked, dimensions: int) -> dict[str, Any]:
+    """The body of an embeddings reply; the request's own `dimensions` and `encoding_format` come first."""
+    vectors = [embed_text(text, asked.body.get("dimensions") or dimensions) for text in asked.texts]
+    packed = asked.body.get("encoding_format") == "base64"
+    data = [
+        {"object": "embedding", "index": i, "embedding": base64.b64encode(v).decode() if packed else v.tolist()}
+        for i, v in enumerate(vectors)
+    ]
+    tokens = count_tokens(*asked.texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": asked.model, "usage": usage}
+
+
+def _message_text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _kind_of_blocks(blocks: Mapping[str, str]) -> Kind:
+    names = blocks.keys()
+    if "text" in names:
+        return "extract"
+    statements = names & {"answer_statements", "ground_truth_statements"}
+    if "contexts" in names:
+        return "attribute" if statements else "rank"
+    return "classify" if statements else "other"
+
+
+def _classify(answer: Mapping[str, str], ground_truth: Mapping[str, str]) -> list[dict[str, Any]]:
+    answers = {item_id: collect_telling_words(text) for item_id, text in answer.items()}
+    truths = {item_id: collect_telling_words(text) for item_id, text in ground_truth.items()}
+    verdicts = []
+    for own, others, miss in ((answers, truths, "FP"), (truths, answers, "FN")):
+        for item_id, words in own.items():
+            best = max((share_words(words, other) for other in others.values()), default=0.0)
+            label = "TP" if best >= SHARED_STATEMENT else miss
+            verdicts.append({"id": item_id, "reason": f"{best:.0%} of its words in one statement", "label": label})
+    return verdicts
+
+
+def _attribute(statements: Mapping[str, str], contexts: Mapping[str, str]) -> list[dict[str, Any]]:
+    known = {key: collect_words(text) for key, text in contexts.items()}
+    verdicts = []
+    for item_id, text in statements.items():
+        words = collect_telling_words(text)
+        support = [key for key, context in known.items() if share_words(words, context) >= SHARED_STATEMENT]
+        verdicts.append({"id": item_id, "reason": f"{len(support)} contexts share its words", "contexts": support})
+    return verdicts
+
+
+def _rank(ground_truth: str, contexts: Mapping[str, str]) -> list[dict[str, Any]]:
+    wanted = collect_telling_words(ground_truth)
+    verdicts = []
+    for item_id, text in contexts.items():
+        share = share_words(wanted, collect_words(text))
+        label = "useful" if share >= SHARED_CONTEXT else "not_useful"
+        verdicts.append({"id": item_id, "reason": f"{share:.0%} of the ground truth's words", "label": label})
+    return verdicts
+
+
+def _spoil_verdicts(verdicts: Sequence[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:
+    first, *rest = verdicts
+    match fault:
+        case "missing_id":
+            return rest
+        case "doubled_id":
+            return [first, *verdicts]
+        case "invented_id":
+            return [*verdicts, {**first, "id": f"{first['id'][0]}999"}]
+        case _:
+            spoiled = {"label": "PERHAPS"} if "label" in first else {"contexts": ["C999"]}
+            return [{**first, **spoiled}, *rest]
+
+
+def _to_json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,139 @@
+"""What every metric owes: one row per sample of the run, a value or a reason and never both, and the right reason."""
+
+import math
+from itertools import product
+
+import pytest
+from rows import Sample, add_samples, fill, open_rows, read_metrics, reason_of, score
+
+from warehouse.metric_files import STEPS
+
+METRICS = sorted(read_metrics())
+REASONS = (
+    "no_answer",
+    "no_ground_truth",
+    "no_contexts",
+    "target_failed",
+    "judge_failed",
+    "embedding_failed",
+    "budget_exhausted",
+    "cancelled",
+    "no_statements",
+)
+NEEDING = [(metric, step) for metric in METRICS for step in read_metrics()[metric].needs]
+
+
+def fully_judged(sample_id: str = "s", **changes: object) -> Sample:
+    """A sample that every metric can score."""
+    given: dict[str, object] = {
+        "sample_id": sample_id,
+        "answer": ["TP", "FP"],
+        "ground_truth": ["TP", "FN"],
+        "answer_support": [[1], [2]],
+        "ground_truth_support": [[1], [1]],
+        "useful": [True, False],
+        "similarity": 0.5,
+        **changes,
+    }
+    return Sample(**given)  # type: ignore[arg-type]
+
+
+def test_needs_cover_all_metrics() -> None:
+    assert {metric for metric, _ in NEEDING} | {m for m in METRICS if read_metrics()[m].optional_needs} == set(METRICS)
+
+
+@pytest.mark.parametrize(("metric", "step"), NEEDING)
+def test_each_reason_of_each_needed_step_is_given(metric: str, step: str) -> None:
+    with open_rows() as con:
+        add_samples(con, *(fully_judged(reason, reasons={step: reason}) for reason in REASONS))
+        found = score(con, metric)
+    assert {sample: found[sample].unscored_reason for sample in found} == {reason: reason for reason in REASONS}
+    assert all(score.value is None for score in found.values())
+
+
+@pytest.mark.parametrize(("metric", "step"), NEEDING)
+def test_step_without_outcome_is_cancelled(metric: str, step: str) -> None:
+    assert reason_of(metric, fully_judged(missing=[step])) == "cancelled"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_steps_that_are_not_needed_do_not_matter(metric: str) -> None:
+    file = read_metrics()[metric]
+    others = [step for step in STEPS if step not in file.needs + file.optional_needs]
+    with open_rows() as con:
+        add_samples(con, fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed")))
+        add_samples(con, fully_judged("missing", missing=others), fully_judged("whole"))
+        found = score(con, metric)
+    assert found["whole"].value is not None
+    assert found["failed"] == found["missing"] == found["whole"]
+
+
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if len(read_metrics()[metric].needs) > 1])
+def test_precedence_of_reasons(metric: str) -> None:
+    """Missing inputs come first, then failures, then the lack of statements; whichever step has which."""
+    first, second = read_metrics()[metric].needs[:2]
+    pairs = [(a, b) for a, b in product(REASONS, REASONS)]
+    with open_rows() as con:
+        add_samples(con, *(fully_judged(f"{a} {b}", reasons={first: a, second: b}) for a, b in pairs))
+        found = score(con, metric)
+    for a, b in pairs:
+        assert found[f"{a} {b}"].unscored_reason == min(a, b, key=REASONS.index)
+
+
+def test_reason_that_is_not_on_the_list_still_leaves_the_score_missing() -> None:
+    unheard = fully_judged(reasons={"classify": "moon_phase"})
+    assert reason_of("factual_f1", unheard) == "moon_phase"
+    both = fully_judged(reasons={"classify": "moon_phase", "attribute_answer": "no_statements"})
+    assert reason_of("hallucination", both) == "no_statements"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_run_without_samples_has_no_rows(metric: str) -> None:
+    with open_rows() as con:
+        add_samples(con, fully_judged(), run_id="other")
+        assert score(con, metric) == {}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_verdicts_without_their_rows_never_make_a_nan(metric: str) -> None:
+    """Steps that claim verdicts that are not there: no metric may answer with NaN, nor with nothing at all."""
+    with open_rows() as con:
+        add_samples(
+            con,
+            Sample(sample_id="bare"),
+            Sample(sample_id="unlabelled", answer_support=[[1]], ground_truth_support=[[]], similarity=math.nan),
+            Sample(sample_id="by ids", reference_ids=["a"], context_ids=[None]),
+        )
+        fill(
+            con,
+            "statements",
+            *(
+                {
+                    "run_id": "r",
+                    "sample_id": "unlabelled",
+                    "statement_id": f"{letter}1",
+                    "source": source,
+                    "ordinal": 1,
+                    "text": "It is so.",
+                }
+                for letter, source in (("A", "answer"), ("G", "ground_truth"))
+            ),
+        )
+        found = score(con, metric)
+    assert set(found) == {"bare", "unlabelled", "by ids"}
+    for sample_score in found.values():
+        assert (sample_score.value is None) == (sample_score.unscored_reason is not None)
+        assert sample_score.value is None or 0 <= sample_score.value <= 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_columns_are_those_of_scores(metric: str) -> None:
+    file = read_metrics()[metric]
+    with open_rows() as con:
+        described = con.execute(f"describe {file.sql}", {"run_id": "r", **file.parameters}).fetchall()
+    assert [(row[0], row[1]) for row in described] == [
+        ("run_id", "VARCHAR"),
+        ("sample_id", "VARCHAR"),
+        ("value", "DOUBLE"),
+        ("unscored_reason", "VARCHAR"),
+    ]

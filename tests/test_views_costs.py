@@ -1,0 +1,102 @@
+"""run_costs and unscored: what a run spent, and what it could not score and why."""
+
+import pytest
+from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, score
+
+
+def costs_of(*calls: Row) -> list[dict[str, object]]:
+    """The rows of run_costs for these calls of one run."""
+    with open_rows() as con:
+        rows = [{"call_id": f"c{n}", "run_id": "r", "step": "classify", **call} for n, call in enumerate(calls)]
+        fill(con, "llm_calls", *rows)
+        return read(con, "from run_costs order by run_id, step")
+
+
+def test_reused_replies_are_not_paid_again() -> None:
+    spent = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": 0.5}
+    (row,) = costs_of(spent, spent, {"status": "cached", "reused_call_id": "c0", **spent})
+    assert (row["n_calls"], row["n_requests"], row["n_reused"], row["n_failed"]) == (3, 2, 1, 0)
+    assert (row["prompt_tokens"], row["completion_tokens"], row["cost_usd"]) == (200, 20, 1.0)
+
+
+def test_failed_calls_are_counted_and_what_they_cost_too() -> None:
+    (row,) = costs_of(
+        {"status": "error", "prompt_tokens": 7, "cost_usd": 0.25}, {"status": "refused"}, {"cost_usd": 0.5}
+    )
+    assert (row["n_requests"], row["n_failed"], row["prompt_tokens"], row["cost_usd"]) == (3, 2, 7, 0.75)
+    assert row["n_unpriced"] == 0
+
+
+def test_unknown_prices_are_told() -> None:
+    (row,) = costs_of({"cost_usd": None}, {"cost_usd": 0.5})
+    assert (row["cost_usd"], row["n_unpriced"]) == (0.5, 1)
+    (row,) = costs_of({"cost_usd": None}, {"cost_usd": None})
+    assert (row["cost_usd"], row["n_unpriced"]) == (None, 2)
+
+
+def test_run_answered_from_the_record_costs_nothing() -> None:
+    (row,) = costs_of({"status": "cached"}, {"status": "cached"})
+    assert (row["n_requests"], row["prompt_tokens"], row["cost_usd"]) == (0, 0, 0)
+
+
+def test_one_row_per_step() -> None:
+    rows = costs_of({"step": "rank"}, {"step": "classify"}, {"step": "rank"}, {"run_id": "other"})
+    assert [(row["run_id"], row["step"], row["n_calls"]) for row in rows] == [
+        ("other", "classify", 1),
+        ("r", "classify", 1),
+        ("r", "rank", 2),
+    ]
+
+
+FAILED = Sample(
+    sample_id="failed",
+    reasons={"attribute_answer": "judge_failed", "attribute_ground_truth": "judge_failed"},
+)
+
+
+def test_detail_of_the_steps_behind_a_missing_score() -> None:
+    with open_rows() as con:
+        add_samples(con, FAILED)
+        con.execute("update outcomes set detail = 'id A2 never came back' where reason = 'judge_failed'")
+        missing = {"run_id": "r", "sample_id": "failed", "unscored_reason": "judge_failed"}
+        fill(con, "scores", {**missing, "metric": "noise_sensitivity_relevant"}, {**missing, "metric": "faithfulness"},
+             {"run_id": "r", "sample_id": "failed", "metric": "mrr", "value": 1.0})  # fmt: skip
+        both, one = read(con, "from unscored order by metric desc")
+    assert (both["metric"], both["reason"]) == ("noise_sensitivity_relevant", "judge_failed")
+    assert both["steps"] == ["attribute_answer", "attribute_ground_truth"]
+    assert both["detail"] == "id A2 never came back"
+    assert (one["metric"], one["steps"]) == ("faithfulness", ["attribute_answer"])
+
+
+def test_step_with_another_reason_is_not_blamed() -> None:
+    sample = Sample(reasons={"classify": "no_ground_truth", "attribute_answer": "judge_failed"})
+    with open_rows() as con:
+        add_samples(con, sample)
+        con.execute("update outcomes set detail = reason || ' it was'")
+        fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": "hallucination",
+                             "unscored_reason": "no_ground_truth"})  # fmt: skip
+        (row,) = read(con, "from unscored")
+    assert (row["steps"], row["detail"]) == (["classify"], "no_ground_truth it was")
+
+
+def test_ranking_without_ids_or_ground_truth() -> None:
+    with open_rows() as con:
+        add_samples(con, Sample(reasons={"rank": "no_ground_truth"}))
+        con.execute("update outcomes set detail = 'nothing to judge by' where step = 'rank'")
+        fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": "mrr", "unscored_reason": "no_reference_ids"})
+        (row,) = read(con, "from unscored")
+    assert (row["reason"], row["steps"], row["detail"]) == ("no_reference_ids", ["rank"], "nothing to judge by")
+
+
+@pytest.mark.parametrize("sample", [Sample(missing=["classify", "rank"]), Sample(), FAILED])
+def test_every_missing_score_has_exactly_one_row(sample: Sample) -> None:
+    with open_rows() as con:
+        add_samples(con, sample)
+        n_missing = 0
+        for metric in read_metrics():
+            (found,) = score(con, metric).values()
+            n_missing += found.value is None
+            fill(con, "scores", {"run_id": "r", "sample_id": sample.sample_id, "metric": metric,
+                                 "value": found.value, "unscored_reason": found.unscored_reason})  # fmt: skip
+        rows = read(con, "from unscored")
+    assert len(rows) == len({row["metric"] for row in rows}) == n_missing

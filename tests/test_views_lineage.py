@@ -1,0 +1,135 @@
+"""score_lineage: from a score to its verdicts, the raw reply that was used, the prompt and the sample."""
+
+import duckdb
+import pytest
+from rows import Sample, add_samples, fill, open_rows, read, read_metrics
+
+JUDGED = Sample(
+    answer=["TP", "FP"],
+    ground_truth=["TP"],
+    answer_support=[[1], []],
+    ground_truth_support=[[2]],
+    useful=[True, False],
+    similarity=0.5,
+)
+LABELS = [("A1", "TP"), ("A2", "FP"), ("G1", "TP")]
+
+
+def add_score(
+    con: duckdb.DuckDBPyConnection, metric: str, value: float | None = 0.5, reason: str | None = None
+) -> None:
+    """A score of sample s in run r."""
+    fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": metric, "value": value, "unscored_reason": reason})
+
+
+def test_every_label_behind_a_score() -> None:
+    with open_rows() as con:
+        add_samples(con, JUDGED)
+        add_score(con, "factual_f1")
+        rows = read(con, "from score_lineage order by statement_id")
+    assert [(row["statement_id"], row["label"]) for row in rows] == LABELS
+    assert {row["step"] for row in rows} == {"classify"}
+    assert [row["source"] for row in rows] == ["answer", "answer", "ground_truth"]
+    assert rows[0]["statement"] == "Statement A1."
+    assert rows[0]["reason"] == "as read"
+    assert (rows[0]["value"], rows[0]["metric_version"], rows[0]["question"]) == (0.5, "1", "Where is it?")
+
+
+@pytest.mark.parametrize("metric", sorted(read_metrics()))
+def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
+    n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
+    file = read_metrics()[metric]
+    with open_rows() as con:
+        add_samples(con, JUDGED, Sample(sample_id="other", answer=["TP"], useful=[True]))
+        add_samples(con, JUDGED, run_id="earlier")
+        add_score(con, metric)
+        rows = read(con, "select step, count(*) as n from score_lineage group by step")
+    expected = {step: n_verdicts[step] for step in (*file.needs, *file.optional_needs)}
+    assert {row["step"]: row["n"] for row in rows} == expected
+
+
+def test_support_usefulness_and_similarity() -> None:
+    with open_rows() as con:
+        add_samples(con, JUDGED)
+        for metric in ("faithfulness", "context_precision", "semantic_similarity"):
+            add_score(con, metric)
+        rows = read(con, "from score_lineage order by metric, statement_id, context_rank")
+    supports = [(row["statement_id"], row["supported"], row["context_ranks"]) for row in rows if row["statement_id"]]
+    assert supports == [("A1", True, [1]), ("A2", False, [])]
+    assert [(row["context_rank"], row["useful"]) for row in rows if row["step"] == "rank"] == [(1, True), (2, False)]
+    assert [row["similarity"] for row in rows if row["step"] == "similarity"] == [0.5]
+
+
+def add_calls(con: duckdb.DuckDBPyConnection) -> None:
+    """A call of an earlier run, one of this run that reused it, and one of this run that was sent."""
+    earlier = {"call_id": "old", "run_id": "earlier", "prompt_hash": "p1", "reply": "raw old", "request": '{"n": 1}'}
+    reused = {"call_id": "again", "run_id": "r", "status": "cached", "reused_call_id": "old", "prompt_hash": "p1"}
+    sent = {"call_id": "new", "run_id": "r", "prompt_hash": "p2", "reply": "raw new", "model": "m-2025"}
+    fill(con, "llm_calls", *({"step": "classify", **call} for call in (earlier, reused, sent)))
+    prompts = [("p1", "classify", "3"), ("p2", "extract", "1")]
+    fill(con, "prompts", *({"prompt_hash": key, "prompt": name, "version": version, "language": "en", "template": "…"}
+                           for key, name, version in prompts))  # fmt: skip
+
+
+def test_reused_reply_is_followed_to_the_call_that_got_it() -> None:
+    with open_rows() as con:
+        add_samples(con, JUDGED)
+        add_calls(con)
+        con.execute("update classifications set call_id = case statement_id when 'A1' then 'again' else 'new' end")
+        con.execute("update classifications set call_id = null where statement_id = 'G1'")
+        con.execute("update statements set call_id = 'again'")
+        add_score(con, "factual_f1")
+        reused, sent, by_rule = read(con, "from score_lineage order by statement_id")
+    assert (reused["call_id"], reused["call_status"], reused["original_call_id"]) == ("again", "cached", "old")
+    assert (reused["original_run_id"], reused["reply"], reused["request"]) == ("earlier", "raw old", '{"n": 1}')
+    assert (reused["prompt"], reused["prompt_hash"], reused["prompt_version"]) == ("classify", "p1", "3")
+    assert (sent["call_id"], sent["call_status"], sent["original_call_id"]) == ("new", "ok", "new")
+    assert (sent["reply"], sent["model"], sent["prompt"]) == ("raw new", "m-2025", "extract")
+    assert [by_rule[name] for name in ("call_id", "original_call_id", "reply", "prompt_version")] == [None] * 4
+    assert by_rule["label"] == "TP"
+    assert {row["statement_call_id"] for row in (reused, sent, by_rule)} == {"again"}
+
+
+def test_missing_score_keeps_a_row_with_what_happened() -> None:
+    with open_rows() as con:
+        add_samples(con, Sample(reasons={"classify": "judge_failed"}, similarity=0.5))
+        con.execute("update outcomes set detail = 'three unreadable replies' where step = 'classify'")
+        add_score(con, "answer_correctness", None, "judge_failed")
+        failed, compared = read(con, "from score_lineage order by step")
+    assert (failed["step"], failed["step_reason"]) == ("classify", "judge_failed")
+    assert (failed["step_detail"], failed["label"]) == ("three unreadable replies", None)
+    assert (compared["step"], compared["step_reason"], compared["similarity"]) == ("similarity", None, 0.5)
+
+
+def test_ranking_by_ids_rests_on_no_verdict() -> None:
+    by_ids = Sample(context_ids=["a", "b"], reference_ids=["b"], useful=[True, False])
+    with open_rows() as con:
+        add_samples(con, by_ids)
+        add_score(con, "mrr")
+        add_score(con, "context_precision")
+        rows = read(con, "select metric, step, useful from score_lineage order by metric, context_rank")
+    assert [(row["metric"], row["step"], row["useful"]) for row in rows] == [
+        ("context_precision", "rank", True),
+        ("context_precision", "rank", False),
+        ("mrr", None, None),
+    ]
+
+
+def test_score_of_a_metric_no_file_tells_of_is_still_found() -> None:
+    with open_rows() as con:
+        add_samples(con, JUDGED)
+        add_score(con, "users_own")
+        (row,) = read(con, "from score_lineage")
+    assert (row["metric"], row["value"], row["step"], row["question"]) == ("users_own", 0.5, None, "Where is it?")
+
+
+def test_verdicts_hold_the_split_itself() -> None:
+    with open_rows() as con:
+        add_samples(con, JUDGED)
+        con.execute("update statements set call_id = 'split'")
+        rows = read(con, "select step, statement_id, call_id from verdicts where step like 'extract%' order by all")
+    assert [(row["step"], row["statement_id"], row["call_id"]) for row in rows] == [
+        ("extract_answer", "A1", "split"),
+        ("extract_answer", "A2", "split"),
+        ("extract_ground_truth", "G1", "split"),
+    ]

@@ -1,0 +1,104 @@
+"""History grows without end, so reading one run must not carry rows of the others through a join, a group or a window."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pytest
+from rows import Sample, add_samples, fill, open_rows, read_metrics
+
+RUNS = [f"r{n}" for n in range(20)]
+ONE_RUN = Sample(
+    answer=["TP", "FP"],
+    ground_truth=["TP"],
+    answer_support=[[1], []],
+    ground_truth_support=[[1]],
+    useful=[True],
+    similarity=0.5,
+)
+ROWS_OF_ONE_RUN = {
+    "run_samples": 1,
+    "outcomes": 7,
+    "statements": 3,
+    "classifications": 3,
+    "attributions": 3,
+    "context_verdicts": 1,
+    "similarities": 1,
+    "scores": 1,
+    "llm_calls": 1,
+}
+VIEWS = [
+    "sample_steps",
+    "statement_verdicts",
+    "sample_statement_counts",
+    "sample_rankings",
+    "verdicts",
+    "run_scores",
+    "run_costs",
+    "unscored",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """One scan of a table in a plan that was run."""
+
+    table: str
+    n_rows: int
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A warehouse of twenty runs."""
+    with open_rows() as filled:
+        for run_id in RUNS:
+            add_samples(filled, ONE_RUN, run_id=run_id)
+        keys = [{"run_id": run_id, "sample_id": "s"} for run_id in RUNS]
+        fill(filled, "scores", *({**key, "metric": "mrr", "value": 1.0} for key in keys))
+        fill(filled, "llm_calls", *({**key, "step": "rank", "call_id": f"c-{key['run_id']}"} for key in keys))
+        filled.execute("update context_verdicts set call_id = 'c-' || run_id")
+        yield filled
+
+
+def list_scans(plan: dict[str, Any]) -> list[Scan]:
+    """All scans of tables below this node."""
+    table = str(plan.get("extra_info", {}).get("Table", "")).split(".")[-1]
+    here = [Scan(table=table, n_rows=int(plan["operator_cardinality"]))] if table else []
+    return here + [scan for child in plan.get("children", []) for scan in list_scans(child)]
+
+
+def run_and_list_scans(con: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, object]) -> list[Scan]:
+    found = con.execute(f"explain (analyze, format json) {sql}", parameters).fetchall()
+    return list_scans(json.loads(found[0][1]))
+
+
+def list_unpruned(scans: list[Scan]) -> list[Scan]:
+    """Scans that let through more than one run has."""
+    return [scan for scan in scans if scan.n_rows > ROWS_OF_ONE_RUN.get(scan.table, len(RUNS))]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_read_one_run(con: duckdb.DuckDBPyConnection, view: str) -> None:
+    scans = run_and_list_scans(con, f"select * from {view} where run_id = $run_id", {"run_id": "r1"})
+    assert {scan.table for scan in scans} & ROWS_OF_ONE_RUN.keys()
+    assert list_unpruned(scans) == []
+
+
+@pytest.mark.parametrize("metric", sorted(read_metrics()))
+def test_metrics_read_one_run(con: duckdb.DuckDBPyConnection, metric: str) -> None:
+    file = read_metrics()[metric]
+    scans = run_and_list_scans(con, file.sql, {"run_id": "r1", **file.parameters})
+    assert {"run_samples", "outcomes"} <= {scan.table for scan in scans}
+    assert list_unpruned(scans) == []
+
+
+def test_lineage_reads_one_run_and_the_calls_it_reused(con: duckdb.DuckDBPyConnection) -> None:
+    scans = run_and_list_scans(con, "from score_lineage where run_id = $run_id and sample_id = 's'", {"run_id": "r1"})
+    assert [scan for scan in list_unpruned(scans) if scan.table != "llm_calls"] == []
+    assert min(scan.n_rows for scan in scans if scan.table == "llm_calls") == 1
+
+
+def test_an_unpruned_read_would_be_noticed(con: duckdb.DuckDBPyConnection) -> None:
+    assert list_unpruned(run_and_list_scans(con, "select run_id, count(*) from statement_verdicts group by all", {}))

@@ -1,0 +1,73 @@
+"""The record of calls: replies by the hash of what was asked, and the journal's way into `llm_calls`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from warehouse.batch import Batch
+from warehouse.journal import Segment, find_orphans
+from warehouse.store import Warehouse
+from warehouse.tables import build_frame
+
+# The narrow key is compared first: scanning eight bytes a row answers within milliseconds over millions of calls.
+_FIND = """
+with wanted as (
+    select unnest($keys) as request_key, unnest($hashes) as request_hash
+)
+select
+    request_hash,
+    arg_max(call_id, started_at) as call_id,
+    arg_max(reply, started_at)   as reply
+from llm_calls
+semi join wanted using (request_key, request_hash)
+where status = 'ok' and ($run_id is null or run_id = $run_id)
+group by request_hash
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedReply:
+    """A usable reply on record."""
+
+    call_id: str
+    reply: str
+
+
+def make_request_key(request_hash: str) -> int:
+    """The first eight bytes of a request's hash as a number."""
+    return int(request_hash[:16], 16)
+
+
+def find_replies(
+    warehouse: Warehouse, request_hashes: Collection[str], *, only_run: str | None = None
+) -> dict[str, RecordedReply]:
+    """The newest good reply for each request hash that has one; `only_run` looks at one run's calls alone."""
+    hashes = list(request_hashes)
+    rows = warehouse.read(
+        _FIND, {"keys": [make_request_key(item) for item in hashes], "hashes": hashes, "run_id": only_run}
+    )
+    return {
+        request_hash: RecordedReply(call_id=call_id, reply=reply)
+        for request_hash, call_id, reply in rows.select("request_hash", "call_id", "reply").iter_rows()
+    }
+
+
+def take_in_segment(warehouse: Warehouse, segment: Segment, *, patience_s: float) -> None:
+    """Write a journal segment into `llm_calls` and remove it; raises WarehouseBusy and keeps it otherwise."""
+    _append_rows(warehouse, segment.key, segment.rows, patience_s)
+    segment.remove()
+
+
+def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
+    """Take in what dead processes left in the journal; returns how many calls that were."""
+    number = 0
+    for segment in find_orphans(warehouse.location.journal_path):
+        take_in_segment(warehouse, segment, patience_s=patience_s)
+        number += len(segment.rows)
+    return number
+
+
+def _append_rows(warehouse: Warehouse, key: str, rows: Sequence[dict[str, object]], patience_s: float) -> None:
+    if not rows:
+        return
+    batch = Batch(key=key, run_id=str(rows[0]["run_id"]), tables={"llm_calls": build_frame("llm_calls", rows)})
+    warehouse.append_now(batch, patience_s=patience_s)

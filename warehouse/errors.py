@@ -1,0 +1,38 @@
+"""What can go wrong with a warehouse, as a tree: every error is one sentence a person can act on.
+
+WarehouseError
+├── WarehouseUrlError     the URL names no warehouse we know
+├── WarehouseMissing      nothing has been written there yet
+├── WarehouseBusy         another process keeps the file
+├── WarehouseUnwritable   read-only place, full disk, no rights
+├── MigrationError        the tables there are not ours, or newer than this program
+└── QueryError            the user's SQL was refused or failed
+"""
+
+
+class WarehouseError(Exception):
+    """Any failure of the warehouse; its text is meant for the person at the terminal."""
+
+
+class WarehouseUrlError(WarehouseError):
+    """The URL names no warehouse we know."""
+
+
+class WarehouseMissing(WarehouseError):
+    """There is no warehouse at that place yet."""
+
+
+class WarehouseBusy(WarehouseError):
+    """Another process holds the file and did not let go in time."""
+
+
+class WarehouseUnwritable(WarehouseError):
+    """The place cannot be written to: read-only, no rights, or the disk is full."""
+
+
+class MigrationError(WarehouseError):
+    """The tables found do not belong to this version of evalhouse."""
+
+
+class QueryError(WarehouseError):
+    """A query was refused by the sandbox, failed, or ran out of time or memory."""

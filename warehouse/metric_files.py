@@ -1,0 +1,287 @@
+"""Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view.
+
+A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on and
+which numbers it takes; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
+connection that runs it belongs to `warehouse/scoring.py` and `warehouse/migrate.py`, so nothing here knows DuckDB.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from warehouse.errors import WarehouseError
+
+Step = Literal[
+    "extract_answer",
+    "extract_ground_truth",
+    "classify",
+    "attribute_answer",
+    "attribute_ground_truth",
+    "rank",
+    "similarity",
+]
+STEPS: Final[tuple[Step, ...]] = get_args(Step)
+OPTIONAL_STEPS: Final[tuple[Step, ...]] = ("rank",)
+"""Steps that may be marked `?`: needed only for a sample whose ids (reference_context_ids) cannot do their work."""
+
+_KEYS: Final = ("metric", "version", "needs", "parameter")
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/scoring.py
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_VERSION: Final = re.compile(r"[1-9][0-9]*")
+_KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
+_PARAMETER: Final = re.compile(r"(\S+)\s*=\s*(\S+)")
+_NOT_CODE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_ON_COLUMN: Final = re.compile(r"^comment on column ", re.MULTILINE)
+
+
+class MetricFileError(WarehouseError):
+    """A metric file or a metric's setting cannot be used; the text names the file, what came and what was allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricFile:
+    """One metric: `sql` is one SELECT that gives run_id, sample_id, value, unscored_reason for $run_id."""
+
+    name: str
+    version: str
+    needs: tuple[Step, ...]
+    optional_needs: tuple[Step, ...]
+    parameters: dict[str, float]
+    description: str
+    sql: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewScript:
+    """One view: `definition` makes it and comments on it, `column_comments` comments on its columns.
+
+    They are kept apart because DuckLake takes comments on views but refuses them on a view's columns.
+    """
+
+    name: str
+    definition: str
+    column_comments: str
+
+    @property
+    def sql(self) -> str:
+        """Everything, for a plain DuckDB file."""
+        return self.definition + self.column_comments
+
+
+@dataclass(kw_only=True)
+class _Header:
+    values: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
+    description: list[str] = field(default_factory=list)
+
+
+def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
+    """All built-in metrics and those of the user's folder, by name in alphabetical order.
+
+    Raises MetricFileError for a folder that is none, a file that breaks the rules, or a name that is built in: the same
+    name must mean the same formula wherever a score is read.
+    """
+    texts = _read_folder("metrics")
+    metrics = {name: parse_metric(text, name=name, place=f"{name}.sql") for name, text in texts.items()}
+    if folder is None:
+        return metrics
+    if not folder.is_dir():
+        raise MetricFileError(f"no folder of metric files at {folder}; give one that holds <metric>.sql files")
+    for path in sorted(folder.glob("*.sql")):
+        if path.stem in metrics:
+            raise MetricFileError(f"{path}: metric {path.stem!r} is built in; give yours another name")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MetricFileError(f"{path} cannot be read as UTF-8 text: {error}") from None
+        metrics[path.stem] = parse_metric(text, name=path.stem, place=str(path))
+    return dict(sorted(metrics.items()))
+
+
+def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
+    """The metric in `text`; `name` is what its file is called, `place` is how errors speak of it."""
+    lines = text.splitlines()
+    length = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header = _read_header(lines[:length], place)
+    for key in ("metric", "version", "needs"):
+        if key not in header.values:
+            raise MetricFileError(f"{place}: header has no '-- {key}: …' line; needed are metric, version and needs")
+    if header.values["metric"] != name or not _NAME.fullmatch(name):
+        raise MetricFileError(
+            f"{place}: metric is {header.values['metric']!r} in the header; it must be the file's name without .sql, "
+            "in small letters, digits and underscores, beginning with a letter"
+        )
+    if not _VERSION.fullmatch(header.values["version"]):
+        raise MetricFileError(f"{place}: version is {header.values['version']!r}; it must be a whole number from 1")
+    if not header.description:
+        raise MetricFileError(
+            f"{place}: header does not say what one row is; add '-- One row per sample of the run: …'"
+        )
+    needs = [need.strip() for need in header.values["needs"].split(",")]
+    sql = "\n".join(lines[length:]).strip().removesuffix(";").rstrip()
+    _check_sql(sql, header.parameters, place)
+    return MetricFile(
+        name=name,
+        version=header.values["version"],
+        needs=_pick_steps([need for need in needs if not need.endswith("?")], STEPS, needs == ["-"], place),
+        optional_needs=_pick_steps([need[:-1] for need in needs if need.endswith("?")], OPTIONAL_STEPS, False, place),
+        parameters=header.parameters,
+        description=" ".join(header.description),
+        sql=sql,
+    )
+
+
+def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:
+    """Every parameter of the metric with its value: from `settings` where it is there, else the file's default.
+
+    Raises MetricFileError for a parameter the metric does not take and for a value that is no finite number.
+    """
+    for name, value in settings.items():
+        if name not in metric.parameters:
+            known = ", ".join(metric.parameters) or "none"
+            raise MetricFileError(f"metric {metric.name!r} takes no parameter {name!r}; known: {known}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise MetricFileError(f"metric {metric.name!r}: {name} is {value!r}; it must be a finite number")
+    return {name: float(settings.get(name, default)) for name, default in metric.parameters.items()}
+
+
+def metric_version(metric: MetricFile, settings: Mapping[str, float]) -> str:
+    """What `scores.metric_version` says: the file's version, then each parameter that is not at its default.
+
+    `settings` holds parameters of this metric alone, so "1" or "1;factual_weight=0.5"; errors as resolve_parameters.
+    """
+    resolved = resolve_parameters(metric, settings)
+    changed = [
+        f"{name}={_format_number(resolved[name])}"
+        for name in sorted(resolved)
+        if resolved[name] != metric.parameters[name]
+    ]
+    return ";".join([metric.version, *changed])
+
+
+def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewScript]:
+    """All views, each after the views it reads; run them in this order on top of the migrations.
+
+    `metrics` (default: the built-in ones) is what the view metric_steps lists.
+    """
+    texts = _read_folder("views")
+    texts["metric_steps"] = metric_steps_sql(load_metrics() if metrics is None else metrics)
+    words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}
+    order = TopologicalSorter({name: sorted(words[name] & texts.keys() - {name}) for name in sorted(texts)})
+    return [_split_comments(name, texts[name]) for name in order.static_order()]
+
+
+def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:
+    """The view metric_steps: one row per metric and step it rests on, as the headers of the metric files say.
+
+    A metric that rests on no step has no row.
+    """
+    rows = [
+        f"        ('{metric.name}', '{step}', {str(step in metric.optional_needs).lower()})"
+        for metric in metrics.values()
+        for step in (*metric.needs, *metric.optional_needs)
+    ] or ["        (null, null, null)"]
+    values = ",\n".join(rows)
+    return f"""-- One row per metric and step it rests on, from the headers of the metric files.
+create or replace view metric_steps as
+with listed (metric, step, optional) as (
+    values
+{values}
+)
+
+select metric::varchar as metric, step::varchar as step, optional::boolean as optional
+from listed
+where metric is not null;
+
+comment on view metric_steps is 'One row per metric and step it rests on.';
+comment on column metric_steps.metric is 'Metric.';
+comment on column metric_steps.step is 'Step whose verdicts it reads.';
+comment on column metric_steps.optional is 'True when only samples rest on it whose ids cannot be compared.';
+"""
+
+
+def _read_folder(folder: str) -> dict[str, str]:
+    entries = sorted(files("warehouse").joinpath(folder).iterdir(), key=lambda entry: entry.name)
+    return {entry.name[:-4]: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".sql")}
+
+
+def _read_header(lines: Iterable[str], place: str) -> _Header:
+    header = _Header()
+    for line in lines:
+        match = _KEY_LINE.fullmatch(line.rstrip())
+        # Within the description a word before a colon is prose.
+        if match is None or (header.description and match[1] not in _KEYS):
+            header.description.append(line.removeprefix("--").strip())
+        elif match[1] not in _KEYS:
+            raise MetricFileError(f"{place}: unknown header {match[1]!r}; known: {', '.join(_KEYS)}")
+        elif header.description:
+            raise MetricFileError(f"{place}: header '{match[1]}' stands after the description; put it before")
+        elif match[1] == "parameter":
+            _add_parameter(header.parameters, match[2], place)
+        elif match[1] in header.values:
+            raise MetricFileError(f"{place}: header {match[1]!r} is given twice; keep one")
+        else:
+            header.values[match[1]] = match[2]
+    return header
+
+
+def _add_parameter(parameters: dict[str, float], text: str, place: str) -> None:
+    match = _PARAMETER.fullmatch(text)
+    try:
+        default = float(match[2]) if match else math.nan
+    except ValueError:
+        default = math.nan
+    if match is None or not _NAME.fullmatch(match[1]) or not math.isfinite(default):
+        raise MetricFileError(f"{place}: parameter is {text!r}; it must be '<name> = <default number>'")
+    if match[1] in parameters or match[1] in _RESERVED:
+        raise MetricFileError(f"{place}: parameter {match[1]!r} is taken; give it another name")
+    parameters[match[1]] = default
+
+
+def _pick_steps(names: list[str], allowed: tuple[Step, ...], is_none: bool, place: str) -> tuple[Step, ...]:
+    if is_none:
+        return ()
+    known = {step: step for step in allowed}
+    for name in names:
+        if name not in known:
+            mark = "" if allowed is STEPS else "?"
+            raise MetricFileError(
+                f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, "
+                f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids may do, or - for none"
+            )
+        if names.count(name) > 1:
+            raise MetricFileError(f"{place}: step {name!r} is in needs twice; keep one")
+    return tuple(step for step in allowed if step in names)
+
+
+def _check_sql(sql: str, parameters: Mapping[str, float], place: str) -> None:
+    code = _strip(sql)
+    if not re.match(r"(with|select|from)\b", code.strip(), re.IGNORECASE) or ";" in code:
+        raise MetricFileError(f"{place}: the SQL must be one SELECT (or WITH … SELECT) and nothing after it")
+    used = set(re.findall(r"\$(\w+)", code))
+    if "run_id" not in used:
+        raise MetricFileError(f"{place}: the SQL never uses $run_id; it must read one run only")
+    for name in sorted(used - parameters.keys() - {"run_id"}):
+        raise MetricFileError(f"{place}: the SQL uses ${name}; add '-- parameter: {name} = <default number>'")
+    for name in sorted(parameters.keys() - used):
+        raise MetricFileError(f"{place}: parameter {name!r} is not used in the SQL; use ${name} or drop it")
+
+
+def _strip(sql: str) -> str:
+    """The SQL without its strings, quoted names and comments."""
+    return _NOT_CODE.sub(" ", sql)
+
+
+def _split_comments(name: str, text: str) -> ViewScript:
+    match = _COMMENT_ON_COLUMN.search(text)
+    at = match.start() if match else len(text)
+    return ViewScript(name=name, definition=text[:at], column_comments=text[at:])
+
+
+def _format_number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

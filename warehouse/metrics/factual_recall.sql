@@ -1,0 +1,22 @@
+-- metric: factual_recall
+-- version: 1
+-- needs: classify
+-- One row per sample of the run: TP / (TP + FN), where TP counts answer statements and FN the ground-truth
+-- statements the answer leaves out; NULL when the ground truth has no statements. With such statements and
+-- neither TP nor FN (the judge found all of them in an answer none of whose statements it let pass) it is 0, as
+-- factual_f1 is: greatest() sees to that.
+with steps as (
+    select run_id, sample_id, arg_min(reason, precedence) as reason
+    from sample_steps
+    where step = 'classify'
+    group by run_id, sample_id
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null and n_ground_truth > 0 then n_tp / greatest(n_tp + n_fn, 1) end as value,
+    case when value is null then coalesce(reason, 'no_statements') end as unscored_reason
+from steps
+left join sample_statement_counts using (run_id, sample_id)
+where run_id = $run_id

@@ -1,0 +1,20 @@
+-- metric: faithfulness
+-- version: 1
+-- needs: attribute_answer
+-- One row per sample of the run: the share of answer statements that at least one retrieved context supports;
+-- NULL when the answer has no statements.
+with steps as (
+    select run_id, sample_id, arg_min(reason, precedence) as reason
+    from sample_steps
+    where step = 'attribute_answer'
+    group by run_id, sample_id
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null then n_answer_supported / nullif(n_answer, 0) end as value,
+    case when value is null then coalesce(reason, 'no_statements') end as unscored_reason
+from steps
+left join sample_statement_counts using (run_id, sample_id)
+where run_id = $run_id

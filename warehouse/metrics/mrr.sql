@@ -1,0 +1,12 @@
+-- metric: mrr
+-- version: 1
+-- needs: rank?
+-- One row per sample of the run: 1 / rank of the first relevant context in the whole list; 0 when there is none.
+-- Its mean over the run is the mean reciprocal rank.
+select
+    run_id,
+    sample_id,
+    case when reason is null then coalesce(1 / nullif(list_position(gains, 1), 0), 0) end as value,
+    reason as unscored_reason
+from sample_rankings
+where run_id = $run_id

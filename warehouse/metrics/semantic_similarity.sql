@@ -1,0 +1,27 @@
+-- metric: semantic_similarity
+-- version: 1
+-- needs: similarity
+-- One row per sample of the run: cosine of the embeddings of answer and ground truth, clipped to 0 to 1; an
+-- embedding without a direction has no cosine, so NaN counts as embedding_failed.
+with steps as (
+    select run_id, sample_id, arg_min(reason, precedence) as reason
+    from sample_steps
+    where step = 'similarity'
+    group by run_id, sample_id
+),
+
+cosines as (
+    select run_id, sample_id, max(least(greatest(value, 0), 1)) filter (where not isnan(value)) as similarity
+    from similarities
+    where kind = 'answer_ground_truth'
+    group by run_id, sample_id
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null then similarity end as value,
+    case when value is null then coalesce(reason, 'embedding_failed') end as unscored_reason
+from steps
+left join cosines using (run_id, sample_id)
+where run_id = $run_id

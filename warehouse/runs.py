@@ -1,0 +1,111 @@
+"""Typed reads and writes of `runs`, and finding the run a person means."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from warehouse.errors import WarehouseError
+from warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
+
+_COLUMNS = """
+select run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language, metrics, "trigger",
+       kb_name, kb_version, flow_run_id, status, started_at, finished_at, n_samples, config
+from runs
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """One row of `runs`; `config` is the settings the run was made with."""
+
+    run_id: str
+    suite: str | None
+    label: str | None
+    href: str | None
+    tags: tuple[str, ...]
+    dataset: str | None
+    dataset_hash: str | None
+    judge: str
+    embeddings: str | None
+    language: str | None
+    metrics: tuple[str, ...]
+    trigger: str
+    kb_name: str | None
+    kb_version: str | None
+    flow_run_id: str | None
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None
+    n_samples: int | None
+    config: Mapping[str, Any]
+
+
+def insert_run(warehouse: Warehouse, run: RunRow) -> None:
+    """Put a new run on record."""
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+        connection.execute(
+            """
+            insert into runs (run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language,
+                              metrics, "trigger", kb_name, kb_version, flow_run_id, status, started_at, finished_at,
+                              n_samples, config)
+            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            """,
+            [
+                run.run_id, run.suite, run.label, run.href, list(run.tags), run.dataset, run.dataset_hash, run.judge,
+                run.embeddings, run.language, list(run.metrics), run.trigger, run.kb_name, run.kb_version,
+                run.flow_run_id, run.status, run.started_at, run.finished_at, run.n_samples,
+                json.dumps(run.config, ensure_ascii=False, sort_keys=True),
+            ],
+        )  # fmt: skip
+
+
+def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
+    """Set columns of one run; `finished=True` stamps `finished_at`."""
+    assignments = [f'"{name}" = ?' for name in columns]
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+        connection.execute(
+            f"update runs set {', '.join(assignments)} where run_id = ?", [*columns.values(), run_id]
+        )
+
+
+def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]:
+    """Runs, newest first."""
+    tail = f" limit {int(limit)}" if limit else ""
+    return [_to_row(row) for row in warehouse.read_rows(f"{_COLUMNS} order by started_at desc, run_id desc{tail}")]
+
+
+def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
+    """The run a person means: its id, a unique start of it, a label, or `latest` / `previous`.
+
+    Raises WarehouseError that lists the newest runs when nothing or more than one run fits.
+    """
+    runs = list_runs(warehouse)
+    if not runs:
+        raise WarehouseError(f"no run is on record in {warehouse.location.path}; start one with `evalhouse run`")
+    if wanted in ("latest", "previous"):
+        place = 0 if wanted == "latest" else 1
+        if place >= len(runs):
+            raise WarehouseError("there is only one run so far, so there is no previous one")
+        return runs[place]
+    exact = [run for run in runs if run.run_id == wanted]
+    fitting = exact or [run for run in runs if run.run_id.startswith(wanted)] or [r for r in runs if r.label == wanted][:1]
+    if len(fitting) == 1:
+        return fitting[0]
+    found = _list_ids(fitting) if fitting else f"the newest are {_list_ids(runs)}"
+    number = f"{len(fitting)} runs" if fitting else "no run"
+    raise WarehouseError(f"{number} fit {wanted!r}; {found}; `evalhouse runs` lists all")
+
+
+def _list_ids(runs: Sequence[RunRow]) -> str:
+    return ", ".join(run.run_id for run in runs[:5])
+
+
+def _to_row(row: dict[str, Any]) -> RunRow:
+    row["tags"] = tuple(row["tags"] or ())
+    row["metrics"] = tuple(row["metrics"] or ())
+    row["config"] = json.loads(row["config"]) if row["config"] else {}
+    return RunRow(**row)

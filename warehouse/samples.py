@@ -1,0 +1,154 @@
+"""Samples: staged from a dataset into Parquet, then taken into `samples` and `run_samples` by SQL.
+
+Staging first means that a dataset with a problem in its last row leaves nothing in the warehouse, and that
+numbering repeated ids and finding what is already on record are set operations that need no memory of ours.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from warehouse.tables import build_frame
+
+# Reasons that a resumed run tries to mend; the others follow from the dataset.
+FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
+
+_STAGED = """
+create temp table staged as
+select
+    ordinal, input_hash, question, answer, ground_truth, contexts, context_ids, reference_context_ids, metadata,
+    -- Samples without an id of their own that repeat a question and ground truth are told apart by file order.
+    case
+        when given_id is not null then given_id
+        when repetition = 1 then sample_id
+        else sample_id || '-' || repetition
+    end as sample_id
+from (
+    select *, row_number() over (partition by given_id is null, sample_id order by ordinal) as repetition
+    from read_parquet($parts)
+)
+"""
+
+_NEW_SAMPLES = """
+insert into samples by name
+select
+    input_hash, sample_id, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
+    metadata::json as metadata
+from staged
+anti join samples using (sample_id, input_hash)
+order by ordinal
+"""
+
+_RUN_SAMPLES = """
+insert into run_samples by name
+select
+    $run_id as run_id, staged.sample_id, staged.input_hash, staged.ordinal,
+    case when staged.metadata is distinct from samples.metadata::varchar then staged.metadata::json end as metadata
+from staged
+join samples using (sample_id, input_hash)
+order by staged.ordinal
+"""
+
+_SHARD = """
+select
+    run_samples.ordinal, sample_id, input_hash, question, answer, ground_truth, contexts, context_ids,
+    reference_context_ids
+from run_samples
+join samples using (sample_id, input_hash)
+where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
+order by run_samples.ordinal
+"""
+
+# A sample's outcomes are written in one batch with its verdicts, so one row says that it was judged.
+_UNFINISHED = """
+with ended as (
+    select sample_id, bool_or(reason in (select unnest($failures))) as failed
+    from outcomes
+    where run_id = $run_id
+    group by sample_id
+)
+select distinct (run_samples.ordinal - 1) // $shard_size as number
+from run_samples
+left join ended using (sample_id)
+where run_samples.run_id = $run_id and coalesce(ended.failed, true)
+order by number
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSample:
+    """One sample of a run, as the steps need it."""
+
+    ordinal: int
+    sample_id: str
+    input_hash: str
+    question: str
+    answer: str | None
+    ground_truth: str | None
+    contexts: list[str] | None
+    context_ids: list[str] | None
+    reference_context_ids: list[str] | None
+
+
+class Staging:
+    """A temporary folder of Parquet parts; `discard` it when done."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="evalhouse-staging-"))
+        self.n_rows = 0
+
+    def add(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows with the columns of `staged_samples`."""
+        frame = build_frame("staged_samples", rows)
+        frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
+        self.n_rows += len(rows)
+
+    @property
+    def parts(self) -> list[str]:
+        """The paths of all parts, in order."""
+        return [str(path) for path in sorted(self._folder.glob("*.parquet"))]
+
+    def discard(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
+    """Write the staged rows for a run in one transaction and return how many there are.
+
+    Does nothing when the run has its samples already, so that a repeated load is harmless.
+    """
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+        loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
+        if loaded and loaded[0]:
+            return int(loaded[0])
+        connection.execute(_STAGED, {"parts": staging.parts})
+        connection.execute(_NEW_SAMPLES)
+        connection.execute(_RUN_SAMPLES, {"run_id": run_id})
+        connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
+    return staging.n_rows
+
+
+def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
+    """The samples of a run whose ordinals lie between `first` and `last`, both included."""
+    frame: pl.DataFrame = warehouse.read(_SHARD, {"run_id": run_id, "first": first, "last": last})
+    return [StoredSample(**row) for row in frame.to_dicts()]
+
+
+def list_unfinished_shards(
+    warehouse: Warehouse, run_id: str, shard_size: int, failures: Sequence[str] = FAILURE_REASONS
+) -> list[int]:
+    """Numbers (from 0) of the shards with a sample that has no verdicts yet or failed for one of `failures`."""
+    parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
+    return [int(number) for number in warehouse.read(_UNFINISHED, parameters)["number"]]
+
+
+def count_samples(warehouse: Warehouse, run_id: str) -> int:
+    """How many samples a run has in the warehouse."""
+    frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
+    return int(frame["n"][0])

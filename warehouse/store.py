@@ -1,0 +1,144 @@
+"""The warehouse: append a batch of rows atomically, read, migrate. Everything else is built on these three.
+
+A batch is written by one transaction on a short-lived connection. When another program keeps the file for
+longer than a few seconds the batch goes to the spool and is taken in by the next write, so that an analyst's
+open notebook never stops a nightly run; `flush` at the end of a run says whether anything still waits.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import duckdb
+import polars as pl
+
+from warehouse import spool
+from warehouse.batch import Batch
+from warehouse.connection import open_reader, open_writer
+from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable
+from warehouse.location import Location, parse_location
+from warehouse.migrate import migrate
+from warehouse.tables import VERDICT_TABLES
+
+WRITE_PATIENCE_S = 5.0
+FLUSH_PATIENCE_S = 60.0
+
+
+class Warehouse:
+    """A warehouse at a URL. Holds no connection; safe to use from several threads and processes."""
+
+    def __init__(self, url: str) -> None:
+        self.location: Location = parse_location(url)
+
+    def migrate(self) -> list[str]:
+        """Create or update the tables and views; returns the names of what was applied."""
+        return migrate(self.location)
+
+    def append(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> bool:
+        """Write a batch together with all spooled ones; False when it had to be spooled instead.
+
+        A batch whose key is known is not written again. Raises WarehouseUnwritable when the disk is full.
+        """
+        try:
+            with self.writing(patience_s=patience_s) as connection:
+                _write_batch(connection, batch)
+        except WarehouseBusy:
+            self._spool(batch)
+            return False
+        return True
+
+    def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> None:
+        """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
+        with self.writing(patience_s=patience_s) as connection:
+            _write_batch(connection, batch)
+
+    def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
+        """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
+        waiting = spool.list_spooled(self.location.spool_path)
+        if not waiting:
+            return
+        try:
+            with self.writing(patience_s=patience_s):
+                pass
+        except WarehouseBusy as error:
+            raise WarehouseBusy(
+                f"{error}; {len(waiting)} batches wait safely in {self.location.spool_path} and are taken in by the "
+                "next run or `evalhouse resume`"
+            ) from None
+
+    @contextlib.contextmanager
+    def writing(self, *, patience_s: float = WRITE_PATIENCE_S) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One transaction on a short-lived connection, after taking the spool in."""
+        with open_writer(self.location, patience_s=patience_s) as connection:
+            try:
+                self._take_in_spool(connection)
+                connection.begin()
+                yield connection
+                connection.commit()
+            except duckdb.IOException as error:
+                raise WarehouseUnwritable(f"writing to {self.location.path} failed: {error}") from None
+
+    def read(self, sql: str, parameters: Mapping[str, object] | None = None) -> pl.DataFrame:
+        """Rows of our own SQL (a person's goes through `run_query`)."""
+        with open_reader(self.location) as connection:
+            return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+
+    def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
+        """Like `read`, as a list of dictionaries."""
+        return self.read(sql, parameters).to_dicts()
+
+    def _spool(self, batch: Batch) -> None:
+        try:
+            spool.spool_batch(self.location.spool_path, batch)
+        except OSError as error:
+            raise WarehouseUnwritable(
+                f"{self.location.path} is kept by another program and the spool cannot be written: {error}"
+            ) from None
+
+    def _take_in_spool(self, connection: duckdb.DuckDBPyConnection) -> None:
+        for path in spool.list_spooled(self.location.spool_path):
+            connection.begin()
+            _write_batch(connection, spool.read_spooled(path))
+            connection.commit()
+            spool.drop_spooled(path)
+
+
+def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:
+    """Append a frame's rows to a table through Arrow, columns matched by name."""
+    if frame.is_empty():
+        return
+    connection.register("incoming_rows", frame.to_arrow())
+    connection.execute(f"insert into {table} by name select * from incoming_rows")
+    connection.unregister("incoming_rows")
+
+
+def delete_rows(
+    connection: duckdb.DuckDBPyConnection, tables: Sequence[str], run_id: str, sample_ids: Sequence[str]
+) -> None:
+    """Delete the rows of some samples of a run."""
+    for table in tables:
+        connection.execute(
+            f"delete from {table} where run_id = ? and sample_id in (select unnest(?))", [run_id, list(sample_ids)]
+        )
+
+
+def _write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
+    known = connection.execute("select 1 from batches where batch_key = ?", [batch.key]).fetchone()
+    if known:
+        return
+    if batch.replaces:
+        delete_rows(connection, VERDICT_TABLES, batch.run_id, batch.replaces)
+    for table, frame in batch.tables.items():
+        if table == "prompts":
+            _insert_prompts(connection, frame)
+        else:
+            insert_frame(connection, table, frame)
+    connection.execute(
+        "insert into batches values (?, ?, now() at time zone 'UTC')", [batch.key, batch.run_id]
+    )
+
+
+def _insert_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> None:
+    if "prompt_hash" not in frame.columns:
+        raise WarehouseError("a prompts batch needs the column prompt_hash")
+    known = connection.sql("select prompt_hash from prompts").pl()
+    insert_frame(connection, "prompts", frame.join(known, on="prompt_hash", how="anti"))

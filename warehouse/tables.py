@@ -1,0 +1,71 @@
+"""The columns of the tables that are written in batches, as Polars types.
+
+The migrations are the truth; a test holds this page to them. It exists so that a batch has the right types
+before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+_TEXTS = pl.List(pl.String)
+_TIME = pl.Datetime("us")
+
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "run_samples": {
+        "run_id": pl.String, "sample_id": pl.String, "input_hash": pl.String, "ordinal": pl.Int64,
+        "metadata": pl.String,
+    },
+    "llm_calls": {
+        "call_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "prompt": pl.String,
+        "prompt_hash": pl.String, "judge": pl.String, "model": pl.String, "request_hash": pl.String,
+        "request_key": pl.UInt64, "request": pl.String, "reply": pl.String, "status": pl.String, "error": pl.String,
+        "attempts": pl.Int32, "prompt_tokens": pl.Int64, "completion_tokens": pl.Int64, "cost_usd": pl.Float64,
+        "latency_ms": pl.Float64, "reused_call_id": pl.String, "flow_run_id": pl.String, "task_run_id": pl.String,
+        "started_at": _TIME,
+    },
+    "prompts": {
+        "prompt_hash": pl.String, "prompt": pl.String, "version": pl.String, "language": pl.String,
+        "template": pl.String,
+    },
+    "statements": {
+        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "source": pl.String,
+        "ordinal": pl.Int32, "text": pl.String, "call_id": pl.String,
+    },
+    "classifications": {
+        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "label": pl.String,
+        "reason": pl.String, "call_id": pl.String,
+    },
+    "attributions": {
+        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "supported": pl.Boolean,
+        "context_ranks": pl.List(pl.Int32), "reason": pl.String, "call_id": pl.String,
+    },
+    "context_verdicts": {
+        "run_id": pl.String, "sample_id": pl.String, "context_rank": pl.Int32, "useful": pl.Boolean,
+        "reason": pl.String, "call_id": pl.String,
+    },
+    "similarities": {"run_id": pl.String, "sample_id": pl.String, "kind": pl.String, "value": pl.Float64},
+    "outcomes": {
+        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "reason": pl.String, "detail": pl.String,
+    },
+    # Rows on their way into samples and run_samples: see `staging`.
+    "staged_samples": {
+        "ordinal": pl.Int64, "given_id": pl.String, "sample_id": pl.String, "input_hash": pl.String,
+        "question": pl.String, "answer": pl.String, "ground_truth": pl.String, "contexts": _TEXTS,
+        "context_ids": _TEXTS, "reference_context_ids": _TEXTS, "metadata": pl.String,
+    },
+}  # fmt: skip
+
+VERDICT_TABLES = ("statements", "classifications", "attributions", "context_verdicts", "similarities", "outcomes")
+
+
+def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
+    """Rows as a frame with the table's columns; keys that are no column of the table are refused."""
+    columns = TABLES[table]
+    for row in rows[:1]:
+        unknown = row.keys() - columns.keys()
+        if unknown:
+            raise KeyError(f"{table} has no column {', '.join(sorted(unknown))}")
+    return pl.DataFrame(
+        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    )

@@ -1,0 +1,43 @@
+-- One row per run and step: what it asked of models and what that cost.
+create or replace view run_costs as
+with counted as (
+    select
+        run_id,
+        step,
+        count(*) as n_calls,
+        count(*) filter (where status <> 'cached') as n_requests,
+        count(*) filter (where status = 'cached') as n_reused,
+        count(*) filter (where status in ('error', 'refused')) as n_failed,
+        -- A reused reply was paid for once, by the call that first got it.
+        coalesce(sum(prompt_tokens) filter (where status <> 'cached'), 0)::bigint as prompt_tokens,
+        coalesce(sum(completion_tokens) filter (where status <> 'cached'), 0)::bigint as completion_tokens,
+        sum(cost_usd) filter (where status <> 'cached') as priced_usd,
+        count(*) filter (where status = 'ok' and cost_usd is null) as n_unpriced
+    from llm_calls
+    group by run_id, step
+)
+
+select
+    run_id,
+    step,
+    n_calls,
+    n_requests,
+    n_reused,
+    n_failed,
+    prompt_tokens,
+    completion_tokens,
+    case when n_unpriced = 0 then coalesce(priced_usd, 0) else priced_usd end as cost_usd,
+    n_unpriced
+from counted;
+
+comment on view run_costs is 'One row per run and step: calls, tokens and dollars.';
+comment on column run_costs.run_id is 'Run.';
+comment on column run_costs.step is 'Step.';
+comment on column run_costs.n_calls is 'Calls, sent or answered from the record.';
+comment on column run_costs.n_requests is 'Calls that were sent to a model.';
+comment on column run_costs.n_reused is 'Calls answered from the record.';
+comment on column run_costs.n_failed is 'Calls that ended in an error or a refusal; they are among n_requests.';
+comment on column run_costs.prompt_tokens is 'Prompt tokens of the calls sent.';
+comment on column run_costs.completion_tokens is 'Completion tokens of the calls sent.';
+comment on column run_costs.cost_usd is 'Dollars for the calls sent whose price is known; NULL when no price is known.';
+comment on column run_costs.n_unpriced is 'Answered requests whose price is not known: cost_usd is too low by theirs.';

@@ -1,0 +1,24 @@
+-- One row per run: the series it belongs to, within which runs are compared in time order.
+create or replace view run_series as
+select
+    run_id,
+    case when suite is not null then 'suite ' || suite else 'dataset ' || coalesce(dataset, '') end as series,
+    suite,
+    dataset,
+    judge,
+    embeddings,
+    language,
+    status,
+    started_at
+from runs;
+
+comment on view run_series is 'One row per run: the series within which it is compared with earlier runs.';
+comment on column run_series.run_id is 'Run.';
+comment on column run_series.series is 'Runs of one suite, or, without a suite, of one dataset.';
+comment on column run_series.suite is 'Suite; NULL for a run outside a suite.';
+comment on column run_series.dataset is 'Dataset; NULL when it was not named.';
+comment on column run_series.judge is 'Judge.';
+comment on column run_series.embeddings is 'Embedding model; NULL when none was used.';
+comment on column run_series.language is 'Language of the prompts; NULL when not known.';
+comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
+comment on column run_series.started_at is 'Start of the run, UTC.';

@@ -1,0 +1,67 @@
+-- One row per statement of an answer or a ground truth, with its label and its support side by side.
+create or replace view statement_verdicts as
+with judged as (
+    select
+        statements.run_id,
+        statements.sample_id,
+        statements.statement_id,
+        statements.source,
+        statements.ordinal,
+        statements.text,
+        classifications.label,
+        classifications.reason as label_reason,
+        attributions.supported,
+        attributions.context_ranks,
+        attributions.reason as support_reason
+    from statements
+    left join classifications
+        on classifications.run_id = statements.run_id
+        and classifications.sample_id = statements.sample_id
+        and classifications.statement_id = statements.statement_id
+    left join attributions
+        on attributions.run_id = statements.run_id
+        and attributions.sample_id = statements.sample_id
+        and attributions.statement_id = statements.statement_id
+),
+
+-- A window and not a second join: its partition lets a filter on run_id reach the tables.
+with_relevant_ranks as (
+    select
+        judged.*,
+        flatten(
+            list(coalesce(context_ranks, [])) filter (where source = 'ground_truth' and supported)
+                over (partition by run_id, sample_id)
+        ) as relevant_ranks
+    from judged
+)
+
+select
+    run_id,
+    sample_id,
+    statement_id,
+    source,
+    ordinal,
+    text,
+    label,
+    label_reason,
+    supported,
+    context_ranks,
+    support_reason,
+    case
+        when supported is not null then supported and coalesce(list_has_any(context_ranks, relevant_ranks), false)
+    end as supported_by_relevant
+from with_relevant_ranks;
+
+comment on view statement_verdicts is 'One row per statement of an answer or a ground truth, with its label and its support.';
+comment on column statement_verdicts.run_id is 'Run.';
+comment on column statement_verdicts.sample_id is 'Sample.';
+comment on column statement_verdicts.statement_id is 'Statement within the sample: A1, A2, … of the answer, G1, G2, … of the ground truth.';
+comment on column statement_verdicts.source is 'Text the statement was split from: answer or ground_truth.';
+comment on column statement_verdicts.ordinal is 'Place of the statement in its text.';
+comment on column statement_verdicts.text is 'The statement.';
+comment on column statement_verdicts.label is 'Answer statement: TP (the ground truth says so) or FP. Ground-truth statement: TP (the answer says so) or FN. NULL when it was not classified.';
+comment on column statement_verdicts.label_reason is 'The judge''s reason for the label; NULL when it was not classified.';
+comment on column statement_verdicts.supported is 'Whether at least one retrieved context supports the statement; NULL when it was not attributed.';
+comment on column statement_verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL when it was not attributed.';
+comment on column statement_verdicts.support_reason is 'The judge''s reason for the support; NULL when it was not attributed.';
+comment on column statement_verdicts.supported_by_relevant is 'Whether one of those contexts also supports a ground-truth statement; NULL when it was not attributed.';

@@ -1,0 +1,24 @@
+-- One row per reason a score can be missing for. Where several hold, the one with the lowest precedence is given: first
+-- what the sample lacks (no resume can mend it), then what went wrong (a resume can), last that there was nothing to judge.
+create or replace view unscored_reasons as
+with reasons (reason, precedence, meaning) as (
+    values
+        ('no_answer', 1, 'the sample has no answer'),
+        ('no_ground_truth', 2, 'the sample has no ground truth'),
+        ('no_contexts', 3, 'the sample has no contexts'),
+        ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
+        ('target_failed', 5, 'the application under test gave no answer'),
+        ('judge_failed', 6, 'the judge gave no usable reply'),
+        ('embedding_failed', 7, 'the embedding model gave no usable reply'),
+        ('budget_exhausted', 8, 'the budget was spent before the sample was judged'),
+        ('cancelled', 9, 'the run stopped before the sample was judged, or never asked for the step'),
+        ('no_statements', 10, 'there is no statement to take a share of')
+)
+
+select reason, precedence, meaning
+from reasons;
+
+comment on view unscored_reasons is 'One row per reason a score can be missing for.';
+comment on column unscored_reasons.reason is 'Reason, as in scores.unscored_reason.';
+comment on column unscored_reasons.precedence is 'Rank from 1; of several reasons for one score the lowest is given.';
+comment on column unscored_reasons.meaning is 'What the reason says, in words.';

@@ -1,0 +1,115 @@
+-- One row per verdict, of whatever step: a statement found, a label, a support, a context's usefulness, a similarity.
+create or replace view verdicts as
+with found as (
+    select
+        run_id,
+        sample_id,
+        'extract_' || source as step,
+        statement_id,
+        source,
+        ordinal,
+        text as statement,
+        call_id
+    from statements
+),
+
+labelled as (
+    select
+        classifications.run_id,
+        classifications.sample_id,
+        'classify' as step,
+        classifications.statement_id,
+        statements.source,
+        statements.ordinal,
+        statements.text as statement,
+        statements.call_id as statement_call_id,
+        classifications.label,
+        classifications.reason,
+        classifications.call_id
+    from classifications
+    left join statements
+        on statements.run_id = classifications.run_id
+        and statements.sample_id = classifications.sample_id
+        and statements.statement_id = classifications.statement_id
+),
+
+attributed as (
+    select
+        attributions.run_id,
+        attributions.sample_id,
+        'attribute_' || statements.source as step,
+        attributions.statement_id,
+        statements.source,
+        statements.ordinal,
+        statements.text as statement,
+        statements.call_id as statement_call_id,
+        attributions.supported,
+        attributions.context_ranks,
+        attributions.reason,
+        attributions.call_id
+    from attributions
+    left join statements
+        on statements.run_id = attributions.run_id
+        and statements.sample_id = attributions.sample_id
+        and statements.statement_id = attributions.statement_id
+),
+
+ranked as (
+    select run_id, sample_id, 'rank' as step, context_rank, useful, reason, call_id
+    from context_verdicts
+),
+
+compared as (
+    select run_id, sample_id, 'similarity' as step, value as similarity
+    from similarities
+    where kind = 'answer_ground_truth'
+),
+
+united as (
+    from found
+    union all by name
+    from labelled
+    union all by name
+    from attributed
+    union all by name
+    from ranked
+    union all by name
+    from compared
+)
+
+select
+    run_id,
+    sample_id,
+    step,
+    statement_id,
+    source,
+    ordinal,
+    statement,
+    context_rank,
+    label,
+    supported,
+    context_ranks,
+    useful,
+    similarity,
+    reason,
+    call_id,
+    statement_call_id
+from united;
+
+comment on view verdicts is 'One row per verdict, of whatever step.';
+comment on column verdicts.run_id is 'Run.';
+comment on column verdicts.sample_id is 'Sample.';
+comment on column verdicts.step is 'Step that gave the verdict, as in sample_steps.';
+comment on column verdicts.statement_id is 'Statement the verdict is about; NULL when it is about a context or the whole texts.';
+comment on column verdicts.source is 'Text the statement was split from: answer or ground_truth; NULL as statement_id.';
+comment on column verdicts.ordinal is 'Place of the statement in its text; NULL as statement_id.';
+comment on column verdicts.statement is 'The statement; NULL as statement_id.';
+comment on column verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
+comment on column verdicts.label is 'TP, FP or FN; NULL but in step classify.';
+comment on column verdicts.supported is 'Whether a context supports the statement; NULL but in the attribute steps.';
+comment on column verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL but in the attribute steps.';
+comment on column verdicts.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
+comment on column verdicts.similarity is 'Cosine of answer and ground truth, 0 to 1; NULL but in step similarity.';
+comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
+comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';
+comment on column verdicts.statement_call_id is 'Call in llm_calls that the statement was split by; NULL without a statement, or when the step is the split itself.';
