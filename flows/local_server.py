@@ -26,7 +26,7 @@ from flows.prefect_settings import server_environment
 _ROOT = Path(__file__).resolve().parent.parent
 _LOG_TAIL_LINES = 15
 _EXIT_GRACE_S = 5.0
-# Prefect imports these when the first flow runs: 0.4 s of CPU, which this process has to spare while the server starts.
+# Prefect imports these when the first flow runs: 0.4 s of CPU, which this process can spare while it waits.
 _USED_BY_FIRST_FLOW = (
     "prefect.flow_engine",
     "prefect.task_engine",
@@ -99,12 +99,12 @@ class LocalServer:
     def wait_until_ready(self, timeout_s: float = 120) -> None:
         """Returns when the server answers. LocalServerError when it has ended instead, or not answered in time.
 
-        Spends the time on the imports of Prefect's that a first flow run would wait for, so call it after
-        `configure_prefect_environment`."""
+        In a process that has imported Prefect the time is spent on the imports that a first flow run would wait for."""
         if self._is_ready:
             return
-        for name in _USED_BY_FIRST_FLOW:
-            importlib.import_module(name)
+        if "prefect" in sys.modules:
+            for name in _USED_BY_FIRST_FLOW:
+                importlib.import_module(name)
         message = self._read_message(deadline=time.monotonic() + timeout_s)
         if message is None:
             raise LocalServerError(self._explain_start(timeout_s))

@@ -139,18 +139,20 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
 
 
 def server_environment(auth_string: str) -> dict[str, str]:
-    """The environment of our own server, with `auth_string` as the only key to it.
+    """The environment of our own server, with `auth_string`, `user:password`, as the only key to it.
 
     Its logging goes to a file, so the quiet of the terminal is taken back, whether or not this process has been
-    configured before."""
+    configured before. What the user has set stays, except how clients reach the server."""
     environ = dict(os.environ)
     for name in (API_URL, *(default.name for default in _QUIET + _LOCAL_CLIENT)):
         environ.pop(name, None)
     _fill(environ, _LOCAL_SERVER, read_user_settings())
-    environ["PREFECT_LOGGING_COLORS"] = "false"
-    environ["PREFECT_SERVER_API_AUTH_STRING"] = auth_string
-    environ["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] = "false"  # against browsers; this key is in no browser
-    return environ
+    return environ | {
+        "PREFECT_SERVER_API_AUTH_STRING": auth_string,
+        "PREFECT_SERVER_API_BASE_PATH": "/api",  # where `LocalServer.api_url` says
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "false",  # guards browsers; this key is in no browser
+        "PREFECT_LOGGING_COLORS": "false",
+    }
 
 
 def _fill(environ: MutableMapping[str, str], defaults: tuple[Default, ...], chosen: Mapping[str, str]) -> None:

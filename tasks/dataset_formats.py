@@ -6,6 +6,7 @@ can be called again. Text formats are read by dataset_text, DuckDB by warehouse/
 mean is dataset_rows' business.
 """
 
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -95,9 +96,37 @@ def _number_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[RawRow]:
     for batch in batches:
         if not number:
             _check_names(batch.schema.names)
-        for values in batch.to_pylist():
+        for values in _list_rows(batch, number):
             number += 1
             yield RawRow(row=number, values=values)
+
+
+def _list_rows(batch: pa.RecordBatch, n_before: int) -> list[dict[str, object]]:
+    """The rows as Python objects, whose times know no nanoseconds and no year beyond 9999."""
+    coarser = pa.schema([field.with_type(_drop_nanoseconds(field.type)) for field in batch.schema])
+    if coarser != batch.schema:
+        batch = batch.cast(coarser, safe=False)
+    try:
+        rows: list[dict[str, object]] = batch.to_pylist()
+    except (ValueError, OverflowError) as error:
+        text = f"rows {n_before + 1:,} to {n_before + batch.num_rows:,} hold a value that cannot be read: {error}"
+        raise ReadingStopped(None, "unreadable", text) from error
+    return rows
+
+
+def _drop_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """The same type with microseconds in place of nanoseconds, inside lists and structs as well."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_drop_nanoseconds(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_drop_nanoseconds(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_drop_nanoseconds(kind.value_type)))
+    if getattr(kind, "unit", None) != "ns":
+        return kind
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
 
 
 def _slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,13 +160,23 @@ _ALLOWED = f"{', '.join(FORMATS)} (text formats also with .gz), a table as FILE.
 
 
 def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
-    """Find out what a dataset is, without reading it. Raises DatasetError."""
+    """Find out what a dataset is, without reading more than its start. Raises DatasetError."""
     if isinstance(source, pl.DataFrame):
         return DatasetSource(name="the Polars frame", place="row", tabular=True, read=partial(read_frame, source))
     if not isinstance(source, str | Path):
         came = f"a {type(source).__module__}.{type(source).__name__} is no dataset"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save it to a file, or turn it into a polars.DataFrame")
-    name = str(source)
+    name = os.path.expanduser(source)
+    try:
+        return _open_named(name)
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise refuse_dataset(
+            f"{name}: {words}", allowed="a file you may read", to_do="check path and rights"
+        ) from error
+
+
+def _open_named(name: str) -> DatasetSource:
     file, hash_sign, table = name.rpartition("#")
     if hash_sign and (file.startswith("duckdb://") or file.lower().endswith(DUCKDB_ENDINGS)):
         return _open_duckdb(name, file, table)
@@ -149,7 +188,7 @@ def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
 def _open_file(name: str) -> DatasetSource:
     if "://" in name:
         raise refuse_dataset(f"{name} is an address", allowed=_ALLOWED, to_do="download it, then name the file")
-    path = Path(name).expanduser()
+    path = Path(name)
     ending = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     known = FORMATS.get(ending)
     _check_file(path, name)
@@ -209,7 +248,7 @@ def _open_duckdb(name: str, file: str, table: str) -> DatasetSource:
             to_do = "write the file's path and the table's name"
             raise refuse_dataset(f"{name} names no DuckDB file", allowed="FILE.duckdb#TABLE", to_do=to_do) from error
     else:
-        path = Path(file).expanduser()
+        path = Path(file)
     _check_file(path, file)
     return DatasetSource(name=name, place="row", tabular=True, read=partial(read_duckdb, path, table))
 

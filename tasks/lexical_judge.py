@@ -32,14 +32,18 @@ def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
         raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a list of {{id, text}} there")
     entries: list[_Entry] = []
     for item in value:
-        if not isinstance(item, Mapping) or not isinstance(item.get("id"), str) or not isinstance(item.get("text"), str):
+        if (
+            not isinstance(item, Mapping)
+            or not isinstance(item.get("id"), str)
+            or not isinstance(item.get("text"), str)
+        ):
             raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge wants {{id, text}} with strings")
         entries.append(_Entry(id=item["id"], text=item["text"]))
     return entries
 
 
 def _extract(data: Mapping[str, object]) -> dict[str, object]:
-    return {"statements": split_statements(_read_text(data, "text"), _read_text(data, "question"))}
+    return {"statements": split_statements(_read_text(data, "text"))}
 
 
 def _classify(data: Mapping[str, object]) -> dict[str, object]:

@@ -21,8 +21,8 @@ _NONE: frozenset[str] = frozenset()
 class Evidence:
     """What a text says about a statement; shares are of the statement's weighted content, 0 to 1.
 
-    `cover` is found in the windows; `cover_rare` likewise with words that are rare in the text counted more, `cover_new`
-    likewise of what the question does not say. `missing_*` stand in no window, `foreign_*` nowhere in the text.
+    `cover` is found in the windows; `cover_rare` likewise with words that are rare in the text counted more,
+    `cover_new` likewise of what the question does not say. `missing_*` stand in no window, `foreign_*` nowhere in the text.
     `replaced` are words that stand where the text has another word between the same neighbours, `opposites` words whose
     opposite the window holds, `negation_mismatch` the shared words negated on one side only.
     """
@@ -96,16 +96,19 @@ def _find_near(key: str, surface: str, text: AnalysedText) -> float:
         return 0.0
     if 3 <= len(surface) <= 6 and surface.isupper() and surface.lower() in text.initials:
         return 0.85
-    if len(key) > 3:
-        for candidate in text.stems_by_start.get(key[:3], ()):
-            shared = _common_start(key, candidate)
-            if (shared >= 4 and shared >= 0.66 * max(len(key), len(candidate))) or _one_edit(key, candidate):
-                return 0.85
-    if len(surface) >= 6:
-        place = text.squeezed.find(surface.lower())
-        if place >= 0 and not text.squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES):
-            return 0.85
-    return 0.0
+    near = len(key) > 3 and any(_is_variant(key, other) for other in text.stems_by_start.get(key[:3], ()))
+    return 0.85 if near or _stands_inside(surface.lower(), text) else 0.0
+
+
+def _is_variant(left: str, right: str) -> bool:
+    shared = _common_start(left, right)
+    return (shared >= 4 and shared >= 0.66 * max(len(left), len(right))) or _one_edit(left, right)
+
+
+def _stands_inside(word: str, text: AnalysedText) -> bool:
+    """Whether a word of six letters or more is part of a longer word of the text, or written apart there."""
+    place = text.squeezed.find(word) if len(word) >= 6 else -1
+    return place >= 0 and not text.squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES)
 
 
 def _find_window(sentence: Sentence, text: AnalysedText) -> _Window:
@@ -259,7 +262,9 @@ def _opposites(window: _Window, surfaces: dict[str, str]) -> list[str]:
             continue
         others = _opposites_of(key)
         if not others.isdisjoint(window.keys):
-            found.extend(f"{surfaces[key]}/{other}" for other in sorted(others & window.keys - window.sentence.keys)[:1])
+            found.extend(
+                f"{surfaces[key]}/{other}" for other in sorted(others & window.keys - window.sentence.keys)[:1]
+            )
     return sorted(found)
 
 

@@ -4,33 +4,73 @@ patterns here and reads them with `read_number`.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
-_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
-    "sixteenth seventeenth eighteenth nineteenth twentieth"
-).split()
-_MONTHS = "january february march april may june july august september october november december".split()
+from tasks.lexical_words import read_words
+
+_UNITS = read_words(
+    """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen
+    """
+)
+_TENS = read_words("twenty thirty forty fifty sixty seventy eighty ninety")
+_ORDINALS = read_words(
+    """
+    first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth
+    sixteenth seventeenth eighteenth nineteenth twentieth
+    """
+)
+_MONTHS = read_words("january february march april may june july august september october november december")
 _SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 _SCALES = {
-    "hundred": 100.0, "thousand": 1e3, "k": 1e3, "million": 1e6, "mn": 1e6, "billion": 1e9, "bn": 1e9, "trillion": 1e12,
-    "十": 10.0, "百": 100.0, "千": 1e3, "万": 1e4, "百万": 1e6, "千万": 1e7, "亿": 1e8, "十亿": 1e9, "百亿": 1e10, "千亿": 1e11, "万亿": 1e12,
-}  # fmt: skip
-_CHINESE_DIGITS = {"〇": 0, "零": 0, "一": 1, "二": 2, "两": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7, "八": 8, "九": 9}
+    "hundred": 100.0,
+    "thousand": 1e3,
+    "k": 1e3,
+    "million": 1e6,
+    "mn": 1e6,
+    "billion": 1e9,
+    "bn": 1e9,
+    "trillion": 1e12,
+    "十": 10.0,
+    "百": 100.0,
+    "千": 1e3,
+    "万": 1e4,
+    "百万": 1e6,
+    "千万": 1e7,
+    "亿": 1e8,
+    "十亿": 1e9,
+    "百亿": 1e10,
+    "千亿": 1e11,
+    "万亿": 1e12,
+}
+_CHINESE_DIGITS = {
+    "〇": 0,
+    "零": 0,
+    "一": 1,
+    "二": 2,
+    "两": 2,
+    "三": 3,
+    "四": 4,
+    "五": 5,
+    "六": 6,
+    "七": 7,
+    "八": 8,
+    "九": 9,
+}
 _CHINESE_POWERS = {"十": 10, "百": 100, "千": 1000}
 _CHINESE = "〇零一二两三四五六七八九十百千万亿"
 
-_MONTH_NAME = "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
+_MONTH_NAME = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    "nov(?:ember)?|dec(?:ember)?"
+)
 _NUMBER_WORD = "|".join(sorted(_UNITS + _TENS, key=len, reverse=True))
 # A number written in digits, with what belongs to it: the alternatives of `lexical_text`'s scanner after words.
 DIGITS_PATTERN = (
     r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月))"
-    r"|(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)"
+    r"|(?P<of_hundred>(?<=百分之))?(?P<after_ordinal>(?<=第))?(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)"
     r"(?:(?P<ordinal>(?:st|nd|rd|th)\b)|\s?(?P<scale>(?i:hundred|thousand|million|billion|trillion|mn|bn)\b|k\b"
     r"|[十百千万]?亿|万亿|[百千]?万|[百千]))?(?P<percent>\s?%|\s(?i:percent|per\scent)\b)?"
 )
@@ -43,9 +83,14 @@ WORDS_PATTERN = re.compile(
     r"(?P<percent>\s(?:percent|per\scent)\b)?",
     re.IGNORECASE,
 )
-NUMBER_STARTS = frozenset(_UNITS) | frozenset(_TENS) | frozenset(_ORDINALS) | frozenset(_MONTHS) | frozenset(
-    month[:3] for month in _MONTHS
-) | {"sept"} - {"one"}
+NUMBER_STARTS = (
+    frozenset(_UNITS)
+    | frozenset(_TENS)
+    | frozenset(_ORDINALS)
+    | frozenset(_MONTHS)
+    | frozenset(month[:3] for month in _MONTHS)
+    | {"sept"} - {"one"}
+)
 # A number inside a run of Chinese characters.
 CHINESE_PATTERN = re.compile(
     r"(?P<chinese_ordinal>第[〇零一二两三四五六七八九十百千]+)"
@@ -89,32 +134,14 @@ def _read_words(text: str) -> float:
     return total + section
 
 
-@lru_cache(maxsize=16384)
-def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False) -> str | None:
-    """The key of a number: `#30`, `#30%`, `#3rd` as `#o3`, May as `#m5`; None when the text is no number after all.
-
-    `kind` is the name of the group of a pattern above that matched, `text` what it matched.
-    """
-    if kind == "digit_month":
-        return f"#m{int(text)}"
-    if kind == "month":
-        return f"#m{_month_of(text)}"
-    if kind == "word_ordinal":
-        return f"#o{_ORDINALS.index(text.lower()) + 1}"
-    if kind == "ordinal":
-        return f"#o{text}"
-    if kind == "chinese_ordinal":
-        value = _read_chinese(text[1:])
-        return None if value is None else f"#o{_show(value)}"
-    if kind == "chinese_percent":
-        value = _read_chinese(text[3:].split("点")[0])
-        return None if value is None else f"#{_show(value)}%"
-    if kind == "words":
-        return f"#{_show(_read_words(text))}%" if percent else f"#{_show(_read_words(text))}"
-    if kind == "chinese":
-        value = _read_chinese(text)
-        return None if value is None else f"#{_show(value)}"
-    return _read_digits(text, scale, percent)
+def _read_percent(text: str) -> str | None:
+    """`百分之三点五` without its first three characters."""
+    whole, _, tenths = text.partition("点")
+    value = float(whole) if whole.isdigit() else _read_chinese(whole) if whole else None
+    if value is None:
+        return None
+    decimals = "".join(str(_CHINESE_DIGITS.get(character, "")) for character in tenths)
+    return f"#{_show(value + float(f'0.{decimals or 0}'))}%"
 
 
 def _read_digits(text: str, scale: str, percent: bool) -> str:
@@ -125,6 +152,38 @@ def _read_digits(text: str, scale: str, percent: bool) -> str:
     return f"#{_show(value)}%" if percent else f"#{_show(value)}"
 
 
-def _month_of(text: str) -> int:
+def _read_month(text: str) -> str:
     start = text.lower()[:3]
-    return next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(start))
+    return f"#m{next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(start))}"
+
+
+def _read_ordinal(text: str) -> str:
+    return f"#o{int(text)}" if text.isdigit() else f"#o{_ORDINALS.index(text.lower()) + 1}"
+
+
+def _mark(prefix: str, value: float | None) -> str | None:
+    return None if value is None else f"{prefix}{_show(value)}"
+
+
+# How a number that stands alone, without scale or percent, is read, by the name of its group in the patterns above.
+_READERS: dict[str, Callable[[str], str | None]] = {
+    "digit_month": lambda text: f"#m{int(text)}",
+    "month": _read_month,
+    "ordinal": _read_ordinal,
+    "word_ordinal": _read_ordinal,
+    "chinese_ordinal": lambda text: _mark("#o", _read_chinese(text[1:])),
+    "chinese_percent": lambda text: _read_percent(text[3:]),
+    "chinese": lambda text: _mark("#", _read_chinese(text)),
+}
+
+
+@lru_cache(maxsize=16384)
+def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False) -> str | None:
+    """The key of a number: `#30`, `#30%`, `3rd` as `#o3`, May as `#m5`; None when the text is no number after all.
+
+    `kind` is the name of the group of a pattern above that matched, `text` what it matched.
+    """
+    if kind == "words":
+        return f"#{_show(_read_words(text))}" + "%" * percent
+    reader = _READERS.get(kind)
+    return _read_digits(text, scale, percent) if reader is None else reader(text)

@@ -5,15 +5,29 @@ list numbers and addresses end nothing; Chinese punctuation ends a sentence toge
 
 import re
 
+from tasks.lexical_words import read_words
+
 _ABBREVIATIONS = frozenset(
-    """
-    mr mrs ms dr prof rev hon st jr sr gen col sgt capt lt cmdr gov sen rep pres vs etc eg ie cf ca approx no nos vol
-    vols fig figs eq eqs sec ch pp ed eds al inc ltd co corp dept univ est jan feb mar apr jun jul aug sep sept oct nov
-    dec mon tue tues wed thu thur thurs fri sat sun ave blvd rd mt ft lb oz min max avg vers ver art resp viz
-    """.split()
+    read_words(
+        """
+        mr mrs ms dr prof rev hon st jr sr gen col sgt capt lt cmdr gov sen rep pres vs etc eg ie cf ca approx no nos
+        vol vols fig figs eq eqs sec ch pp ed eds al inc ltd co corp dept univ est jan feb mar apr jun jul aug sep sept
+        oct nov dec mon tue tues wed thu thur thurs fri sat sun ave blvd rd mt ft lb oz min max avg vers ver art resp
+        viz
+        """
+    )
 )
 # These may well be the last word of a sentence, so what follows decides.
-_MAY_END = frozenset("etc inc ltd co corp jr sr al st no ed sec min max est sun sat art ch".split())
+_MAY_END = frozenset(read_words("etc inc ltd co corp jr sr al no ed sec min max est sun sat art ch ft lb oz"))
+# A capitalised word after `U.S.` or `a.m.` that is likely to begin a sentence.
+_SENTENCE_STARTS = frozenset(
+    read_words(
+        """
+        The A An It He She They We I You This That These Those In On At But However There His Her Its Their As For From
+        After Before When While If By
+        """
+    )
+)
 _CLOSERS = r"\"'”’」』)）\]】》〉*_"
 # A full stop of Latin text ends a sentence only before space, end, a closing mark or a Chinese character.
 _BOUNDARY = re.compile(
@@ -22,43 +36,47 @@ _BOUNDARY = re.compile(
     r"|\n+"
 )
 _OPENERS = re.compile(r"^.*[^\w.]")
-_LIST_NUMBER = re.compile(r"(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})$")
+_LIST_NUMBER = re.compile(r"(?:(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})|[.!?:;。！？：；]\s*\d{1,2})$")
+_LATIN = re.compile(r"[A-Za-z]+")
+_DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
 
 
 def _next_word(text: str, position: int) -> str:
     return text[position : position + 24].lstrip(" \t\"'“”‘’([*_")
 
 
+def _last_word(before: str) -> str:
+    return _OPENERS.sub("", before.split()[-1]) if before.strip() and not before[-1].isspace() else ""
+
+
 def _ends_sentence(text: str, start: int, end: int) -> bool:
     """Whether the single full stop at `start` (its closing marks included up to `end`) ends a sentence."""
     following = _next_word(text, end)
-    before = text[max(0, start - 24) : start]
-    word = _OPENERS.sub("", before.split()[-1]) if before.strip() and not before[-1].isspace() else ""
-    if len(word) <= 4 and following and _LIST_NUMBER.search(before):
-        return False
-    bare = word.replace(".", "").lower()
-    if not following or "\n" in text[end : end + 1]:
+    if not following:
         return True
-    if following[0].islower():
+    before = text[max(0, start - 24) : start]
+    word = _last_word(before)
+    if (len(word) <= 4 and _LIST_NUMBER.search(before)) or following[0].islower():
         return False
-    if bare == "no" and following[0].isdigit():
-        return False
-    if "." in word:  # U.S., a.m., e.g.
-        return bare not in {"eg", "ie"} and following[0].isupper() and _starts_sentence(following)
+    return text[end : end + 1] == "\n" or not _is_abbreviation(word, following)
+
+
+def _is_abbreviation(word: str, following: str) -> bool:
+    """Whether the full stop after a word belongs to the word, judged by what follows."""
+    bare = word.replace(".", "").lower()
+    if _DOTTED.match(word):  # U.S., a.m., e.g.
+        starts = _LATIN.match(following)
+        return bare in {"eg", "ie"} or starts is None or starts[0] not in _SENTENCE_STARTS
+    if bare == "no":
+        return following[0].isdigit()
     if len(word) == 1 and word.isalpha() and word.isupper() and word != "I":  # an initial
-        return False
-    if bare in _ABBREVIATIONS:
-        return bare in _MAY_END and not (bare in {"st"} and following[0].isupper())
-    return True
+        return True
+    return bare in _ABBREVIATIONS and bare not in _MAY_END
 
 
-def _starts_sentence(following: str) -> bool:
-    """Whether the capitalised word after an abbreviation such as `U.S.` looks like the start of a sentence."""
-    word = re.match(r"[A-Za-z]+", following)
-    return word is not None and word[0] in {
-        "The", "A", "An", "It", "He", "She", "They", "We", "I", "You", "This", "That", "These", "Those", "In", "On", "At", "But", "However",
-        "There", "His", "Her", "Its", "Their", "As", "For", "From", "After", "Before", "When", "While", "If", "By",
-    }  # fmt: skip
+def _goes_on(text: str, position: int) -> bool:
+    """Whether a Chinese sentence goes on right after a quotation that ends in an exclamation or a question."""
+    return "\u3400" <= text[position : position + 1] <= "\u9fff"
 
 
 def split_sentences(text: str) -> list[str]:
@@ -68,6 +86,8 @@ def split_sentences(text: str) -> list[str]:
     for found in _BOUNDARY.finditer(text):
         mark = found[0]
         if mark[0] == "." and mark[1:2] != "." and not _ends_sentence(text, found.start(), found.end()):
+            continue
+        if mark[0] in "！？" and mark[-1] in "”’」』" and _goes_on(text, found.end()):
             continue
         if mark[:2] == ".." and _next_word(text, found.end())[:1].islower():
             continue
@@ -84,20 +104,23 @@ def split_sentences(text: str) -> list[str]:
 
 
 _ALTERNATIVES = re.compile(r"\s+/\s+")
+_FRACTION = re.compile(r"\d/\d")
 _LONGEST_ALTERNATIVE = 80  # characters
 
 
 def read_alternatives(text: str) -> list[str]:
     """The spellings of a short gold answer written `alias / alias` or `alias/alias`; the text alone when it is none.
 
-    A slash inside a term (`TCP/IP`, `km/h`, `and/or`, `24/7`), an address or a full sentence makes no alternatives.
+    A slash inside a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence makes no alternatives:
+    two parts without spaces around the slash must share a word.
     """
     if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
         return [text]
     parts = _ALTERNATIVES.split(text)
     if len(parts) == 1:
         parts = text.split("/")
-        if len(parts) == 2 and " " not in text or all(part.strip().isdigit() for part in parts):
+        shared = set.intersection(*[set(part.lower().split()) for part in parts])
+        if (len(parts) == 2 and not shared) or _FRACTION.search(text):
             return [text]
     parts = [part.strip() for part in parts if part.strip()]
     return parts if parts and all(len(part) <= _LONGEST_ALTERNATIVE for part in parts) else [text]

@@ -12,10 +12,11 @@ from tasks.lexical_text import AnalysedText, analyse_text, join_texts
 
 SUPPORT_THRESHOLD = 0.5
 # Fitted offline by logistic regression on half (by hash of the row's group) of five sets with human labels of support,
-# every set and label of equal weight, then rounded; `tests/benchmarks/judge_agreement.py --half b` shows the other half.
+# every set and label of equal weight, then rounded. `tests/benchmarks/judge_agreement.py --half b` shows the rest.
 _BIAS, _COVER, _RARE, _NEW = -2.4, 1.5, 2.0, 1.0
 _FOREIGN_NUMBER, _FOREIGN_NAME = 0.8, 0.4  # for each of the first two that stand nowhere in the text
 _NEGATION, _OPPOSITE, _REPLACED = 0.5, 1.8, 0.4
+_PERSONAL, _ASKS = 1.5, 1.5
 # In a comparison of answer and ground truth: the weight of what the question already says.
 _GIVEN_SHARE = 0.2
 _NOTHING = AnalysedText(text="", sentences=())
@@ -36,10 +37,16 @@ class Support:
 def score_support(statement: str, text: str, question: str = "") -> Support:
     """The support of one context for one statement; of several spellings of a gold answer the best counts."""
     asked, held = analyse_text(question), analyse_text(text)
+    spellings = [analyse_text(spelling) for spelling in read_alternatives(statement)]
     return max(
-        (_score(analyse_text(spelling), held, asked, 1.0) for spelling in read_alternatives(statement)),
-        key=lambda support: support.score,
+        [_score(spelling, held, asked, 1.0, _rate_talk(spelling, held)) for spelling in spellings], key=_by_score
     )
+
+
+def _rate_talk(statement: AnalysedText, text: AnalysedText) -> float:
+    """The penalty for a statement that is talk: a question, or of its speaker and hearer where the text is not."""
+    asks = _ASKS if statement.text.rstrip().endswith(("?", "？")) else 0.0
+    return asks + (0.0 if statement.personal <= text.personal else _PERSONAL)
 
 
 def rate_support(statement: AnalysedText, text: AnalysedText, question: AnalysedText | None = None) -> float:
@@ -49,14 +56,16 @@ def rate_support(statement: AnalysedText, text: AnalysedText, question: Analysed
     return _score(statement, text, question, _GIVEN_SHARE).score
 
 
-def _score(statement: AnalysedText, text: AnalysedText, question: AnalysedText, given_share: float) -> Support:
+def _score(
+    statement: AnalysedText, text: AnalysedText, question: AnalysedText, given_share: float, penalty: float = 0.0
+) -> Support:
     evidence = weigh_evidence(statement, text, question, given_share=given_share)
-    return Support(score=0.0 if evidence is None else combine(evidence), evidence=evidence)
+    return Support(score=0.0 if evidence is None else combine(evidence, penalty), evidence=evidence)
 
 
-def combine(evidence: Evidence) -> float:
-    """The score of the evidence: a logistic combination with the fixed weights below."""
-    z = _BIAS + _COVER * evidence.cover + _RARE * evidence.cover_rare + _NEW * evidence.cover_new
+def combine(evidence: Evidence, penalty: float = 0.0) -> float:
+    """The score of the evidence: a logistic combination with the fixed weights above."""
+    z = _BIAS - penalty + _COVER * evidence.cover + _RARE * evidence.cover_rare + _NEW * evidence.cover_new
     z -= _FOREIGN_NUMBER * min(evidence.foreign_numbers, 2) + _FOREIGN_NAME * min(evidence.foreign_names, 2)
     z -= _NEGATION * bool(evidence.negation_mismatch) + _OPPOSITE * bool(evidence.opposites)
     z -= _REPLACED * min(len(evidence.replaced), 2)

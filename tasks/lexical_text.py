@@ -38,15 +38,28 @@ _SCANNER = re.compile(
     rf"(?P<latin>[^\W\d_{_HAN}]+(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{{1,2}}\b)?)"
     rf"|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}"
 )
-_NUMBER_KINDS = ("digits", "digit_month", "month", "words", "word_ordinal", "chinese", "chinese_ordinal", "chinese_percent")
+_NUMBER_KINDS = (
+    "digits",
+    "digit_month",
+    "month",
+    "words",
+    "word_ordinal",
+    "chinese",
+    "chinese_ordinal",
+    "chinese_percent",
+)
 _STOP_WORDS = re.compile("|".join(sorted(CHINESE_STOP_WORDS, key=len, reverse=True)))
 _NOT_NEGATIONS = re.compile("|".join(sorted(CHINESE_NOT_NEGATIONS, key=len, reverse=True)))
+# An answer `No`, which is more than a negation.
+_NO = frozenset({"No", "no", "NO"})
+_AFTER_NO = frozenset({"", ",", ".", "!", ";"})
+_PERSONAL = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
 _NEGATION_REACH = 2  # content words after a negation that it governs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Token:
-    """One unit of comparison: `key` is compared, `surface` is shown, `weight` is its share of the content (0 to 1.5)."""
+    """One unit of comparison: `key` is compared, `surface` is shown, `weight` its share of the content (0 to 1.5)."""
 
     key: str
     surface: str
@@ -112,6 +125,11 @@ class AnalysedText:
         return frozenset([t.key for sentence in self.sentences for t in sentence.tokens if t.kind == "name"])
 
     @cached_property
+    def personal(self) -> frozenset[str]:
+        """The words by which the text speaks of its speaker or to its hearer."""
+        return frozenset(_PERSONAL.findall(self.text.lower()))
+
+    @cached_property
     def rarities(self) -> dict[str, float]:
         """1 for a word in one sentence of the text, less for the words the whole text is about."""
         return {key: 1.0 / (1.0 + math.log(place.bit_count())) for key, place in self.places.items()}
@@ -163,17 +181,23 @@ def _read_latin(surface: str, starts: bool) -> Token | None:
             return Token(key="n't", surface=surface, kind="negation", weight=0.0)
         surface = head if len(head) > 1 else head + tail
     lower = surface.lower()
+    return _sort_latin(surface, lower, starts)
+
+
+def _sort_latin(surface: str, lower: str, starts: bool) -> Token | None:
+    kind: TokenKind = "word"
+    weight = 0.5 if len(lower) == 1 else 1.0
     if lower in NEGATIONS:
         return Token(key=lower, surface=surface, kind="negation", weight=0.0)
     if lower in DIRECTION_WORDS:
-        return Token(key=stem_word(lower), surface=surface, kind="direction", weight=0.4)
-    if lower in FUNCTION_WORDS and not (1 < len(lower) < 4 and surface.isupper()):
+        kind, weight = "direction", 0.4
+    elif lower in FUNCTION_WORDS and not (1 < len(lower) < 4 and surface.isupper()):
         return None
-    if lower[-1] in "#+" or not surface.isalpha():
+    elif lower[-1] in "#+" or not surface.isalpha():
         return Token(key=lower, surface=surface, kind="name", weight=1.0)
-    if surface[0].isupper() and not (starts and surface[1:].islower()):
-        return Token(key=stem_word(lower), surface=surface, kind="name", weight=1.0)
-    return Token(key=stem_word(lower), surface=surface, kind="word", weight=0.5 if len(lower) == 1 else 1.0)
+    elif surface[0].isupper() and not (starts and surface[1:].islower()):
+        kind, weight = "name", 1.0
+    return Token(key=stem_word(lower), surface=surface, kind=kind, weight=weight)
 
 
 @lru_cache(maxsize=65536)
@@ -218,9 +242,10 @@ def _read_found_number(found: re.Match[str]) -> Iterator[Token]:
     groups = found.groupdict()
     kind = next(kind for kind in _NUMBER_KINDS if groups.get(kind))
     text = groups[kind]
-    if groups.get("ordinal") and text.isdigit():
+    if text.isdigit() and (groups.get("ordinal") or groups.get("after_ordinal") is not None):
         kind = "ordinal"
-    key = read_number(kind, text, groups.get("scale") or "", percent=bool(groups.get("percent")))
+    percent = bool(groups.get("percent")) or groups.get("of_hundred") is not None
+    key = read_number(kind, text, groups.get("scale") or "", percent=percent)
     if key is not None:
         yield Token(key=key, surface=found[0].strip(), kind="number", weight=0.7 if key[1] in "om" else 1.5)
     elif kind.startswith("chinese"):
@@ -239,6 +264,8 @@ def _read_tokens(sentence: str) -> Iterator[Token]:
             if surface.lower() in NUMBER_STARTS:
                 number = WORDS_PATTERN.match(sentence, found.start())
             if number is None:
+                if starts and surface in _NO and sentence[found.end() : found.end() + 1] in _AFTER_NO:
+                    yield Token(key="no", surface=surface, kind="direction", weight=0.4)
                 token = _read_latin(surface, starts)
                 if token is not None:
                     yield token

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import duckdb
+import polars as pl
 import pytest
 
 from tasks.dataset import DatasetError, SampleRow, read_samples
@@ -30,6 +32,14 @@ MOON: Row = {
 
 def write_json_lines(path: Path, rows: Iterable[object]) -> Path:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_duckdb(path: Path, rows: list[Row]) -> Path:
+    frame = pl.DataFrame(rows).to_arrow()
+    with duckdb.connect(str(path)) as connection:
+        connection.register("rows_to_keep", frame)
+        connection.execute("create table qa as select * from rows_to_keep")
     return path
 
 

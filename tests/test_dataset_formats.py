@@ -9,13 +9,12 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
-import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from dataset_files import FRANCE, MOON, Row, read_all, refuse, write_json_lines
+from dataset_files import FRANCE, MOON, Row, read_all, refuse, write_duckdb, write_json_lines
+from pyarrow import feather
 
 from tasks.dataset import read_samples
 
@@ -32,14 +31,6 @@ def to_csv(rows: list[Row], delimiter: str = ",") -> str:
     writer.writerow(rows[0])
     writer.writerows([dump(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows)
     return text.getvalue()
-
-
-def write_duckdb(path: Path, rows: list[Row], table: str = "qa") -> Path:
-    frame = pl.DataFrame(rows).to_arrow()
-    with duckdb.connect(str(path)) as connection:
-        connection.register("rows_to_keep", frame)
-        connection.execute(f"create table {table} as select * from rows_to_keep")
-    return path
 
 
 def write_json(path: Path) -> str:
@@ -129,7 +120,7 @@ def test_every_format_gives_the_same_samples(
         assert sample.given_id == sample.sample_id == row["id"]
         assert (sample.question, sample.answer) == (row["question"], row["answer"])
         assert (sample.ground_truth, sample.contexts) == (row["ground_truth"], row["contexts"])
-        assert sample.context_ids is sample.reference_context_ids is None
+        assert (sample.context_ids, sample.reference_context_ids) == (None, None)
         assert sample.metadata == {"lang": row["lang"]}
 
 
@@ -208,7 +199,7 @@ def test_nan_as_python_writes_it_is_absent(tmp_path: Path) -> None:
     path = tmp_path / "qa.jsonl"
     path.write_text('{"question": "q", "answer": NaN, "contexts": NaN, "id": NaN, "score": NaN, "n": 1}\n')
     [sample] = read_all(path)
-    assert sample.answer is sample.contexts is sample.given_id is None
+    assert (sample.answer, sample.contexts, sample.given_id) == (None, None, None)
     assert sample.metadata == {"score": None, "n": 1}
 
 
@@ -243,7 +234,7 @@ def test_empty_csv_cells_are_absent(tmp_path: Path) -> None:
     path = tmp_path / "qa.csv"
     path.write_text('id,question,answer,contexts,note\n,q,"",,\n,q,a,[],x\n')
     [first, second] = read_all(path)
-    assert first.given_id is first.answer is first.contexts is None
+    assert (first.given_id, first.answer, first.contexts) == (None, None, None)
     assert first.metadata == {"note": None}
     assert second.contexts == []
 
@@ -307,6 +298,34 @@ def test_types_of_tables_become_json(tmp_path: Path) -> None:
     json.dumps(sample.metadata, allow_nan=False)
 
 
+def test_nanoseconds_as_pandas_writes_them_are_cut_off(tmp_path: Path) -> None:
+    at = 1_700_000_000_123_456_789
+    table = pa.table(
+        {
+            "question": ["q"],
+            "asked": pa.array([at], pa.timestamp("ns")),
+            "took": pa.array([1_500_000_001], pa.duration("ns")),
+            "clock": pa.array([1_500_000_001], pa.time64("ns")),
+            "spans": pa.array([[{"at": at}]], pa.list_(pa.struct([("at", pa.timestamp("ns", "UTC"))]))),
+        }
+    )
+    for name, write in (("qa.parquet", pq.write_table), ("qa.arrow", feather.write_feather)):
+        write(table, str(tmp_path / name))
+        [sample] = read_all(tmp_path / name)
+        assert sample.metadata == {
+            "asked": "2023-11-14T22:13:20.123456",
+            "took": "0:00:01.500000",
+            "clock": "00:00:01.500000",
+            "spans": [{"at": "2023-11-14T22:13:20.123456+00:00"}],
+        }
+
+
+def test_times_that_python_does_not_know_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "qa.parquet"
+    pq.write_table(pa.table({"question": ["q"], "at": pa.array([10**15], pa.timestamp("ms"))}), path)
+    assert "rows 1 to 1 hold a value that cannot be read" in str(refuse(path))
+
+
 def test_rows_of_several_row_groups_are_counted_on(tmp_path: Path) -> None:
     path = tmp_path / "qa.parquet"
     pl.DataFrame({"question": [f"q{n}" for n in range(2500)]}).write_parquet(path, row_group_size=700)
@@ -328,54 +347,6 @@ def test_null_and_nan_in_a_frame_are_absent() -> None:
     [first, second] = read_all(frame)
     assert (first.answer, first.ground_truth, first.contexts, first.given_id) == (None, "1.5", None, "1")
     assert (second.answer, second.ground_truth, second.contexts, second.given_id) == ("x", None, ["c"], None)
-
-
-# --- DuckDB
-
-
-def test_duckdb_tables_are_named_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_duckdb(tmp_path / "nightly.duckdb", ROWS)
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("create schema bot")
-        connection.execute('create table bot."a.b" as select * from qa limit 1')
-        connection.execute("create view last_asked as select * from qa where id = 'q2'")
-    monkeypatch.chdir(tmp_path)
-    for source in (f"{path}#qa", f"duckdb:///{path}#qa", "duckdb:///nightly.duckdb#qa", "nightly.duckdb#main.qa"):
-        assert [sample.given_id for sample in read_all(source)] == ["q1", "q2"]
-    assert [sample.given_id for sample in read_all(f"{path}#last_asked")] == ["q2"]
-    assert [sample.given_id for sample in read_all(f"{path}#bot.a.b")] == ["q1"]
-
-
-def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:
-    path = tmp_path / "qa.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute(
-            """create table qa as select 'q' as question, '["a", "b"]'::json as contexts,
-            '{"answer": "x", "ms": 3}'::json as outputs, '{"topic": "t"}'::json as metadata,
-            170141183460469231731687303715884105727::hugeint as big, map {'k': 1} as counts,
-            uuid '12345678-1234-5678-1234-567812345678' as trace, timestamp '2024-05-01 12:00:00' as asked"""
-        )
-    [sample] = read_all(f"{path}#qa")
-    assert (sample.contexts, sample.answer) == (["a", "b"], "x")
-    assert sample.metadata == {
-        "topic": "t",
-        "outputs": {"ms": 3},
-        "big": "170141183460469231731687303715884105727",
-        "counts": {"k": 1},
-        "trace": "12345678-1234-5678-1234-567812345678",
-        "asked": "2024-05-01T12:00:00",
-    }
-
-
-def test_a_duckdb_file_is_let_go_of_when_the_rows_are_read(tmp_path: Path) -> None:
-    path = write_duckdb(tmp_path / "qa.duckdb", ROWS)
-    rows = read_samples(f"{path}#qa", batch_size=1)
-    next(rows)
-    rows.close()  # type: ignore[attr-defined]
-    read_all(f"{path}#qa")
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("insert into qa select * replace ('q3' as id) from qa where id = 'q1'")
-    assert [sample.given_id for sample in read_all(f"{path}#qa")] == ["q1", "q2", "q3"]
 
 
 def test_a_hash_sign_in_a_file_name_is_part_of_it(tmp_path: Path) -> None:

@@ -2,13 +2,8 @@
 
 import gzip
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +11,6 @@ import pytest
 from dataset_files import FRANCE, MOON, read_all, refuse, write_json_lines
 
 from tasks.dataset import DatasetError, read_samples
-from warehouse.table_source import TableSourceError, read_table
 
 LINE = json.dumps(FRANCE) + "\n"
 KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, .feather, .ipc"
@@ -63,6 +57,11 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path, name: str, came:
     message = str(refuse(tmp_path / name))
     assert f"{name}: {came}; allowed: {KNOWN} (text formats also with .gz)" in message
     assert "FILE.duckdb#TABLE, or a Polars frame; save the dataset as one of these" in message
+
+
+def test_a_path_that_no_system_takes_is_refused() -> None:
+    message = str(refuse("x" * 5000 + ".jsonl"))
+    assert "File name too long; allowed: a file you may read; check path and rights" in message
 
 
 def test_addresses_are_refused() -> None:
@@ -120,8 +119,8 @@ def test_no_question_column_lists_the_columns_and_the_names(tmp_path: Path, name
     frame.write_parquet(path) if name.endswith("parquet") else frame.write_ndjson(path)
     error = refuse(path)
     assert str(error) == (
-        f"{path}: no question column; columns: frage, answer; read as the question: question, user_input, input, query, "
-        "inputs.question, prompt; name the column with --map, as in --map question=COLUMN"
+        f"{path}: no question column; columns: frage, answer; read as the question: question, user_input, input, "
+        "query, inputs.question, prompt; name the column with --map, as in --map question=COLUMN"
     )
     assert error.n_problems == 1
 
@@ -297,79 +296,6 @@ def test_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
     table = pa.table([["q"], ["a"], ["b"]], names=["question", "answer", "answer"])
     pq.write_table(table, tmp_path / "qa.parquet")
     assert "two columns have the same name: answer" in str(refuse(tmp_path / "qa.parquet"))
-
-
-# --- DuckDB
-
-
-def make_duckdb(path: Path) -> Path:
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("create table qa as select 'q' as question")
-        connection.execute("create schema bot; create view bot.asked as select * from qa")
-    return path
-
-
-def test_a_duckdb_file_without_that_table_lists_its_tables(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    for source in (f"{path}#qas", f"duckdb:///{path}#qas"):
-        message = str(refuse(source))
-        assert message == f"{path} has no table 'qas'; allowed: its tables: bot.asked, qa; write {path}#TABLE"
-
-
-def test_a_duckdb_file_without_a_table_named_asks_which(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    for source in (path, f"duckdb:///{path}", f"{path}#"):
-        assert f"{path} is a DuckDB file: which table?; allowed: its tables: bot.asked, qa" in str(refuse(source))
-
-
-@pytest.mark.parametrize("url", ["duckdb://qa.duckdb#t", "duckdb://#t"])
-def test_a_duckdb_url_that_names_no_file_is_refused(url: str) -> None:
-    assert "names no DuckDB file; allowed: FILE.duckdb#TABLE" in str(refuse(url))
-
-
-def test_a_duckdb_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "qa.duckdb"
-    path.write_text("not a database" * 1000)
-    assert f"{path} cannot be opened as a DuckDB file" in str(refuse(f"{path}#qa"))
-    assert "no such file" in str(refuse(f"{tmp_path}/none.duckdb#qa"))
-
-
-def test_a_view_that_fails_is_refused(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("create view broken as select error('boom') as question from qa")
-    message = str(refuse(f"{path}#broken"))
-    assert f"{path}#broken cannot be read" in message
-    assert "boom" in message
-
-
-@contextmanager
-def keep_open_for_writing(path: Path) -> Iterator[None]:
-    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "open\n"
-        yield
-
-
-def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    monkeypatch.setattr("tasks.dataset_formats.DUCKDB_PATIENCE_S", 0.2)
-    with keep_open_for_writing(path):
-        message = str(refuse(f"{path}#qa"))
-    assert f"{path} is locked: " in message
-    assert "allowed: a file that nobody is writing to; close the program that writes to it" in message
-    assert len(read_all(f"{path}#qa")) == 1
-
-
-def test_a_table_source_says_why_it_cannot_be_read(tmp_path: Path) -> None:
-    path = make_duckdb(tmp_path / "qa.duckdb")
-    with pytest.raises(TableSourceError) as caught:
-        next(read_table(path, "other", batch_size=10))
-    assert (caught.value.reason, caught.value.tables) == ("no_table", ("bot.asked", "qa"))
-    assert next(read_table(path, "bot.asked", batch_size=10)) == [{"question": "q"}]
 
 
 # --- repeated ids

@@ -34,7 +34,7 @@ def test_answers_are_text_numbers_or_absent(tmp_path: Path, value: object, text:
 def test_a_row_of_nothing_but_a_question_is_no_error(tmp_path: Path) -> None:
     sample = read_one(tmp_path, {"question": 7})
     assert sample.question == "7"
-    assert sample.answer is sample.ground_truth is sample.contexts is sample.given_id is None
+    assert (sample.answer, sample.ground_truth, sample.contexts, sample.given_id) == (None, None, None, None)
     assert sample.metadata == {}
 
 

@@ -84,7 +84,7 @@ def test_reading_stays_quick(tmp_path: Path) -> None:
 
 
 def test_hash_collisions_are_no_repeated_ids() -> None:
-    ids = DuplicateIds(hash_id=lambda given_id: len(given_id))
+    ids = DuplicateIds(hash_id=len)
     rows = [GivenId(row=row, given_id=given_id) for row, given_id in enumerate(["aa", "bb", "c", "bb", "dd"], start=1)]
     for row in rows:
         ids.add(row.given_id)

@@ -1,4 +1,4 @@
-"""History grows without end, so reading one run must not carry rows of the others through a join, a group or a window."""
+"""History grows without end: reading one run must not carry rows of the others through a join, a group or a window."""
 
 import json
 from collections.abc import Iterator
@@ -63,15 +63,21 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def list_scans(plan: dict[str, Any]) -> list[Scan]:
-    """All scans of tables below this node."""
+    """All scans of tables below this node, by the names that DuckDB 1.5 or 2.0 gives its figures."""
     table = str(plan.get("extra_info", {}).get("Table", "")).split(".")[-1]
-    here = [Scan(table=table, n_rows=int(plan["operator_cardinality"]))] if table else []
-    return here + [scan for child in plan.get("children", []) for scan in list_scans(child)]
+    n_rows = plan.get("operator_cardinality", plan.get("intermediate_rows", 0))
+    here = [Scan(table=table, n_rows=int(n_rows))] if table else []
+    below = [*plan.get("children", []), *plan.get("operator", [])]
+    return here + [scan for child in below for scan in list_scans(child)]
 
 
 def run_and_list_scans(con: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, object]) -> list[Scan]:
-    found = con.execute(f"explain (analyze, format json) {sql}", parameters).fetchall()
-    return list_scans(json.loads(found[0][1]))
+    con.execute("pragma enable_profiling = 'no_output'")
+    try:
+        con.execute(sql, parameters).fetchall()
+        return list_scans(json.loads(con.get_profiling_information(format="json")))
+    finally:
+        con.execute("pragma disable_profiling")
 
 
 def list_unpruned(scans: list[Scan]) -> list[Scan]:

@@ -1,0 +1,94 @@
+"""The `evalhouse` command.
+
+Each command lives in a module of its own that is imported when it is called, so that `--help`, `query` and `show`
+answer at once and import no Prefect. A known error is one line on standard error and an exit status:
+0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
+"""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "run": ("flows.command_run", "run", "Evaluate a dataset."),
+    "resume": ("flows.command_run", "resume", "Go on where a run stopped."),
+    "rescore": ("flows.command_rescore", "rescore", "Recompute scores from stored verdicts, without a model call."),
+    "runs": ("flows.command_show", "runs", "List what ran."),
+    "show": ("flows.command_show", "show", "Show one run: scores, worst samples, costs, unscored."),
+    "query": ("flows.command_query", "query", "Ask the warehouse in SQL, read-only."),
+    "lineage": ("flows.command_lineage", "lineage", "Walk a score back to the raw replies that made it."),
+    "prompts": ("flows.command_prompts", "prompts", "List, show and check the judge's prompts."),
+    "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
+}
+BAD_INPUT, INCOMPLETE, INTERRUPTED = 2, 3, 130
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the table above."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return the command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="evalhouse", message="%(prog)s %(version)s")
+def evalhouse() -> None:
+    """Evaluate a question-answering bot, and keep every verdict on the record.
+
+    Start with `evalhouse run sample`: it judges the dataset that ships with evalhouse, with no key and nothing else
+    to start.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    try:
+        status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`evalhouse query … | head`); that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if not isinstance(error, _known_errors()):
+            raise
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(BAD_INPUT)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """The errors whose text is meant for the person at the terminal; imported only when there is one."""
+    names = {
+        "flows.local_server": "LocalServerError",
+        "flows.settings": "SettingsError",
+        "prompts.errors": "PromptError",
+        "tasks.dataset_errors": "DatasetError",
+        "tasks.judge_errors": "JudgeError",
+        "tasks.plan": "UnknownMetric",
+        "warehouse.errors": "WarehouseError",
+    }
+    found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
+    return tuple(found)
