@@ -141,6 +141,20 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
     )
 
 
+async def list_models(settings: RunSettings) -> list[str]:
+    """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
+    endpoint = find_endpoint()
+    client = openai.AsyncOpenAI(
+        api_key=read_openai_key(endpoint), base_url=endpoint, max_retries=0, timeout=settings.timeout_s
+    )
+    try:
+        return [model.id for model in (await client.models.list()).data]
+    except openai.OpenAIError as error:
+        raise translate_error(error, name=settings.judge, endpoint=strip_credentials(endpoint)) from None
+    finally:
+        await client.close()
+
+
 def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
     """`module:factory`: whatever LangChain chat model the factory returns."""
     chat = call_factory(name)

@@ -38,6 +38,22 @@ def make_judge(settings: RunSettings) -> Judge:
     return make_factory_judge(settings.judge, settings)
 
 
+async def check_reachable(settings: RunSettings) -> str:
+    """Ask whether the judge could be asked, at no cost; raises JudgeError that says why not."""
+    if settings.judge == "lexical":
+        return "built in: no model, no network, no key"
+    kind, _, model = settings.judge.partition(":")
+    if kind != "openai":
+        await make_judge(settings).close()
+        return "its factory returns a chat model; whether that can be reached is not asked"
+    from tasks.chat_model import list_models  # noqa: PLC0415
+
+    models = await list_models(settings)
+    if model not in models:
+        raise FatalJudgeError(f"the endpoint does not list {model!r}; it has: {', '.join(sorted(models)[:10])} …")
+    return f"the endpoint lists it, with {len(models) - 1} others"
+
+
 def _is_model_name(name: str) -> bool:
     kind, separator, rest = name.partition(":")
     if kind == "openai":

@@ -22,9 +22,10 @@ class Evidence:
     """What a text says about a statement; shares are of the statement's weighted content, 0 to 1.
 
     `cover` is found in the windows; `cover_rare` likewise with words that are rare in the text counted more,
-    `cover_new` likewise of what the question does not say. `missing_*` stand in no window, `foreign_*` nowhere in the text.
-    `replaced` are words that stand where the text has another word between the same neighbours, `opposites` words whose
-    opposite the window holds, `negation_mismatch` the shared words negated on one side only.
+    `cover_new` likewise of what the question does not say. `missing_*` stand in no window, `foreign_*` nowhere
+    in the text. `replaced` are words that stand where the text has another word between the same neighbours,
+    `opposites` words whose opposite the window holds, `negation_mismatch` the shared words negated on one side
+    only.
     """
 
     cover: float

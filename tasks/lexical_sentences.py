@@ -36,7 +36,10 @@ _BOUNDARY = re.compile(
     r"|\n+"
 )
 _OPENERS = re.compile(r"^.*[^\w.]")
-_LIST_NUMBER = re.compile(r"(?:(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})|[.!?:;。！？：；]\s*\d{1,2})$")
+_LIST_NUMBER = re.compile(
+    r"(?:(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})|"
+    r"[a-z]{3}[.!?:;]\s+\d{1,2}|[。！？：；]\s*\d{1,2})$"
+)
 _LATIN = re.compile(r"[A-Za-z]+")
 _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
 
@@ -46,7 +49,7 @@ def _next_word(text: str, position: int) -> str:
 
 
 def _last_word(before: str) -> str:
-    return _OPENERS.sub("", before.split()[-1]) if before.strip() and not before[-1].isspace() else ""
+    return _OPENERS.sub("", before.rsplit(maxsplit=1)[-1]) if before.strip() and not before[-1].isspace() else ""
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:
@@ -108,19 +111,26 @@ _FRACTION = re.compile(r"\d/\d")
 _LONGEST_ALTERNATIVE = 80  # characters
 
 
+def _are_aliases(parts: list[str]) -> bool:
+    """Whether two parts name the same thing: they share a word, or both are short names one of which has a space."""
+    words = [part.lower().split() for part in parts]
+    if not all(words) or _FRACTION.search("/".join(parts)):
+        return False
+    names = all(len(part.split()) <= 4 and not part.strip()[0].islower() for part in parts)
+    return not set(words[0]).isdisjoint(words[1]) or (names and max(map(len, words)) > 1)
+
+
 def read_alternatives(text: str) -> list[str]:
     """The spellings of a short gold answer written `alias / alias` or `alias/alias`; the text alone when it is none.
 
-    A slash inside a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence makes no alternatives:
-    two parts without spaces around the slash must share a word.
+    A slash inside a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence makes none.
     """
     if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
         return [text]
     parts = _ALTERNATIVES.split(text)
     if len(parts) == 1:
         parts = text.split("/")
-        shared = set.intersection(*[set(part.lower().split()) for part in parts])
-        if (len(parts) == 2 and not shared) or _FRACTION.search(text):
+        if len(parts) == 2 and not _are_aliases(parts):
             return [text]
     parts = [part.strip() for part in parts if part.strip()]
     return parts if parts and all(len(part) <= _LONGEST_ALTERNATIVE for part in parts) else [text]

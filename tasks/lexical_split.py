@@ -1,6 +1,6 @@
 """Splitting a text into statements, the judge's extract: blocks (`lexical_blocks`), sentences (`lexical_sentences`),
-then clauses that stand on their own; what asserts nothing (`lexical_silence`) is left out. Clauses are cut only where both
-parts have a verb, because a statement too many costs more agreement than a statement too long.
+then clauses that stand on their own; what asserts nothing (`lexical_silence`) is left out. Clauses are cut only
+where both parts have a verb, because a statement too many costs more agreement than a statement too long.
 """
 
 import re
@@ -11,6 +11,7 @@ from tasks.lexical_sentences import read_alternatives, split_sentences
 from tasks.lexical_silence import asserts_something
 
 _HAN = re.compile(r"[\u3400-\u9fff]")
+_NUMBERING = re.compile(r"^[（(]?\d{1,2}(?:[.)]\s+|[)）、]\s*)(?=\S)")
 _SEMICOLON = re.compile(r"\s*[;；]\s*")
 _SOURCES = r"(?:context|documents?|passages?|information|text|sources?)"
 _CONNECTIVE = re.compile(
@@ -22,7 +23,7 @@ _CONNECTIVE = re.compile(
 )
 _CONNECTIVE_ZH = re.compile(
     r"^(?:因此|所以|然而|但是|不过|此外|另外|同时|而且|并且|总之|综上所述|总的来说|例如|比如|最后|首先|其次|好的|当然|"
-    r"(?:根据|基于)(?:以上|上述|提供的|给定的|所提供的)?(?:上下文|信息|资料|内容|文档|材料))[，,：:]\s*"
+    r"(?:根据|基于)(?:以上|上述|提供的|给定的|所提供的)?(?:上下文|信息|资料|内容|文档|材料))[，,：:]\s*|^(?:但是|但|而且|并且|不过|然而)(?=[\u3400-\u9fff]{2})"
 )
 # A clause boundary: a comma and a conjunction before a new subject.
 _CLAUSE = re.compile(
@@ -79,8 +80,10 @@ def _split_coordinated(part: str) -> Iterator[str]:
 
 
 def _trim(clause: str) -> str:
-    clause = _CONNECTIVE.sub("", _CONNECTIVE_ZH.sub("", clause, count=1), count=1)
-    return clause.strip().strip(",，;；").strip()
+    """A clause without its list number, leading connective and hanging punctuation; capitalised as it was."""
+    bare = _NUMBERING.sub("", clause.strip())
+    trimmed = _CONNECTIVE.sub("", _CONNECTIVE_ZH.sub("", bare, count=1), count=1).strip().strip(",，;；").strip()
+    return trimmed[:1].upper() + trimmed[1:] if bare[:1].isupper() else trimmed
 
 
 def split_statements(text: str) -> list[str]:

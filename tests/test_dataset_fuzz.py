@@ -20,8 +20,24 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 COLUMNS = st.sampled_from(
-    "question query inputs inputs.question answer outputs contexts context documents id context_ids "
-    "reference_context_ids ground_truths metadata text a.b".split()
+    [
+        "question",
+        "query",
+        "inputs",
+        "inputs.question",
+        "answer",
+        "outputs",
+        "contexts",
+        "context",
+        "documents",
+        "id",
+        "context_ids",
+        "reference_context_ids",
+        "ground_truths",
+        "metadata",
+        "text",
+        "a.b",
+    ]
 )
 ROWS = st.lists(st.dictionaries(COLUMNS, VALUES, max_size=6), max_size=5)
 SOUND_ROWS = st.lists(

@@ -26,7 +26,7 @@ ROWS_OF_ONE_RUN = {
     "attributions": 3,
     "context_verdicts": 1,
     "similarities": 1,
-    "scores": 1,
+    "scores": 2,
     "llm_calls": 1,
 }
 VIEWS = [
@@ -57,6 +57,8 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
             add_samples(filled, ONE_RUN, run_id=run_id)
         keys = [{"run_id": run_id, "sample_id": "s"} for run_id in RUNS]
         fill(filled, "scores", *({**key, "metric": "mrr", "value": 1.0} for key in keys))
+        missing = {"metric": "faithfulness", "unscored_reason": "cancelled"}
+        fill(filled, "scores", *({**key, **missing} for key in keys))
         fill(filled, "llm_calls", *({**key, "step": "rank", "call_id": f"c-{key['run_id']}"} for key in keys))
         filled.execute("update context_verdicts set call_id = 'c-' || run_id")
         yield filled
