@@ -1,6 +1,6 @@
 """Prefect's own API application, served for one run. The database is the user's own Prefect database, so that a server
-started later shows the run; one that does not exist yet is made by `prefect_schema`. Imported by
-`prefect_server_process` alone: it takes two seconds.
+started later shows the run; Prefect's own migrations make one that does not exist yet, which takes some four seconds
+once for each home. Imported by `prefect_server_process` alone: it takes two seconds.
 
 What it uses of Prefect beyond the documented: `create_app`, as Prefect's own command line does; `METRICS`, the counters
 of the in-memory broker; and the database interface, for counting at the end."""
@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from uuid import UUID
 
-import prefect
 import sqlalchemy as sa
 import uvicorn
 from filelock import FileLock
@@ -24,15 +23,8 @@ from prefect.server.api.server import create_app
 from prefect.server.database import provide_database_interface
 from prefect.server.schemas.states import TERMINAL_STATES
 from prefect.server.utilities.messaging.memory import METRICS
-from prefect.settings import (
-    PREFECT_API_DATABASE_CONNECTION_URL,
-    PREFECT_API_DATABASE_MIGRATE_ON_START,
-    get_current_settings,
-    temporary_settings,
-)
+from prefect.settings import get_current_settings
 from uvicorn.config import STARTUP_FAILURE
-
-from flows.prefect_schema import create_missing_database, find_sqlite_file, needs_migrations
 
 _POLL_S = 0.02
 _EVENTS_TOPIC = "events"
@@ -76,9 +68,7 @@ async def serve(listener: socket.socket, order: Order, write: Callable[[bytes], 
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Two first runs at once would migrate the same database twice.
     with FileLock(home / "evalhouse-server-start.lock"):
-        settings = {} if _prepare_database() else {PREFECT_API_DATABASE_MIGRATE_ON_START: False}
-        with temporary_settings(settings):
-            serving = asyncio.create_task(_serve(server, listener))
+        serving = asyncio.create_task(_serve(server, listener))
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
     if not server.started:
@@ -96,15 +86,6 @@ async def serve(listener: socket.socket, order: Order, write: Callable[[bytes], 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
     with contextlib.suppress(SystemExit):  # uvicorn's word for an application that did not start
         await server.serve(sockets=[listener])
-
-
-def _prepare_database() -> bool:
-    """Whether Prefect may have migrations to run, after making the database if it is a file and missing."""
-    path = find_sqlite_file(PREFECT_API_DATABASE_CONNECTION_URL.value())
-    if path is None:
-        return True
-    create_missing_database(path)
-    return needs_migrations(path, prefect.__version__)
 
 
 async def _wait_until_consumed(server: uvicorn.Server, timeout_s: float) -> None:

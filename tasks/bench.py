@@ -74,10 +74,11 @@ class Bench:
             task.cancel()
 
     def needs(self, step: Step, work: SampleWork) -> bool:
-        """Whether this sample's metrics rest on the step; ranking is spared where reference ids decide."""
+        """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""
         if step in self.steps:
             return True
-        return step in self.optional_steps and not work.sample.reference_context_ids
+        decided_by_ids = work.sample.reference_context_ids and work.sample.context_ids
+        return step in self.optional_steps and not decided_by_ids
 
     async def open_shard(self, number: int, first: int, last: int) -> Shard:
         """Read a shard's samples and keep it under its number until `close_shard`."""

@@ -128,6 +128,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         max_retries=0,  # retries are ours, so that each attempt is on record
         use_responses_api=False,
         http_async_client=openai.DefaultAioHttpClient(timeout=settings.timeout_s),
+        http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
         **parameters,
     )
     return ChatModelJudge(

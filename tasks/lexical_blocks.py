@@ -141,7 +141,8 @@ class _BlockReader:
             self._lead = ""
 
     def _complete_item(self, item: str) -> str:
-        if self._lead and not has_verb(item) and count_words(item) <= _LONGEST_FRAGMENT:
+        whole = has_verb(item) or _SENTENCE_END.search(item) is not None
+        if self._lead and not whole and count_words(item) <= _LONGEST_FRAGMENT:
             return f"{self._lead}: {item}"
         return item
 

@@ -93,8 +93,9 @@ def _explain(support: Support) -> str:
     evidence = support.evidence
     if evidence is None:
         return "nothing to compare with"
-    place = "one sentence" if evidence.n_window == 1 else f"{evidence.n_window} neighbouring sentences"
-    parts = [f"{evidence.cover:.0%} of its {evidence.n_keys} content words stand in {place}"]
+    parts = [f"{evidence.cover:.0%} of its {evidence.n_keys} content words stand in {_name_place(evidence.n_window)}"]
+    if not evidence.n_window:
+        parts = [f"hardly any of its {evidence.n_keys} content words found"]
     for name, missing in (
         ("numbers", evidence.missing_numbers),
         ("names", evidence.missing_names),
@@ -107,6 +108,10 @@ def _explain(support: Support) -> str:
     if evidence.negation_mismatch:
         parts.append("negated on one side only")
     return f"score {support.score:.2f}: " + "; ".join(parts)
+
+
+def _name_place(n_sentences: int) -> str:
+    return "one sentence" if n_sentences == 1 else f"{n_sentences} neighbouring sentences"
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {

@@ -14,6 +14,7 @@ _WINDOW_SIZES = (2, 3)  # sentences, besides single ones
 _LARGER_WINDOW_COST = 0.03  # a window must find this share of the content more for each further sentence
 _NEAR_ENOUGH = 0.5
 _RELATED = 0.3  # share of the content below which a window is not looked at for opposites and replaced words
+_FOREIGN_SHARE, _FEW_KEYS = 0.2, 3  # below this share of the content a statement of more keys is foreign to a text
 _NONE: frozenset[str] = frozenset()
 
 
@@ -148,9 +149,11 @@ def weigh_evidence(
     """
     if not statement.sentences or not text.sentences:
         return None
-    windows = [_find_window(sentence, text) for sentence in statement.sentences]
     given = {key for key in statement.weights if _is_given(key, question)}
     weights = _lighten(statement.weights, given, given_share)
+    windows: list[_Window] = []
+    if not _is_foreign(weights, text):
+        windows = [_find_window(sentence, text) for sentence in statement.sentences]
     found = _rate_keys(weights, windows, statement, text)
     lost = [key for key, weight in weights.items() if weight >= CONTENT_WEIGHT and found[key] < _NEAR_ENOUGH]
     foreign = [key for key in lost if key not in text.keys]
@@ -162,7 +165,7 @@ def weigh_evidence(
         cover_rare=shares.cover_rare,
         cover_new=shares.cover_new,
         n_keys=sum([weight >= CONTENT_WEIGHT for weight in weights.values()]),
-        n_window=max([len(window.found_in) for window in windows]),
+        n_window=max([len(window.found_in) for window in windows], default=0),
         missing_words=tuple([surfaces[k] for k in lost if k not in names and k[0] != "#"]),
         missing_names=tuple([surfaces[k] for k in lost if k in names]),
         missing_numbers=tuple([surfaces[k] for k in lost if k[0] == "#"]),
@@ -174,16 +177,25 @@ def weigh_evidence(
     )
 
 
+def _is_foreign(weights: Mapping[str, float], text: AnalysedText) -> bool:
+    """Whether a statement of some length shares so little with a text that no window of it is worth a look."""
+    if len(weights) <= _FEW_KEYS:
+        return False
+    return sum([w for key, w in weights.items() if key in text.places]) < _FOREIGN_SHARE * sum(weights.values())
+
+
 def _rate_keys(
-    weights: Mapping[str, float], windows: Iterable[_Window], statement: AnalysedText, text: AnalysedText
+    weights: Mapping[str, float], windows: Sequence[_Window], statement: AnalysedText, text: AnalysedText
 ) -> dict[str, float]:
     """Key to how well its own window holds it: 1, or the closeness of what the text has instead."""
     found = dict.fromkeys(weights, 0.0)
     for window in windows:
         for key in window.sentence.keys & window.keys:
             found[key] = 1.0
+    if not windows:
+        return found
     for key, share in found.items():
-        if not share and key not in text.keys and weights[key] > 0.1:
+        if not share and key not in text.places and weights[key] > 0.1:
             found[key] = rate_near(key, statement.surfaces[key], text)
     return found
 

@@ -83,14 +83,7 @@ WORDS_PATTERN = re.compile(
     r"(?P<percent>\s(?:percent|per\scent)\b)?",
     re.IGNORECASE,
 )
-NUMBER_STARTS = (
-    frozenset(_UNITS)
-    | frozenset(_TENS)
-    | frozenset(_ORDINALS)
-    | frozenset(_MONTHS)
-    | frozenset(month[:3] for month in _MONTHS)
-    | {"sept"} - {"one"}
-)
+NUMBER_STARTS = frozenset([*_UNITS, *_TENS, *_ORDINALS, *_MONTHS, *(month[:3] for month in _MONTHS), "sept"]) - {"one"}
 # A number inside a run of Chinese characters.
 CHINESE_PATTERN = re.compile(
     r"(?P<chinese_ordinal>第[〇零一二两三四五六七八九十百千]+)"

@@ -7,6 +7,8 @@ import re
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _LETTER = re.compile(r"[^\W_]")
 _QUESTION_END = re.compile(r"(?:[?？]|吗[。]?|呢[。]?)[\"'”’」』)）]*$")
+# A statement about a question: words before a quotation that ends in a question mark.
+_QUOTED_QUESTION = re.compile(r"\w\W+\w+\W*[\s：:，,][\"“「『][^\"“”「」『』]+[?？][\"”」』]$")
 _LEAD_END = re.compile(r"[:：]\s*$")
 _ADDRESS = re.compile(r"^(?:https?://|www\.)\S+$")
 
@@ -15,8 +17,8 @@ _REFUSALS = (
     r"\b(?:i|we)(?:'m| am|'re| are)?\s+(?:(?:really|truly|very|so)\s+)?"
     r"(?:sorry|afraid|unable|not (?:able|sure|certain|aware|familiar))\b",
     r"\b(?:i|we)\s+(?:do not|don't|did not|didn't|cannot|can't|could not|couldn't|can not|was unable|were unable)\s+"
-    r"(?:\w+\s+){0,2}?(?:know|find|answer|have|provide|determine|tell|locate|help|assist|access|see|confirm|verify|"
-    r"recall)\b",
+    r"(?:\w+\s+){0,2}?(?:know|find|answer|provide|determine|tell|locate|help|assist|access|confirm|verify|recall|"
+    r"have (?:\w+\s+){0,2}?(?:access|information|data|details?|knowledge|answer|opinions?|context))\b",
     r"\bas an? (?:ai|artificial intelligence|language model|assistant)\b",
     r"\bi have no (?:idea|information|knowledge|data)\b",
     # the sources do not say
@@ -36,8 +38,9 @@ _FILLERS = (
     r"^(?:(?:hi|hello|hey|greetings|dear \w+|good (?:morning|afternoon|evening|question)|great question|thanks?|"
     r"thank you|sure|certainly|of course|absolutely|ok(?:ay)?|right|well|sorry|please|welcome|bye|goodbye|cheers)\b"
     r"(?:[\s,!.]+(?:there|all|everyone|so much|very much|for \w+(?: \w+){0,6}|thing|you|it))*[\s,!.]*)+$",
-    r"\b(?:i hope (?:this|that|it)|hope (?:this|that) helps|(?:please )?let me know|feel free to|don't hesitate|"
-    r"do not hesitate|happy to help|glad to (?:help|assist)|i(?:'d| would) be (?:happy|glad)|"
+    r"\b(?:i hope (?:this|that|it)|hope (?:this|that) helps|(?:please )?let me know|feel free to|"
+    r"(?:don't|do not) hesitate to (?:ask|contact|reach|let)|happy to help|"
+    r"glad to (?:help|assist)|i(?:'d| would) be (?:happy|glad)|"
     r"if you (?:have|need|want) (?:any|more|further|additional)|is there anything else|how can i help|"
     r"i'm here to help)\b",
     r"^(?:(?:sure|certainly|of course|okay|ok|absolutely)[,!.\s]+)?(?:here(?: is|'s| are)|below (?:is|are)|"
@@ -79,7 +82,7 @@ def asserts_something(sentence: str) -> bool:
     """Whether a sentence states anything at all."""
     if not _LETTER.search(sentence) or _ADDRESS.match(sentence):
         return False
-    if _QUESTION_END.search(sentence) or _LEAD_END.search(sentence):
+    if (_QUESTION_END.search(sentence) and not _QUOTED_QUESTION.search(sentence)) or _LEAD_END.search(sentence):
         return False
     silent = _SILENT_ZH if _HAN.search(sentence) else _SILENT
     return silent.search(sentence.replace("’", "'").strip()) is None

@@ -105,13 +105,13 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
     whole_answer = join_texts(answers)
     whole_truth = join_texts([spelling for spellings in truths for spelling in spellings])
     conveyed = [_best(spellings, whole_answer, asked) for spellings in truths]
+    reached = [spellings for spellings, support in zip(truths, conveyed, strict=True) if support.supported]
     given: list[Support] = []
     for statement in answers:
         support = _score(statement, whole_truth, asked, _GIVEN_SHARE)
-        if not support.supported and len(answers) > 1:
-            support = max([support, *(_best(spellings, statement, asked) for spellings in truths)], key=_by_score)
-        elif not support.supported:
-            support = max([support, *conveyed], key=_by_score)
+        if not support.supported:
+            alone = [_best(spellings, statement, asked) for spellings in reached]
+            support = max([support, *alone], key=_by_score)
         given.append(support)
     return Comparison(answer=tuple(given), ground_truth=tuple(conveyed))
 

@@ -33,7 +33,7 @@ CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
 _PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
 _ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
 _CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
-_HAN = r"\u3040-\u30ff\u3400-\u9fff"
+_HAN = r"\u3007\u3040-\u30ff\u3400-\u9fff"
 _SCANNER = re.compile(
     rf"(?P<latin>[^\W\d_{_HAN}]+(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{{1,2}}\b)?)"
     rf"|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}"
@@ -315,7 +315,7 @@ class TextCache:
     def __init__(self, max_characters: int) -> None:
         self.max_characters = max_characters
         self._texts: OrderedDict[str, AnalysedText] = OrderedDict()
-        self._n_characters = 0
+        self.n_characters = 0
         self._lock = threading.Lock()
 
     def analyse(self, text: str) -> AnalysedText:
@@ -328,10 +328,10 @@ class TextCache:
         with self._lock:
             if text not in self._texts:
                 self._texts[text] = analysed
-                self._n_characters += len(text)
-            while self._n_characters > self.max_characters:
+                self.n_characters += len(text)
+            while self.n_characters > self.max_characters:
                 oldest, _ = self._texts.popitem(last=False)
-                self._n_characters -= len(oldest)
+                self.n_characters -= len(oldest)
         return analysed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from flows.local_server import LocalServer, LocalServerError
-from flows.prefect_schema import SCHEMA_FILE, create_missing_database, dump_schema, needs_migrations
 from flows.prefect_settings import (
     configure_prefect_environment,
     find_api_url,
@@ -152,7 +152,11 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Prefect home with a database in it."""
     home = tmp_path_factory.mktemp("warm") / "home"
     home.mkdir()
-    create_missing_database(home / "prefect.db")
+    script = (
+        "import asyncio; from prefect.server.database import provide_database_interface;"
+        "asyncio.run(provide_database_interface().create_db())"
+    )
+    subprocess.run([sys.executable, "-c", script], env=os.environ | {"PREFECT_HOME": str(home)}, check=True)
     return home
 
 
@@ -244,10 +248,9 @@ def test_a_server_that_is_not_needed_after_all_ends_at_once(clean_environ: Path)
     assert not (clean_environ / "home").exists()
 
 
-def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Path) -> None:
+def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Path, warm_home: Path) -> None:
     home = clean_environ / "home"
-    home.mkdir()
-    create_missing_database(home / "prefect.db")
+    shutil.copytree(warm_home, home)
     with closing(sqlite3.connect(home / "prefect.db")) as connection, connection:
         connection.execute("update alembic_version set version_num = 'fedcba987654'")
     server = LocalServer.start()
@@ -279,44 +282,6 @@ def test_a_server_that_takes_too_long_is_ended(clean_environ: Path) -> None:
     server.stop()
     assert seconds_until_gone(server._process.pid, limit_s=2) < 2
     server.log_path.unlink()
-
-
-def test_the_schema_is_what_prefects_migrations_make(tmp_path: Path) -> None:
-    script = (
-        "import asyncio, prefect; from prefect.server.database import provide_database_interface;"
-        "asyncio.run(provide_database_interface().create_db()); print(prefect.__version__)"
-    )
-    environ = os.environ | {"PREFECT_HOME": str(tmp_path)}
-    version = subprocess.run([sys.executable, "-c", script], env=environ, check=True, capture_output=True, text=True)
-    made = dump_schema(tmp_path / "prefect.db", version.stdout.strip())
-
-    if os.environ.get("EVALHOUSE_WRITE_GENERATED"):
-        SCHEMA_FILE.write_text(made, encoding="utf-8")
-    # The constraints of a table come in another order every time.
-    assert sorted_lines(made) == sorted_lines(SCHEMA_FILE.read_text(encoding="utf-8"))
-
-
-def sorted_lines(sql: str) -> list[str]:
-    return sorted(line.strip().rstrip(",") for line in sql.splitlines())
-
-
-def test_an_existing_database_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "prefect.db"
-    path.write_bytes(b"")
-    create_missing_database(path)
-
-    assert path.read_bytes() == b""
-    assert needs_migrations(path, "3.8.8")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_migrations_are_left_out_only_for_the_prefect_the_schema_is_from(tmp_path: Path) -> None:
-    path = tmp_path / "prefect.db"
-    assert needs_migrations(path, "3.8.8")
-    create_missing_database(path)
-
-    assert not needs_migrations(path, "3.8.8")
-    assert needs_migrations(path, "3.8.9")
 
 
 @pytest.mark.parametrize(

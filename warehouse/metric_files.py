@@ -27,7 +27,7 @@ Step = Literal[
 ]
 STEPS: Final[tuple[Step, ...]] = get_args(Step)
 OPTIONAL_STEPS: Final[tuple[Step, ...]] = ("rank",)
-"""Steps that may be marked `?`: needed only for a sample whose reference_context_ids or context_ids are NULL or empty."""
+"""Steps that may be marked `?`: needed only for a sample without reference_context_ids or without context_ids."""
 
 _KEYS: Final = ("metric", "version", "needs", "parameter")
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/scoring.py
