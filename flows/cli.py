@@ -92,3 +92,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
     }
     found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
     return tuple(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
@@ -21,14 +21,18 @@ from tasks.judge_errors import (
     BudgetExhausted,
     EndpointDown,
     FatalJudgeError,
+    JudgeError,
     JudgeFailed,
     RefusedRequest,
+    RunCancelled,
     TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
+    repeat_error,
 )
-from tasks.limits import EndpointLimit
+from tasks.limits import EndpointLimit, Slot
 from tasks.prices import Price
+from tasks.stop_sign import DRAIN_S, StopSign
 
 T = TypeVar("T")
 
@@ -36,6 +40,9 @@ _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0
 # A 429 says that the endpoint is alive; it is waited out and is no attempt, but not for ever.
 _RATE_LIMITED_MOST_S = 900.0
+# What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
+_NAMED_MOST_S = 60.0
+_OPTIONS_DROPPED_MOST = 2
 # In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
 _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
@@ -69,18 +76,23 @@ class CallCounts:
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """How often one question was sent and what it met."""
+    """How often one question was sent and what it met; `used` are those that count against `most`."""
 
+    most: int
     sent: int = 0
+    used: int = 0
     transport_failures: int = 0
+    unreachable: int = 0
+    refusals: int = 0
+    waited_s: float = 0.0
+    options_dropped: int = 0
     note: str = ""
     last_problem: str = ""
-    first_limited_at: float = 0.0
 
 
 @dataclass(kw_only=True)
 class Asker:
-    """Asks one judge for one run."""
+    """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign."""
 
     judge: Judge
     record: CallRecord
@@ -89,23 +101,39 @@ class Asker:
     price: Price | None
     budget_usd: float | None = None
     counts: CallCounts = field(default_factory=CallCounts)
-    _in_flight: dict[str, asyncio.Future[str]] = field(default_factory=dict)
-    _fatal: FatalJudgeError | None = None
+    stop_sign: StopSign = field(default_factory=StopSign)
+    _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
-    async def ask(self, question: Question, read: Callable[[str], T]) -> Answer[T]:
+    def __post_init__(self) -> None:
+        if self.budget_usd is not None and self.price is None:
+            raise FatalJudgeError(
+                f"there is no price for {self.judge.model!r}, so a budget cannot be kept; "
+                "add it to a price file of your own (EVALHOUSE_PRICES), or leave the budget out"
+            )
+        self._sending: set[asyncio.Timeout] = set()
+        self._was_answered = False
+        self.stop_sign.listen(self._wind_down)
+
+    async def ask(self, question: Question, read: Callable[[str], T], *, attempts: int | None = None) -> Answer[T]:
         """Ask until a reply can be read by `read`, which raises UnusableReply otherwise.
 
         Raises JudgeFailed when the question is given up, EndpointDown when that was for transport errors alone,
-        and FatalJudgeError when the run cannot go on.
+        and FatalJudgeError when the run cannot go on. `attempts` are those of the run unless given.
         """
+        self.raise_if_stopped()
         request = self.judge.prepare(question)
         while (other := self._in_flight.get(request.request_hash)) is not None:
             await asyncio.wait([other])
-        mine: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            _share_failure(other)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[request.request_hash] = mine
         try:
             found = await self._find(question, request, read)
-            return found or await self._send_until_usable(question, request, read)
+            return found or await self._send_until_usable(question, read, attempts or self.attempts)
+        except (JudgeFailed, EndpointDown) as error:
+            mine.set_exception(error)
+            mine.exception()  # looked at: usually nobody else asks the same
+            raise
         finally:
             del self._in_flight[request.request_hash]
             mine.cancel()
@@ -119,78 +147,117 @@ class Asker:
         except UnusableReply:
             return None  # an older evalhouse could read it and this one cannot: it is asked anew
         self.counts.reused += 1
-        call_id = self.record.keep(
-            self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
-        )
-        return Answer(call_id=call_id, value=value)
+        call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
+        return Answer(call_id=self._put_on_record(call), value=value)
 
-    async def _send_until_usable(self, question: Question, request: ModelRequest, read: Callable[[str], T]) -> Answer[T]:
-        attempts = _Attempts()
-        while attempts.sent < self.attempts:
+    async def _send_until_usable(self, question: Question, read: Callable[[str], T], most: int) -> Answer[T]:
+        attempts = _Attempts(most=most)
+        while attempts.used < most:
             try:
-                return await self._send_once(question, request, read, attempts)
+                return await self._send_once(replace(question, note=attempts.note), read, attempts)
             except RefusedRequest as error:
                 raise JudgeFailed(str(error)) from None
             except UnusableReply as error:
+                attempts.used += 1
                 attempts.note = _UNUSABLE_NOTE
                 attempts.last_problem = str(error)
             except TransientJudgeError as error:
                 attempts.last_problem = str(error)
                 await self._back_off(error, attempts)
-            except UnsupportedOption:
-                attempts.sent -= 1  # sent again without the option, which is no fault of the question
-            request = self.judge.prepare(replace(question, note=attempts.note))
-        if attempts.transport_failures == attempts.sent and not LAST_CHANCE.get():
-            raise EndpointDown(f"{attempts.sent} attempts failed, the last with: {attempts.last_problem}")
-        raise JudgeFailed(f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}")
+            except UnsupportedOption as error:
+                # Sent again without the option, which is no fault of the question; but not for ever.
+                attempts.last_problem = str(error)
+                attempts.options_dropped += 1
+                attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
+        self._give_up(attempts)
 
-    async def _send_once(
-        self, question: Question, request: ModelRequest, read: Callable[[str], T], attempts: _Attempts
-    ) -> Answer[T]:
-        async with self.limit.slot():
+    def _give_up(self, attempts: _Attempts) -> NoReturn:
+        told = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
+        if attempts.transport_failures < attempts.used:
+            raise JudgeFailed(told)
+        if not LAST_CHANCE.get():
+            raise EndpointDown(told)
+        if attempts.unreachable == attempts.used and not self._was_answered:
+            # Not one request of the run got through: a wrong address, not a verdict on every sample.
+            error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
+            self.stop(error)
+            raise error
+        raise JudgeFailed(told)
+
+    async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+        async with self.limit.slot() as slot:
             self._check_budget()
+            # Prepared only now: whoever was sent meanwhile may have found out what the endpoint does not take.
+            request = self.judge.prepare(question)
             attempts.sent += 1
             self.counts.requests += 1
-            started_at, clock = time.time(), time.perf_counter()
-            described = self._describe(
+            clock = time.perf_counter()
+            call = self._describe(
                 question,
                 request,
                 status="error",
                 attempt=attempts.sent,
                 request=orjson.dumps(request.payload).decode(),
-                started_at=started_at,
+                started_at=time.time(),
             )
-            try:
-                reply = await self.judge.reply(request)
-            except UnusableReply as error:
-                self._keep_failure(described, clock, str(error), reply=error.reply)
-                raise
-            except RefusedRequest as error:
-                self._keep_failure(described, clock, str(error), status="refused")
-                raise
-            except FatalJudgeError as error:
-                self.stop(error)
-                self._keep_failure(described, clock, str(error))
-                raise
-            except (TransientJudgeError, UnsupportedOption) as error:
-                self._keep_failure(described, clock, str(error))
-                raise
-        self.limit.note_success()
+            reply = await self._reply(request, call, clock, slot)
+            self.limit.note_success(slot)
+        self._was_answered = True
         try:
             value = read(reply.text)
         except UnusableReply as error:
-            self._keep_failure(described, clock, str(error), reply=reply)
+            self._keep_failure(call, clock, error, reply=reply)
             raise
-        return Answer(call_id=self._keep(described, clock, reply, status="ok"), value=value)
+        return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value)
 
-    def stop(self, error: FatalJudgeError) -> None:
-        """Ask nothing more: whoever asks from now on gets this error."""
-        self._fatal = self._fatal or error
+    async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
+        """The judge's reply; whatever comes instead of one is on record before it is raised."""
+        try:
+            async with asyncio.timeout(None) as drain:
+                self._sending.add(drain)
+                try:
+                    return await self.judge.reply(request)
+                finally:
+                    self._sending.discard(drain)
+        except TimeoutError:
+            self._keep_failure(call, clock, RunCancelled("the run was stopped before a reply came"))
+            self.raise_if_stopped()
+            raise
+        except asyncio.CancelledError:
+            self._keep_failure(call, clock, RunCancelled("cancelled before a reply came"))
+            raise
+        except UnusableReply as error:
+            self._keep_failure(call, clock, error, reply=error.reply)
+            raise
+        except RefusedRequest as error:
+            self._keep_failure(call, clock, error, reply=error.reply, status="refused")
+            raise
+        except FatalJudgeError as error:
+            self.stop(error)
+            self._keep_failure(call, clock, error)
+            raise
+        except TransientJudgeError as error:
+            if error.rate_limited:
+                self.limit.note_refused(slot, error.retry_after_s)
+            self._keep_failure(call, clock, error)
+            raise
+        except UnsupportedOption as error:
+            self._keep_failure(call, clock, error)
+            raise
+
+    def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
+        """Ask nothing more: whoever asks or waits gets this error, what is under way has `drain_s` seconds left."""
+        self.stop_sign.give(error, drain_s=drain_s)
 
     def raise_if_stopped(self) -> None:
         """Raise what stopped the asking, if anything did."""
-        if self._fatal is not None:
-            raise self._fatal
+        self.stop_sign.raise_if_given()
+
+    def _wind_down(self, error: FatalJudgeError, drain_s: float) -> None:
+        self.limit.close(error)
+        until = asyncio.get_running_loop().time() + drain_s
+        for timeout in self._sending:
+            timeout.reschedule(until)
 
     def _check_budget(self) -> None:
         self.raise_if_stopped()
@@ -198,17 +265,19 @@ class Asker:
             raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
 
     async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
-        if error.rate_limited:
-            self.limit.note_rate_limited(error.retry_after_s)
-            now = time.monotonic()
-            attempts.first_limited_at = attempts.first_limited_at or now
-            if now - attempts.first_limited_at < _RATE_LIMITED_MOST_S:
-                attempts.sent -= 1
-                return
+        """Wait before the next attempt, outside of any slot."""
+        named_s = error.retry_after_s or 0.0
+        if error.rate_limited and attempts.waited_s + named_s < _RATE_LIMITED_MOST_S:
+            attempts.refusals += 1
+            wait_s = max(named_s * random.uniform(1.0, 1.1), _draw_backoff(attempts.refusals))
+            attempts.waited_s += wait_s
+            await self.stop_sign.sleep(wait_s)
+            return
+        attempts.used += 1
         attempts.transport_failures += 1
-        if attempts.sent < self.attempts:
-            exponential = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2 ** (attempts.transport_failures - 1))
-            await asyncio.sleep(max(error.retry_after_s or 0.0, exponential * random.uniform(0.5, 1.0)))
+        attempts.unreachable += error.unreachable
+        if attempts.used < attempts.most:
+            await self.stop_sign.sleep(max(min(named_s, _NAMED_MOST_S), _draw_backoff(attempts.transport_failures)))
 
     def _describe(self, question: Question, asked: ModelRequest, /, **columns: object) -> Call:
         return Call(
@@ -223,10 +292,10 @@ class Asker:
         )
 
     def _keep_failure(
-        self, call: Call, clock: float, error: str, *, reply: ModelReply | None = None, status: str = "error"
+        self, call: Call, clock: float, error: JudgeError, *, reply: ModelReply | None = None, status: str = "error"
     ) -> None:
         self.counts.failed += 1
-        self._keep(call, clock, reply, status=status, error=error)
+        self._keep(call, clock, reply, status=status, error=str(error))
 
     def _keep(
         self, call: Call, clock: float, reply: ModelReply | None, *, status: str, error: str | None = None
@@ -238,7 +307,7 @@ class Asker:
         self.counts.completion_tokens += completion_tokens or 0
         self.counts.cost_usd += cost or 0.0
         self.counts.priced = self.counts.priced and self.price is not None
-        return self.record.keep(
+        return self._put_on_record(
             replace(
                 call,
                 status=status,
@@ -251,3 +320,24 @@ class Asker:
                 latency_ms=(time.perf_counter() - clock) * 1000,
             )
         )
+
+    def _put_on_record(self, call: Call) -> str:
+        try:
+            return self.record.keep(call)
+        except FatalJudgeError as error:
+            self.stop(error)
+            raise
+
+
+def _draw_backoff(failures: int) -> float:
+    """Seconds to wait after so many failures: exponential with jitter, so that many who fail do not return as one."""
+    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+
+
+def _share_failure(other: asyncio.Future[None]) -> None:
+    """End as an equal question ended that was given up meanwhile; one that was answered is on record."""
+    error = None if other.cancelled() else other.exception()
+    if isinstance(error, EndpointDown):
+        raise JudgeFailed(str(error)) if LAST_CHANCE.get() else repeat_error(error)
+    if isinstance(error, JudgeFailed):
+        raise repeat_error(error)

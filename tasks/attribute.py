@@ -1,7 +1,7 @@
 """Attribute: which retrieved contexts support each statement of the answer and of the ground truth.
 
-Both texts' statements and all contexts go into one request; more contexts than a request holds are split, and a
-statement's supporting contexts are the union over the parts.
+Both texts' statements and all contexts go into one request. What a request does not hold is split, contexts and
+statements alike, and a statement's supporting contexts are the union over the parts.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,10 +12,10 @@ from prompts import BlockValue, Item
 from tasks.bench import Bench
 from tasks.judge_errors import JudgeFailed
 from tasks.reading import Verdicts, read_supports
-from tasks.shard import Extraction, SampleWork, Source
+from tasks.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.tokens import split_by_tokens
-from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts
+from tasks.tokens import estimate_items, split_by_tokens
+from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from warehouse.metric_files import Step
 
 _STEPS: dict[Source, Step] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
@@ -33,7 +33,7 @@ async def attribute_statements(bench: Bench, work: SampleWork) -> None:
     open_sides: dict[Source, Extraction] = {}
     for source, step in _STEPS.items():
         if bench.needs(step, work):
-            extraction = await work.extractions[source]
+            extraction = await work.wait_for_statements(source)
             outcomes[step] = (_why_not(work, extraction), None)
             if outcomes[step][0] is None:
                 open_sides[source] = extraction
@@ -55,30 +55,31 @@ def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
 
 
 async def _ask_supports(bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
+    most = bench.settings.request_tokens
     statements = [item for extraction in sides.values() for item in extraction.items]
-    parts = split_by_tokens(work.context_items, bench.settings.request_tokens)
-    found: list[Mapping[str, JudgedItem]] = []
-    for part in parts:
-        inquiry = _make_inquiry(bench, work, sides, part)
-        found.append(await ask_verdicts(bench.asker, inquiry, [item.id for item in statements]))
+    asked = []
+    for part in split_by_tokens(statements, most // 2):
+        room = most - estimate_items(part)
+        for contexts in split_by_tokens(work.context_items, max(room, most // 2)):
+            inquiry = _make_inquiry(bench, work, part, contexts)
+            asked.append(ask_verdicts(bench.asker, inquiry, [item.id for item in part]))
+    found = await gather_all(asked)
     for item in statements:
-        _add(work, item.id, [judged[item.id] for judged in found])
+        _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
 
 
-def _make_inquiry(
-    bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction], contexts: Sequence[Item]
-) -> Inquiry:
+def _make_inquiry(bench: Bench, work: SampleWork, statements: Sequence[Item], contexts: Sequence[Item]) -> Inquiry:
     context_ids = frozenset(item.id for item in contexts)
 
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-        def narrow(source: Source) -> list[Item]:
-            return [item for item in sides[source].items if item.id in ids] if source in sides else []
+        def pick(source: Source) -> list[Item]:
+            return [item for item in statements if item.id in ids and item.id[0] == ID_PREFIXES[source]]
 
         return {
             "question": work.sample.question,
             "contexts": contexts,
-            "answer_statements": narrow("answer"),
-            "ground_truth_statements": narrow("ground_truth"),
+            "answer_statements": pick("answer"),
+            "ground_truth_statements": pick("ground_truth"),
         }
 
     def read(text: str, ids: Collection[str]) -> Verdicts:
@@ -90,7 +91,6 @@ def _make_inquiry(
         prompt=bench.prompts["attribute"],
         build_data=build_data,
         read=read,
-        group=lambda ids: [ids],
     )
 
 

@@ -50,13 +50,11 @@ class Bench:
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
-    active: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
         """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
         for asker in self.askers:
-            asker.stop(error)
-        asyncio.get_running_loop().call_later(drain_s, self._cancel_active)
+            asker.stop(error, drain_s=drain_s)
 
     async def close(self) -> None:
         """Close the clients of judge and embeddings."""
@@ -68,10 +66,6 @@ class Bench:
     def askers(self) -> tuple[Asker, ...]:
         """Whoever sends requests in this run."""
         return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
-
-    def _cancel_active(self) -> None:
-        for task in self.active:
-            task.cancel()
 
     def needs(self, step: Step, work: SampleWork) -> bool:
         """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""

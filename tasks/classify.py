@@ -3,6 +3,9 @@
 TP and FP are counted over the answer's statements and FN over the ground truth's; a ground-truth statement labelled
 TP was found in the answer, and is no second true positive. When one of the texts makes no statement there is
 nothing to ask: everything the other one says is then missing (FN) or unfounded (FP).
+
+Lists longer than a request holds are split, and each part of one side meets each part of the other: a statement is
+TP when it is found in any part.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +19,7 @@ from tasks.reading import Verdicts, read_labels
 from tasks.shard import Extraction, SampleWork
 from tasks.step_runs import TASK_OPTIONS, run_step
 from tasks.tokens import split_by_tokens
-from tasks.verdicts import Inquiry, ask_verdicts
+from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 
 _LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
 
@@ -31,8 +34,8 @@ async def classify_statements(bench: Bench, work: SampleWork) -> None:
     """Label one sample's statements."""
     if not bench.needs("classify", work):
         return
-    answer = await work.extractions["answer"]
-    truth = await work.extractions["ground_truth"]
+    answer = await work.wait_for_statements("answer")
+    truth = await work.wait_for_statements("ground_truth")
     reason = answer.reason or truth.reason
     if reason is None and not answer.items and not truth.items:
         reason = "no_statements"
@@ -58,19 +61,31 @@ def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> N
 
 async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
     most = bench.settings.request_tokens // 2
+    pairs = [
+        (answers, truths)
+        for answers in split_by_tokens(answer.items, most)
+        for truths in split_by_tokens(truth.items, most)
+    ]
+    found = await gather_all([_ask_pair(bench, work, answers, truths) for answers, truths in pairs])
+    for item in (*answer.items, *truth.items):
+        verdicts = [judged[item.id] for judged in found if item.id in judged]
+        # Told with the first part that holds the statement, else with the first that does not.
+        telling = next((one for one in verdicts if one.verdict.label == "TP"), verdicts[0])
+        _add(work, item.id, str(telling.verdict.label), telling.verdict.reason, telling.call_id)
+    work.note_outcome("classify")
 
+
+async def _ask_pair(
+    bench: Bench, work: SampleWork, answers: Sequence[Item], truths: Sequence[Item]
+) -> dict[str, JudgedItem]:
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-        # The side that is judged is narrowed to the ids asked for; the other one is needed whole to judge by.
-        wanted = {item_id[0] for item_id in ids}
+        # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
+        sides = {item_id[0] for item_id in ids}
         return {
             "question": work.sample.question,
-            "answer_statements": _narrow(answer, ids) if wanted == {"A"} else answer.items,
-            "ground_truth_statements": _narrow(truth, ids) if wanted == {"G"} else truth.items,
+            "answer_statements": _narrow(answers, ids) if sides == {"A"} else answers,
+            "ground_truth_statements": _narrow(truths, ids) if sides == {"G"} else truths,
         }
-
-    def group(ids: Sequence[str]) -> list[list[str]]:
-        sides = [_narrow(side, ids) for side in (answer, truth)]
-        return [[item.id for item in part] for side in sides for part in split_by_tokens(side, most)]
 
     def read(text: str, ids: Collection[str]) -> Verdicts:
         return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
@@ -81,18 +96,12 @@ async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth:
         prompt=bench.prompts["classify"],
         build_data=build_data,
         read=read,
-        group=group,
     )
-    ids = [item.id for item in (*answer.items, *truth.items)]
-    groups = group(ids)
-    judged = await ask_verdicts(bench.asker, inquiry, ids, first=None if len(groups) == 2 else groups)
-    for item_id, item in judged.items():
-        _add(work, item_id, str(item.verdict.label), item.verdict.reason, item.call_id)
-    work.note_outcome("classify")
+    return await ask_verdicts(bench.asker, inquiry, [item.id for item in (*answers, *truths)])
 
 
-def _narrow(side: Extraction, ids: Collection[str]) -> tuple[Item, ...]:
-    return tuple(item for item in side.items if item.id in ids)
+def _narrow(side: Sequence[Item], ids: Collection[str]) -> list[Item]:
+    return [item for item in side if item.id in ids]
 
 
 def _add(work: SampleWork, statement_id: str, label: str, reason: str, call_id: str | None) -> None:

@@ -3,7 +3,7 @@
 from prefect import task
 
 from prompts import Item
-from tasks.bench import Bench
+from tasks.bench import Bench, find_bench
 from tasks.judge import Question
 from tasks.judge_errors import JudgeFailed
 from tasks.reading import read_statements
@@ -17,7 +17,8 @@ _STEPS: dict[Source, Step] = {"answer": "extract_answer", "ground_truth": "extra
 @task(name="extract", task_run_name="extract shard {shard}", **TASK_OPTIONS)
 async def extract(run_id: str, shard: int) -> None:
     """Split the texts of a shard into statements."""
-    await run_step(run_id, shard, extract_answer, extract_ground_truth)
+    with find_bench(run_id).shards[shard].releasing_waiting():
+        await run_step(run_id, shard, extract_answer, extract_ground_truth)
 
 
 async def extract_answer(bench: Bench, work: SampleWork) -> None:
@@ -52,7 +53,7 @@ async def _extract(bench: Bench, work: SampleWork, source: Source, text: str | N
             call_id=extraction.call_id,
         )
     work.note_outcome(step, extraction.reason, detail)
-    work.extractions[source].set_result(extraction)
+    work.hand_over(source, extraction)
 
 
 async def _ask_statements(bench: Bench, work: SampleWork, source: Source, text: str) -> Extraction:

@@ -8,11 +8,11 @@ JudgeError
 ├── UnusableReply         a reply came and cannot be read; asked again with what was wrong
 ├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
 ├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
-├── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
-└── BudgetExhausted       the run's budget is spent
+└── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
+    └── BudgetExhausted   the run's budget is spent
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from tasks.judge import ModelReply
@@ -31,16 +31,28 @@ class RunCancelled(FatalJudgeError):
 
 
 class TransientJudgeError(JudgeError):
-    """The same request may work in a moment."""
+    """The same request may work in a moment. `unreachable` says that no connection was made at all."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, rate_limited: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        rate_limited: bool = False,
+        unreachable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.rate_limited = rate_limited
+        self.unreachable = unreachable
 
 
 class RefusedRequest(JudgeError):
-    """This request will never work: refused, filtered, or too long for the model."""
+    """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was."""
+
+    def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
+        super().__init__(message)
+        self.reply = reply
 
 
 class UnusableReply(JudgeError):
@@ -52,7 +64,7 @@ class UnusableReply(JudgeError):
 
 
 class UnsupportedOption(JudgeError):
-    """The endpoint does not know an option we sent (`option` names it)."""
+    """The endpoint does not know an option we sent (`option` names it), and will not be sent it again."""
 
     def __init__(self, message: str, *, option: str) -> None:
         super().__init__(message)
@@ -73,3 +85,11 @@ class BudgetExhausted(JudgeFailed):
     """The budget is spent; nothing more is asked."""
 
     reason = "budget_exhausted"
+
+
+Ending = TypeVar("Ending", FatalJudgeError, JudgeFailed, EndpointDown)
+
+
+def repeat_error(error: Ending) -> Ending:
+    """The same error once more, for another one who has to end with it: a raised error belongs to one stack."""
+    return type(error)(str(error))

@@ -107,7 +107,8 @@ def _explain(support: Support) -> str:
         parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
     if evidence.negation_mismatch:
         parts.append("negated on one side only")
-    return f"score {support.score:.2f}: " + "; ".join(parts)
+    whose = "conveys a ground-truth statement: " if support.conveys else ""
+    return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
 
 
 def _name_place(n_sentences: int) -> str:

@@ -257,7 +257,7 @@ def _between(left: str, right: str, sentences: Iterable[Sentence]) -> Iterator[T
                 yield second
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _opposites_of(key: str) -> frozenset[str]:
     others = ANTONYMS.get(key) or CHINESE_ANTONYMS.get(key) or _NONE
     if key.isascii() and len(key) > 4:

@@ -65,8 +65,10 @@ def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> 
         question_share = 0.5 * (_share_found(question_weights, text) + rate_support(asked, text))
         if truth.weights:
             whole = 0.5 * (_share_found(truth_weights, text) + rate_support(truth, text, asked))
-            one = max((rate_support(part, text, asked) for part in truth_parts), default=0.0)
-            truth_share = max(whole, _ONE_SENTENCE * one)
+            truth_share = whole
+            if whole < _ONE_SENTENCE:
+                one = max((rate_support(part, text, asked) for part in truth_parts), default=0.0)
+                truth_share = max(whole, _ONE_SENTENCE * one)
             score = _GROUND_TRUTH_SHARE * truth_share + (1 - _GROUND_TRUTH_SHARE) * question_share
             rated.append(Relevance(score=score, ground_truth_share=truth_share, question_share=question_share))
         else:

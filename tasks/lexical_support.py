@@ -4,7 +4,7 @@ score from 0 to 1, and the threshold from which the score is a yes. `lexical_jud
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.lexical_match import Evidence, weigh_evidence
 from tasks.lexical_sentences import read_alternatives
@@ -24,10 +24,14 @@ _NOTHING = AnalysedText(text="", sentences=())
 
 @dataclass(frozen=True, kw_only=True)
 class Support:
-    """A score from 0 (nothing found) to 1 (stated) and the evidence it was computed from."""
+    """A score from 0 (nothing found) to 1 (stated) and the evidence it was computed from.
+
+    `conveys` turns the evidence around: the answer statement holds a whole ground-truth statement, whatever it adds.
+    """
 
     score: float
     evidence: Evidence | None
+    conveys: bool = False
 
     @property
     def supported(self) -> bool:
@@ -110,8 +114,8 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
     for statement in answers:
         support = _score(statement, whole_truth, asked, _GIVEN_SHARE)
         if not support.supported:
-            alone = [_best(spellings, statement, asked) for spellings in reached]
-            support = max([support, *alone], key=_by_score)
+            alone = max((_best(spellings, statement, asked) for spellings in reached), key=_by_score, default=support)
+            support = replace(alone, conveys=True) if alone.supported else support
         given.append(support)
     return Comparison(answer=tuple(given), ground_truth=tuple(conveyed))
 

@@ -31,13 +31,13 @@ TokenKind = Literal["word", "name", "number", "chinese", "direction", "negation"
 
 CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
 _PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
+_ALPHANUMERIC = re.compile(r"[a-z0-9]+")
 _ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
 _CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
 _HAN = r"\u3007\u3040-\u30ff\u3400-\u9fff"
-_SCANNER = re.compile(
-    rf"(?P<latin>[^\W\d_{_HAN}]+(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{{1,2}}\b)?)"
-    rf"|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}"
-)
+_TAIL = r"(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{1,2}\b)?"  # of U.S., C#, GPT4, it's
+_SCANNER = re.compile(rf"(?P<latin>[^\W\d_{_HAN}]+{_TAIL})|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}")
+_ASCII_SCANNER = re.compile(rf"(?P<latin>[A-Za-z]+{_TAIL})|{DIGITS_PATTERN}")
 _NUMBER_KINDS = (
     "digits",
     "digit_month",
@@ -145,8 +145,8 @@ class AnalysedText:
 
     @cached_property
     def squeezed(self) -> str:
-        """The letters and digits of the text in one lower-case string, for words written apart or together."""
-        return re.sub(r"[\W_]+", "", normalise(self.text).lower())
+        """The plain letters and digits of the text in one lower-case string, for words written apart or together."""
+        return "".join(_ALPHANUMERIC.findall(normalise(self.text).lower()))
 
     @cached_property
     def initials(self) -> str:
@@ -170,7 +170,7 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", decomposed)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=32768)
 def _read_latin(surface: str, starts: bool) -> Token | None:
     """The token of a Latin word; `starts` says that it opens its sentence, where a capital means little."""
     if "." in surface:  # U.S., e.g.
@@ -200,7 +200,7 @@ def _sort_latin(surface: str, lower: str, starts: bool) -> Token | None:
     return Token(key=stem_word(lower), surface=surface, kind=kind, weight=weight)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=32768)
 def _read_pair(pair: str) -> Token:
     """The token of two neighbouring Chinese characters (or of one that stands alone): less for each stop character."""
     stops = sum(character in CHINESE_STOP_CHARACTERS for character in pair)
@@ -211,6 +211,10 @@ def _read_pair(pair: str) -> Token:
 @lru_cache(maxsize=256)
 def _read_negation(word: str) -> Token:
     return Token(key=word, surface=word, kind="negation", weight=0.0)
+
+
+def _read_no(surface: str) -> Token:
+    return Token(key="no", surface=surface, kind="direction", weight=0.4)
 
 
 def _read_han(run: str) -> Iterator[Token]:
@@ -252,46 +256,49 @@ def _read_found_number(found: re.Match[str]) -> Iterator[Token]:
         yield from _read_plain_han(text)
 
 
-def _read_tokens(sentence: str) -> Iterator[Token]:
+def _read_tokens(sentence: str) -> list[Token]:
+    tokens: list[Token] = []
     starts, skip = True, 0
-    for found in _SCANNER.finditer(sentence):
-        kind = found.lastgroup
-        if found.start() < skip:
+    for found in (_ASCII_SCANNER if sentence.isascii() else _SCANNER).finditer(sentence):
+        if skip and found.start() < skip:
             continue
+        kind = found.lastgroup
         if kind == "latin":
             surface = found[0]
-            number = None
-            if surface.lower() in NUMBER_STARTS:
-                number = WORDS_PATTERN.match(sentence, found.start())
-            if number is None:
-                if starts and surface in _NO and sentence[found.end() : found.end() + 1] in _AFTER_NO:
-                    yield Token(key="no", surface=surface, kind="direction", weight=0.4)
+            number = WORDS_PATTERN.match(sentence, found.start()) if surface.lower() in NUMBER_STARTS else None
+            if number is not None:
+                skip = number.end()
+                tokens.extend(_read_found_number(number))
+            elif starts and surface in _NO and sentence[found.end() : found.end() + 1] in _AFTER_NO:
+                tokens.extend((_read_no(surface), _read_negation(surface)))
+            else:
                 token = _read_latin(surface, starts)
                 if token is not None:
-                    yield token
-            else:
-                skip = number.end()
-                yield from _read_found_number(number)
+                    tokens.append(token)
         elif kind == "han":
-            yield from _read_han(found[0])
+            tokens.extend(_read_han(found[0]))
         else:
-            yield from _read_found_number(found)
+            tokens.extend(_read_found_number(found))
         starts = False
+    return tokens
 
 
 def _read_sentence(text: str) -> Sentence:
-    tokens: list[Token] = []
+    tokens = _read_tokens(text)
+    if not any(token.kind == "negation" for token in tokens):
+        return Sentence(tokens=tuple(tokens), negated=frozenset())
+    kept: list[Token] = []
     negated: set[str] = set()
     reach = 0
-    for token in _read_tokens(text):
+    for token in tokens:
         if token.kind == "negation":
             reach = _NEGATION_REACH
             continue
-        tokens.append(token)
+        kept.append(token)
         if reach and token.weight >= 0.3:
             negated.add(token.key)
             reach -= 1
-    return Sentence(tokens=tuple(tokens), negated=frozenset(negated))
+    return Sentence(tokens=tuple(kept), negated=frozenset(negated))
 
 
 def _analyse(text: str) -> AnalysedText:

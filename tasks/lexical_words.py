@@ -133,7 +133,7 @@ def _strip_tense(word: str) -> str:
     return word
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=32768)
 def stem_word(word: str) -> str:
     """The stem of a lower-case word: plural, tense and topic-keeping endings off, British -ise as -ize."""
     if not word.isascii():

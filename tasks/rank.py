@@ -1,4 +1,7 @@
-"""Rank: is each retrieved context useful for reaching the ground truth? Metrics of ranking rest on the answers."""
+"""Rank: is each retrieved context useful for reaching the ground truth? Metrics of ranking rest on the answers.
+
+All contexts go into one request; more than it holds are split, and each is judged in its part alone.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -11,7 +14,7 @@ from tasks.reading import Verdicts, read_labels
 from tasks.shard import SampleWork
 from tasks.step_runs import TASK_OPTIONS, run_step
 from tasks.tokens import split_by_tokens
-from tasks.verdicts import Inquiry, ask_verdicts
+from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 
 _LABELS = ("useful", "not_useful")
 
@@ -40,8 +43,21 @@ async def rank_contexts(bench: Bench, work: SampleWork) -> None:
 
 
 async def _ask_usefulness(bench: Bench, work: SampleWork, ground_truth: str) -> None:
-    contexts = work.context_items
+    parts = split_by_tokens(work.context_items, bench.settings.request_tokens)
+    for judged in await gather_all([_ask_part(bench, work, ground_truth, part) for part in parts]):
+        for item_id, item in judged.items():
+            work.add_row(
+                "context_verdicts",
+                context_rank=int(item_id[1:]),
+                useful=item.verdict.label == "useful",
+                reason=item.verdict.reason,
+                call_id=item.call_id,
+            )
 
+
+async def _ask_part(
+    bench: Bench, work: SampleWork, ground_truth: str, contexts: Sequence[Item]
+) -> dict[str, JudgedItem]:
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         return {
             "question": work.sample.question,
@@ -52,26 +68,11 @@ async def _ask_usefulness(bench: Bench, work: SampleWork, ground_truth: str) -> 
     def read(text: str, ids: Collection[str]) -> Verdicts:
         return read_labels(text, dict.fromkeys(ids, _LABELS))
 
-    def group(ids: Sequence[str]) -> list[list[str]]:
-        wanted: list[Item] = [item for item in contexts if item.id in ids]
-        return [[item.id for item in part] for part in split_by_tokens(wanted, bench.settings.request_tokens)]
-
     inquiry = Inquiry(
         step="rank",
         sample_id=work.sample.sample_id,
         prompt=bench.prompts["rank"],
         build_data=build_data,
         read=read,
-        group=group,
     )
-    ids = [item.id for item in contexts]
-    groups = group(ids)
-    judged = await ask_verdicts(bench.asker, inquiry, ids, first=groups if len(groups) > 1 else None)
-    for item_id, item in judged.items():
-        work.add_row(
-            "context_verdicts",
-            context_rank=int(item_id[1:]),
-            useful=item.verdict.label == "useful",
-            reason=item.verdict.reason,
-            call_id=item.call_id,
-        )
+    return await ask_verdicts(bench.asker, inquiry, [item.id for item in contexts])

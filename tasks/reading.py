@@ -5,12 +5,17 @@ checked strictly: each id that was sent must come back exactly once with an allo
 this is as good as missing, and is asked for again.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import orjson
 
 from tasks.judge_errors import UnusableReply
+
+_MOST_FALSE_STARTS = 100
+# Not strict: models write line breaks into texts as they are.
+_DECODER = json.JSONDecoder(strict=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +47,20 @@ class _Sorting:
     problems: list[str] = field(default_factory=list)
 
 
-def parse_object(text: str) -> dict[str, object]:
-    """The JSON object in a reply; raises UnusableReply when there is none or it is cut off.
+def parse_object(text: str, key: str) -> dict[str, object]:
+    """The JSON object with `key` in a reply; raises UnusableReply when there is none or it is cut off.
 
-    The last object wins where there are several, since models think aloud before they answer.
+    The last one counts where there are several, since models think aloud before they answer.
     """
     if not text.strip():
         raise UnusableReply("the reply was empty")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        value = _find_last_object(text)
+        fitting = [found for found in _find_objects(text) if key in found]
+        if not fitting:
+            raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
+        return fitting[-1]
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was no JSON object but {type(value).__name__}")
     return value
@@ -60,7 +68,7 @@ def parse_object(text: str) -> dict[str, object]:
 
 def read_statements(text: str) -> list[str]:
     """The statements of an `extract` reply, without blank ones and exact repeats."""
-    statements = parse_object(text).get("statements")
+    statements = parse_object(text, "statements").get("statements")
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
         raise UnusableReply('the reply had no list of texts under "statements"')
     return list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
@@ -71,9 +79,9 @@ def read_labels(text: str, allowed: Mapping[str, Collection[str]]) -> Verdicts:
 
     def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
         label = entry.get("label")
-        if label not in allowed[item_id]:
-            return f"{item_id} has the label {label!r}, allowed: {', '.join(sorted(allowed[item_id]))}"
-        return Verdict(reason=_read_reason(entry), label=str(label))
+        if not isinstance(label, str) or label not in allowed[item_id]:
+            return f"{item_id} has the label {label!r:.60}, allowed: {', '.join(sorted(allowed[item_id]))}"
+        return Verdict(reason=_read_reason(entry), label=label)
 
     return _read_verdicts(text, allowed.keys(), check)
 
@@ -85,16 +93,16 @@ def read_supports(text: str, asked: Collection[str], context_ids: Collection[str
         contexts = entry.get("contexts")
         if not isinstance(contexts, list):
             return f"{item_id} has no list of contexts"
-        unknown = [item for item in contexts if item not in context_ids]
+        unknown = [item for item in contexts if not isinstance(item, str) or item not in context_ids]
         if unknown:
-            return f"{item_id} names the context {unknown[0]!r}, which was not given"
+            return f"{item_id} names the context {unknown[0]!r:.60}, which was not given"
         return Verdict(reason=_read_reason(entry), contexts=tuple(dict.fromkeys(contexts)))
 
     return _read_verdicts(text, asked, check)
 
 
 def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts:
-    entries = parse_object(text).get("verdicts")
+    entries = parse_object(text, "verdicts").get("verdicts")
     if not isinstance(entries, list):
         raise UnusableReply('the reply had no list under "verdicts"')
     sorting = _Sorting()
@@ -114,7 +122,7 @@ def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _
         return
     item_id = entry["id"].strip().strip("[]")
     if item_id not in asked:
-        sorting.problems.append(f"{item_id!r} was not asked for")
+        sorting.problems.append(f"{item_id!r:.60} was not asked for")
         return
     if item_id in sorting.seen:
         sorting.problems.append(f"{item_id} came more than once")
@@ -133,33 +141,18 @@ def _read_reason(entry: Mapping[str, object]) -> str:
     return reason.strip() if isinstance(reason, str) else ""
 
 
-def _find_last_object(text: str) -> object:
-    """The last complete top-level JSON object within a text."""
-    found: object = None
+def _find_objects(text: str) -> Iterator[dict[str, object]]:
+    """The complete JSON objects within a text, outermost first come.
+
+    A bracket that opens none costs a scan, so only so many are tried: a text made of brackets must not keep us busy.
+    """
+    false_starts = 0
     place = text.find("{")
-    while place != -1:
-        end = _end_of_object(text, place) or place + 1
+    while place != -1 and false_starts < _MOST_FALSE_STARTS:
         try:
-            found = orjson.loads(text[place:end])
-        except orjson.JSONDecodeError:
-            end = place + 1
-        place = text.find("{", end)
-    if found is None:
-        raise UnusableReply("the reply held no complete JSON object")
-    return found
-
-
-def _end_of_object(text: str, start: int) -> int | None:
-    depth, in_string, escaped = 0, False, False
-    for place in range(start, len(text)):
-        character = text[place]
-        if in_string:
-            in_string = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_string = True
-        elif character in "{}":
-            depth += 1 if character == "{" else -1
-            if depth == 0:
-                return place + 1
-    return None
+            value, place = _DECODER.raw_decode(text, place)
+            yield value
+        except (json.JSONDecodeError, RecursionError):
+            false_starts += 1
+            place += 1
+        place = text.find("{", place)

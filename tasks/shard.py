@@ -6,11 +6,15 @@ one batch when all steps are done.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from prompts import Item
+from tasks.judge_errors import EndpointDown, RunCancelled
 from warehouse.batch import Batch
 from warehouse.samples import StoredSample
 from warehouse.tables import VERDICT_TABLES, build_frame
@@ -45,6 +49,22 @@ class SampleWork:
         """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
         self.add_row("outcomes", step=step, reason=reason, detail=detail)
 
+    async def wait_for_statements(self, source: Source) -> Extraction:
+        """The statements of one of the texts, as soon as they are there; raises what kept them from coming."""
+        # Shielded, because a cancelled step must not take the statements from the others.
+        return await asyncio.shield(self.extractions[source])
+
+    def hand_over(self, source: Source, extraction: Extraction) -> None:
+        """Give the statements of one of the texts to whoever waits for them."""
+        self.extractions[source].set_result(extraction)
+
+    def release_waiting(self, error: BaseException) -> None:
+        """No more statements will come: whoever waits for some ends with this error."""
+        for future in self.extractions.values():
+            if not future.done():
+                future.set_exception(error if isinstance(error, Exception) else RunCancelled("splitting was cancelled"))
+                future.exception()  # looked at, so that asyncio does not report it when nobody waits
+
     @property
     def context_items(self) -> tuple[Item, ...]:
         """The contexts under their ids, in rank order."""
@@ -54,19 +74,37 @@ class SampleWork:
 
 @dataclass(kw_only=True)
 class Shard:
-    """Samples `first` to `last` of a run, by ordinal."""
+    """Samples `first` to `last` of a run, by ordinal. `tries` counts by step how often it was begun."""
 
     number: int
     first: int
     last: int
     works: Sequence[SampleWork]
 
+    tries: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def releasing_waiting(self) -> Iterator[None]:
+        """When the block ends in an error, those who wait for statements end with it: nobody waits for ever.
+
+        An endpoint that is down is none: splitting is tried again, and they go on waiting.
+        """
+        try:
+            yield
+        finally:
+            error = sys.exception()
+            if error is not None and not isinstance(error, EndpointDown):
+                self.release_waiting(error)
+
+    def release_waiting(self, error: BaseException) -> None:
+        """No more statements will come for any sample: whoever waits for some ends with this error."""
+        for work in self.works:
+            work.release_waiting(error)
+
     def to_batch(self, run_id: str, *, key: str, replaces: bool) -> Batch:
         """All rows of the shard as one batch; `replaces` deletes what an earlier attempt wrote for its samples."""
         tables = {
-            table: build_frame(
-                table, [{"run_id": run_id, **row} for work in self.works for row in work.rows[table]]
-            )
+            table: build_frame(table, [{"run_id": run_id, **row} for work in self.works for row in work.rows[table]])
             for table in VERDICT_TABLES
         }
         ids = tuple(work.sample.sample_id for work in self.works)
@@ -76,6 +114,4 @@ class Shard:
 def make_work(sample: StoredSample) -> SampleWork:
     """A sample at its start; needs a running event loop."""
     loop = asyncio.get_running_loop()
-    return SampleWork(
-        sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()}
-    )
+    return SampleWork(sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()})

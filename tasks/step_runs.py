@@ -4,7 +4,6 @@ Prefect sees a task run per step and shard. Its retries stand above those of sin
 down for minutes: a retried step goes on with the samples it had not finished and finds all replies on record.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from tasks.bench import Bench, find_bench
 from tasks.call_record import ORIGIN, Origin
 from tasks.judge_errors import EndpointDown
 from tasks.shard import SampleWork
+from tasks.verdicts import gather_all
 
 SampleStep = Callable[[Bench, SampleWork], Awaitable[None]]
 
@@ -35,50 +35,39 @@ UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 TASK_OPTIONS: dict[str, Any] = {
     **UNCACHED,
     "retries": len(RETRY_DELAYS_S),
-    "retry_delay_seconds": list(RETRY_DELAYS_S),
+    "retry_delay_seconds": 0,  # the wait is ours (see `run_step`), so that it ends when the run is stopped
     "retry_condition_fn": _is_endpoint_down,
 }
 
 
 async def run_step(run_id: str, shard_number: int, *steps: SampleStep) -> None:
-    """Take some sample steps for all samples of a shard at once; raises the first error when all have ended."""
+    """Take some sample steps for all samples of a shard at once; raises the first error when all have ended.
+
+    EndpointDown is raised only where it is the only kind of error and another try is left.
+    """
     bench = find_bench(run_id)
     shard = bench.shards[shard_number]
+    name = steps[0].__name__
+    shard.tries[name] += 1
+    tried_before = shard.tries[name] - 1
     ORIGIN.set(Origin(flow_run_id=_text(flow_run.id), task_run_id=_text(task_run.id)))
-    LAST_CHANCE.set((task_run.run_count or 1) > len(RETRY_DELAYS_S))
-    active = [asyncio.create_task(_take(bench, work, step)) for step in steps for work in shard.works]
-    bench.active.update(active)
-    results = await asyncio.gather(*active, return_exceptions=True)
-    bench.active.difference_update(active)
-    bench.asker.raise_if_stopped()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    LAST_CHANCE.set(tried_before >= len(RETRY_DELAYS_S))
+    if tried_before:
+        await bench.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
+    try:
+        await gather_all([_take(bench, work, step) for step in steps for work in shard.works])
+    finally:
+        bench.asker.raise_if_stopped()
 
 
 async def _take(bench: Bench, work: SampleWork, step: SampleStep) -> None:
     name = step.__name__
     if name in work.done:
         return
-    try:
-        await step(bench, work)
-    except EndpointDown:
-        raise  # Prefect retries the step, and those who wait for it go on waiting
-    except BaseException as error:
-        _release_waiting(work, error)
-        raise
+    await step(bench, work)
     work.done.add(name)
     if len(work.done) == N_SAMPLE_STEPS:
         bench.progress.n_done += 1
-
-
-def _release_waiting(work: SampleWork, error: BaseException) -> None:
-    """Let steps that wait for this sample's statements end with the same error."""
-    for future in work.extractions.values():
-        if not future.done():
-            future.cancel() if isinstance(error, asyncio.CancelledError) else future.set_exception(error)
-            if not future.cancelled():
-                future.exception()  # looked at, so that asyncio does not report it as forgotten
 
 
 def _text(value: object) -> str | None:

@@ -10,6 +10,7 @@ from prompts import Item
 
 _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5
+_ID_TOKENS = 4
 
 
 def estimate_tokens(text: str) -> int:
@@ -19,13 +20,26 @@ def estimate_tokens(text: str) -> int:
     return max(1, round(len(text.encode()) / _BYTES_PER_TOKEN))
 
 
+def estimate_items(items: Sequence[Item]) -> int:
+    """About how many tokens items have in a request, ids included."""
+    return sum(estimate_tokens(item.text) + _ID_TOKENS for item in items)
+
+
 def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole."""
+    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole.
+
+    Groups are about equally full. No items make one empty group.
+    """
+    whole = estimate_items(items)
+    if whole <= most:
+        return [list(items)]
+    # The last group would otherwise often hold one item, which is judged more harshly without its neighbours.
+    evened = whole / -(-whole // most)
     groups: list[list[Item]] = []
-    filled = 0
+    filled = most
     for item in items:
-        size = estimate_tokens(item.text) + 4
-        if not groups or filled + size > most:
+        size = estimate_items([item])
+        if filled + size > most or filled >= evened:
             groups.append([])
             filled = 0
         groups[-1].append(item)

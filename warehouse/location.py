@@ -4,14 +4,17 @@
 (its lock, journal and spool) is named after it, so that one `ls` shows what belongs together.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from warehouse.errors import WarehouseUrlError
 
 DEFAULT_URL = "duckdb:///evalhouse.duckdb"
 _SCHEME = "duckdb://"
+# One letter before a colon is a drive, not a scheme.
+_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,7 @@ class Location:
     @property
     def url(self) -> str:
         """The URL that names this place again, with an absolute path."""
-        return f"{_SCHEME}//{self.path}"
+        return f"{_SCHEME}/{quote(str(self.path), safe='/:')}"
 
     @property
     def lock_path(self) -> Path:
@@ -40,21 +43,41 @@ class Location:
         """The folder of batches written while another process kept the file."""
         return self.path.with_name(self.path.name + ".spool")
 
+    @property
+    def unborn_path(self) -> Path:
+        """The name under which a new file is made before it gets its own, so that a half-made one is never found."""
+        return self.path.with_name(self.path.name + ".new")
+
 
 def parse_location(url: str) -> Location:
     """Take a warehouse URL or a plain path apart; raises WarehouseUrlError for anything else.
 
-    As with SQLite's URLs three slashes lead to a relative path and four to an absolute one.
+    As with SQLite's URLs three slashes lead to a relative path and four to an absolute one. Links are followed:
+    two names of one file must share one lock, one journal and one spool.
     """
     text = url.strip()
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        if not text:
-            raise WarehouseUrlError(f"the warehouse URL is empty; write a path or {DEFAULT_URL!r}")
-        return Location(path=Path(text).expanduser().absolute())
-    if scheme != "duckdb" or not rest.startswith("/") or len(rest) < 2:
-        raise WarehouseUrlError(
-            f"{url!r} names no warehouse; allowed: duckdb:///folder/file.duckdb (relative), "
-            "duckdb:////folder/file.duckdb (absolute), or a plain path"
-        )
-    return Location(path=Path(unquote(rest[1:])).expanduser().absolute())
+    if not text:
+        raise WarehouseUrlError(f"the warehouse URL is empty; write a path or {DEFAULT_URL!r}")
+    if not _LOOKS_LIKE_URL.match(text):
+        return _locate(url, text)
+    rest = text.removeprefix(f"{_SCHEME}/")
+    if rest == text or not rest.strip("/"):
+        raise _no_warehouse(url)
+    return _locate(url, unquote(rest))
+
+
+def _locate(url: str, path: str) -> Location:
+    # DuckDB's name for a database that is gone when it is closed, as each of our connections soon is.
+    if path == ":memory:":
+        raise _no_warehouse(url)
+    try:
+        return Location(path=Path(path).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a home nobody has, a NUL
+        raise WarehouseUrlError(f"{url!r} leads nowhere: {error}; name the warehouse by a plain path") from None
+
+
+def _no_warehouse(url: str) -> WarehouseUrlError:
+    return WarehouseUrlError(
+        f"{url!r} names no warehouse; allowed: duckdb:///folder/file.duckdb (relative), "
+        "duckdb:////folder/file.duckdb (absolute), or a plain path"
+    )

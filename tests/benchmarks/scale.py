@@ -1,0 +1,88 @@
+"""Does memory stay flat and time grow in proportion? Runs `evalhouse run` with the lexical judge on made-up datasets.
+
+    python tests/benchmarks/scale.py 1000 10000 100000
+
+Each size runs in a process of its own on a fresh warehouse. Printed: wall seconds, seconds and peak memory relative to
+the smallest size, milliseconds a sample, and what is left on disk. No two samples share a text, so nothing is reused.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SUBJECTS = ["The pump", "The lamp", "The planter", "The tariff", "The depot", "The warranty", "The app", "The filter"]
+_VERBS = ["costs", "weighs", "covers", "lasts", "needs", "stores", "delivers", "consumes"]
+_OBJECTS = ["euros", "kilograms", "months", "litres", "parcels", "watts", "visits", "sensors"]
+_PLACES = ["in Leeds", "in Porto", "near Ghent", "at the harbour", "in the north hall", "on weekdays", "after delivery"]
+
+
+def write_dataset(path: Path, n_samples: int) -> None:
+    """`n_samples` rows with three contexts of about 60 words; half of the answers change one number."""
+    draw = random.Random(n_samples)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(n_samples):
+            file.write(json.dumps(make_sample(draw, number)) + "\n")
+
+
+def make_sample(draw: random.Random, number: int) -> dict[str, object]:
+    """One sample whose facts stand in its first or last context."""
+    facts = [sentence for sentence, _ in zip(_sentences(draw, number), range(3), strict=False)]
+    others = [" ".join(sentence for sentence, _ in zip(_sentences(draw, number), range(7), strict=False)) for _ in "ab"]
+    gold = f"{' '.join(facts)} {others.pop()}"
+    contexts = [gold, *others, others[0][::-1]] if draw.random() < 0.5 else [*others, others[0][::-1], gold]
+    answer = facts[:2] if draw.random() < 0.5 else [facts[0], facts[1].replace(" 1", " 9", 1)]
+    return {
+        "id": f"s{number}",
+        "question": f"What is known about item {number}?",
+        "answer": " ".join(answer),
+        "ground_truth": " ".join(facts),
+        "contexts": contexts,
+    }
+
+
+def _sentences(draw: random.Random, number: int) -> Iterator[str]:
+    while True:
+        subject, verb, thing = draw.choice(_SUBJECTS), draw.choice(_VERBS), draw.choice(_OBJECTS)
+        yield f"{subject} of item {number} {verb} {draw.randint(100, 1999)} {thing} {draw.choice(_PLACES)}."
+
+
+def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
+    """Wall seconds and peak memory in MB of one whole command."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "flows.cli", "run", str(dataset), "--warehouse", str(warehouse), "--json"]
+    with (warehouse.parent / "out.json").open("w") as out:
+        actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
+        pid = os.posix_spawn(sys.executable, command, os.environ | {"EVALHOUSE_JUDGE": "lexical"}, file_actions=actions)
+        _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"the run ended with status {os.waitstatus_to_exitcode(status)}")
+    return {"seconds": time.monotonic() - began, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def main(sizes: list[int]) -> None:
+    """Measure each size and print a row for it."""
+    header = f"{'samples':>9} {'seconds':>9} {'cpu s':>8} {'ms/sample':>10} {'× time':>8} {'peak MB':>8} {'× memory':>9} {'disk MB':>8}"
+    print(header)
+    first: dict[str, float] = {}
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="evalhouse-scale-") as name:
+            folder = Path(name)
+            write_dataset(folder / "data.jsonl", size)
+            measured = measure_run(folder / "data.jsonl", folder / "scale.duckdb")
+            disk = (folder / "scale.duckdb").stat().st_size / 1e6
+        first = first or measured
+        print(
+            f"{size:>9,} {measured['seconds']:>9.1f} {measured['cpu']:>8.1f} "
+            f"{measured['seconds'] / size * 1000:>10.1f} {measured['seconds'] / first['seconds']:>8.1f} "
+            f"{measured['peak_mb']:>8.0f} {measured['peak_mb'] / first['peak_mb']:>9.2f} {disk:>8.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]] or [1000, 10_000, 100_000])
