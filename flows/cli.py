@@ -61,6 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
+        # What is still in the buffer may be what nobody reads any more; it has to fail here, not while exiting.
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -72,18 +74,31 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if not isinstance(error, _known_errors()):
+        text = _explain(error)
+        if text is None:
             raise
-        click.echo(f"Error: {error}", err=True)
+        sys.stdout.flush()
+        click.echo(f"Error: {text}", err=True)
         sys.exit(BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _explain(error: Exception) -> str | None:
+    """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
+    if isinstance(error, _known_errors()):
+        from flows.output import clean_text  # noqa: PLC0415  # imports Rich
+
+        return clean_text(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
     """The errors whose text is meant for the person at the terminal; imported only when there is one."""
     names = {
         "flows.local_server": "LocalServerError",
-        "flows.settings": "SettingsError",
+        "flows.options": "SettingsError",
         "prompts.errors": "PromptError",
         "tasks.dataset_errors": "DatasetError",
         "tasks.judge_errors": "JudgeError",
@@ -92,7 +107,3 @@ def _known_errors() -> tuple[type[Exception], ...]:
     }
     found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
     return tuple(found)
-
-
-if __name__ == "__main__":
-    main()

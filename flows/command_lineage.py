@@ -5,13 +5,11 @@ from itertools import groupby
 from typing import Any
 
 import click
-from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
-from flows.command_run import JSON_OPTION, WAREHOUSE_OPTION
-from flows.output import make_console, print_json, shorten, write_value
-from warehouse.errors import WarehouseError
-from warehouse.location import DEFAULT_URL
+from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from flows.output import clean_text, make_console, print_json, shorten, write_value
 from warehouse.runs import RunRow, find_run
 from warehouse.store import Warehouse
 
@@ -22,28 +20,33 @@ order by metric, step, source, ordinal, context_rank
 """
 _KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
 _METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
+_SHORT = 300
 
 Row = Mapping[str, Any]
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@RUN_ARGUMENT
 @click.argument("sample", metavar="SAMPLE")
 @click.argument("metric", metavar="[METRIC]", required=False)
-@click.option("--full", is_flag=True, help="Show requests and replies whole.")
+@click.option("--full", is_flag=True, help="Show requests as well, and every text whole.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def lineage(run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
-    """Walk from a score of SAMPLE in RUN to its verdicts, the calls they stand in, the prompts and the sample."""
-    store = Warehouse(warehouse or DEFAULT_URL)
+    """Walk from a score of SAMPLE in RUN to its verdicts, the calls they stand in, the prompts and the sample.
+
+    RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
+    are shown.
+    """
+    store = Warehouse(find_warehouse(warehouse))
     found = find_run(store, run)
     rows = store.read_rows(_LINEAGE, {"run_id": found.run_id, "sample_id": sample, "metric": metric})
     if not rows:
-        raise WarehouseError(_explain_nothing(store, found, sample, metric))
+        raise SettingsError(_explain_nothing(store, found, sample, metric))
     if as_json:
         print_json(rows)
-        return
-    make_console().print(_draw(found, rows, full=full))
+    else:
+        make_console().print(_draw(found, rows, full=full))
 
 
 def _explain_nothing(store: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
@@ -53,51 +56,65 @@ def _explain_nothing(store: Warehouse, run: RunRow, sample: str, metric: str | N
     )
     if not here:
         known = ", ".join(str(row["sample_id"]) for row in store.read_rows(_KNOWN, of_run))
-        return f"run {run.run_id} has no sample {sample!r}; its first are: {known}"
+        return f"run {run.run_id} has no sample {sample!r}; its first are: {known or 'none yet'}"
     known = ", ".join(str(row["metric"]) for row in store.read_rows(_METRICS, of_run))
-    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {known or 'none yet'}"
+    if not known:
+        return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
+    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {known}"
 
 
 def _draw(run: RunRow, rows: list[dict[str, Any]], *, full: bool) -> Tree:
+    """The sample, its scores, and the verdicts of each step once, however many scores rest on them."""
     first = rows[0]
-    tree = Tree(f"[bold]{escape(first['sample_id'])}[/bold] in run {run.run_id} ({escape(run.dataset or '')})")
+    tree = Tree(_join((first["sample_id"], "bold"), f" in run {run.run_id} ({run.dataset})"))
     sample = tree.add("sample")
     for name in ("question", "answer", "ground_truth"):
-        sample.add(f"{name}: {escape(_cut(first[name], full))}")
+        sample.add(_join(f"{name}: {_cut(first[name], full)}"))
     for rank, text in enumerate(first["contexts"] or [], start=1):
-        sample.add(f"C{rank}: {escape(_cut(text, full))}")
-    for metric, of_metric in groupby(rows, key=lambda row: row["metric"]):
-        _draw_metric(tree, metric, list(of_metric), full=full)
+        sample.add(_join(f"C{rank}: {_cut(text, full)}"))
+    for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
+        tree.add(_describe_score(list(of_metric)))
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["step"] is not None and row["metric"] == _first_metric_with(rows, row["step"]):
+            steps.setdefault(row["step"], []).append(row)
+    for step in sorted(steps):
+        _draw_step(tree, step, steps[step], full=full)
     return tree
 
 
-def _draw_metric(tree: Tree, metric: str, rows: list[dict[str, Any]], *, full: bool) -> None:
+def _first_metric_with(rows: Iterable[Row], step: str) -> str:
+    return next(str(row["metric"]) for row in rows if row["step"] == step)
+
+
+def _describe_score(rows: list[dict[str, Any]]) -> Text:
     first = rows[0]
     value = write_value(first["value"]) if first["value"] is not None else f"unscored: {first['unscored_reason']}"
-    branch = tree.add(f"[bold]{metric}[/bold] = {value}  (formula version {first['metric_version']})")
-    for step, of_step in groupby(rows, key=lambda row: row["step"]):
-        verdicts = list(of_step)
-        ended = verdicts[0]["step_reason"]
-        title = step if ended is None else f"{step}: {ended} {verdicts[0]['step_detail'] or ''}"
-        step_branch = branch.add(escape(title.rstrip()))
-        for verdict in verdicts:
-            line = _describe_verdict(verdict)
-            if line:
-                step_branch.add(line)
-        _draw_calls(step_branch, verdicts, full=full)
+    steps = ", ".join(dict.fromkeys(row["step"] for row in rows if row["step"]))
+    rests = f"from {steps}; " if steps else ""
+    return _join((first["metric"], "bold"), f" = {value}  ({rests}formula version {first['metric_version']})")
 
 
-def _describe_verdict(row: Row) -> str | None:
+def _draw_step(tree: Tree, step: str, verdicts: list[dict[str, Any]], *, full: bool) -> None:
+    first = verdicts[0]
+    why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
+    branch = tree.add(_join((step, "bold"), why.rstrip()))
+    for verdict in verdicts:
+        line = _describe_verdict(verdict)
+        if line is not None:
+            branch.add(line)
+    _draw_calls(branch, verdicts, full=full)
+
+
+def _describe_verdict(row: Row) -> Text | None:
+    reason = f"  — {row['reason']}" if row["reason"] else ""
     if row["similarity"] is not None:
-        return f"cosine {write_value(row['similarity'])}"
+        return _join(f"cosine {write_value(row['similarity'])}")
     if row["statement_id"] is not None:
         said = row["label"] if row["label"] is not None else _describe_support(row)
-        label = f" [bold]{said}[/bold]" if said else ""
-        reason = f"  — {escape(row['reason'])}" if row["reason"] else ""
-        return f"{escape('[' + row['statement_id'] + ']')}{label} {escape(row['statement'] or '')}{reason}"
+        return _join(f"[{row['statement_id']}] ", (f"{said} " if said else "", "bold"), row["statement"] or "", reason)
     if row["context_rank"] is not None and row["useful"] is not None:
-        word = "useful" if row["useful"] else "not useful"
-        return f"C{row['context_rank']} [bold]{word}[/bold]  — {escape(row['reason'] or '')}"
+        return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), reason)
     return None
 
 
@@ -117,16 +134,21 @@ def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
             continue
         seen.add(call_id)
         reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
-        call = branch.add(f"call {call_id[:8]}: {row['model']} {row['call_status']}{reused}")
+        call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{reused}"))
         if row["prompt"]:
-            call.add(
-                f"prompt {row['prompt']} version {row['prompt_version']} {row['prompt_language'] or ''} "
-                f"({row['prompt_hash'][:8]})"
-            )
+            language = f" {row['prompt_language']}" if row["prompt_language"] else ""
+            prompt = f"prompt {row['prompt']} version {row['prompt_version']}{language} ({row['prompt_hash'][:8]})"
+            call.add(_join(prompt))
         if full:
-            call.add(f"request: {escape(row['request'] or '')}")
-        call.add(f"reply: {escape(_cut(row['reply'], full))}")
+            call.add(_join(f"request: {row['request'] or '–'}"))
+        call.add(_join(f"reply: {_cut(row['reply'], full)}"))
+
+
+def _join(*parts: str | tuple[str, str]) -> Text:
+    """Texts, some with a style, as one that no longer can do anything to the terminal."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((clean_text(text), style) for text, style in pairs))
 
 
 def _cut(text: str | None, full: bool) -> str:
-    return (text or "–") if full else shorten(text or "–", 300)
+    return (text or "–") if full else shorten(text or "–", _SHORT)

@@ -4,13 +4,25 @@ from pathlib import Path
 
 import click
 
-from flows.command_run import JSON_OPTION
-from flows.output import make_console, make_table, print_json
-from flows.settings import SettingsError
+from flows.options import JSON_OPTION, SettingsError
+from flows.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from prompts import Prompt, check_prompts, list_languages, load_prompts
 
-_LANGUAGE = click.option("--language", default="en", show_default=True, metavar="|".join(list_languages()))
-_FOLDER = click.option("--prompts", "folder", metavar="DIR", help="A folder whose prompt files replace ours.")
+_LANGUAGE = click.option(
+    "--language",
+    default="en",
+    show_default=True,
+    envvar="EVALHOUSE_LANGUAGE",
+    metavar="|".join(list_languages()),
+    help="Language of the prompts.",
+)
+_FOLDER = click.option(
+    "--prompts",
+    "folder",
+    envvar="EVALHOUSE_PROMPTS",
+    metavar="DIR",
+    help="A folder whose prompt files replace ours.",
+)
 
 
 @click.group()
@@ -29,7 +41,7 @@ def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
         print_json([_describe(prompt) for prompt in found])
         return
     rows = [[item.name, item.version, item.language, item.prompt_hash[:12], item.description] for item in found]
-    make_console().print(make_table(["prompt", "#version", "language", "hash", "what it asks"], rows))
+    print_table(make_table(["prompt", "#version", "language", "hash", "what it asks"], rows))
 
 
 @prompts.command()
@@ -48,10 +60,10 @@ def show(name: str, language: str, folder: str | None, as_json: bool) -> None:
         print_json(_describe(prompt) | {"messages": opening, "reply_schema": prompt.reply_schema})
         return
     for message in prompt.opening:
-        click.echo(click.style(f"── {message.role} ", bold=True))
-        click.echo(message.content)
-    click.echo(click.style("── human ", bold=True))
-    click.echo("\n".join(f"<{block} …>\n…\n</{block} …>" for block in prompt.variables))
+        print_line(f"── {message.role} ", bold=True)
+        print_text(f"{message.content}\n")
+    print_line("── human ", bold=True)
+    print_line("\n".join(f"<{block} …>\n…\n</{block} …>" for block in prompt.variables))
 
 
 @prompts.command()
@@ -61,11 +73,11 @@ def check(folder: str | None, language: str) -> int:
     """Check the prompts in FOLDER (ours without one) and say everything that is wrong with them."""
     problems = check_prompts(_to_path(folder), language)
     for problem in problems:
-        click.echo(str(problem), err=True)
+        print_notice(str(problem))
     if problems:
         return 2
     found = load_prompts(language, _to_path(folder))
-    click.echo(f"{len(found)} prompts in {language} are sound: {', '.join(found)}")
+    print_line(f"{len(found)} prompts in {language} are sound: {', '.join(found)}")
     return 0
 
 

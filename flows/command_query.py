@@ -1,33 +1,44 @@
 """`evalhouse query`: a person's SQL over the warehouse."""
 
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import orjson
-import polars as pl
 
-from flows.command_run import WAREHOUSE_OPTION
-from flows.output import make_console, make_table, print_json
-from flows.settings import SettingsError
-from warehouse.location import DEFAULT_URL, parse_location
-from warehouse.query import run_query
+from flows.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
+from flows.output import make_table, print_notice, print_table, print_text, write_json, write_value
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from flows.table import Table
 
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
+_MOST_S = 1e6
+_EXAMPLE = 'evalhouse query "from run_scores"'
 
 
 @click.command()
 @click.argument("sql", required=False)
 @click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what --output ends in, else table.")
 @click.option("-o", "--output", metavar="FILE", help="Write the result there. Parquet needs it.")
-@click.option("--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Stop after this many seconds.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True, max=_MOST_S),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Stop after this many seconds.",
+)
 @click.option("--memory-limit", metavar="SIZE", help="For example 2GB. Default: DuckDB's own, 80 % of the machine.")
 @WAREHOUSE_OPTION
 def query(
     sql: str | None,
     path: str | None,
-    kind: str,
+    kind: str | None,
     output: str | None,
     timeout: float,
     memory_limit: str | None,
@@ -35,42 +46,58 @@ def query(
 ) -> None:
     """Run one SELECT over the warehouse, read-only and with no way to other files or the network.
 
-    Start with `evalhouse query "from run_scores"`; `evalhouse query "show tables"` lists what there is.
+    Start with `evalhouse query "from run_scores"`; `evalhouse query "show tables"` lists what there is. At a terminal
+    `table` cuts very long texts; the other formats have them whole.
     """
     text = _read_sql(sql, path)
-    frame = run_query(parse_location(warehouse or DEFAULT_URL), text, timeout_s=timeout, memory_limit=memory_limit)
-    if output is None:
-        _print_frame(frame, kind)
-    else:
+    kind = kind or _find_format(output)
+    if kind == "parquet" and output is None:
+        raise SettingsError("Parquet is no text; name a file with --output")
+    from warehouse.location import parse_location  # noqa: PLC0415
+    from warehouse.query import run_query  # noqa: PLC0415  # DuckDB and Polars, which a wrong option need not wait for
+
+    location = parse_location(find_warehouse(warehouse))
+    frame = run_query(location, text, timeout_s=timeout, memory_limit=memory_limit)
+    if output is not None:
         _write_frame(frame, kind, Path(output))
+    elif kind == "table":
+        print_table(_to_table(frame))
+        print_notice(f"{frame.height:,} row{'' if frame.height == 1 else 's'}")
+    else:
+        print_text(_to_text(frame, kind))
 
 
 def _read_sql(sql: str | None, path: str | None) -> str:
-    if (sql is None) == (path is None) and not (sql is None and not sys.stdin.isatty()):
-        raise SettingsError('give the SQL as an argument or with --file, for example: evalhouse query "from run_scores"')
-    if sql is not None:
-        return sql
-    if path in (None, "-"):
-        return sys.stdin.read()
+    if sql is not None and path is not None:
+        raise SettingsError("got SQL as an argument and with --file; give it once")
+    if sql == "-" or (sql is None and path in (None, "-")):
+        if path is None and sql is None and sys.stdin.isatty():
+            raise SettingsError(f"give the SQL as an argument or with --file, for example: {_EXAMPLE}")
+        text = sys.stdin.read()
+    else:
+        text = sql if sql is not None else _read_file(Path(str(path)))
+    if not text.strip():
+        raise SettingsError(f"the SQL is empty; write one SELECT, for example: {_EXAMPLE}")
+    return text
+
+
+def _read_file(path: Path) -> str:
     try:
-        return Path(str(path)).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text; --file takes a file of SQL") from None
 
 
-def _print_frame(frame: pl.DataFrame, kind: str) -> None:
-    if kind == "parquet":
-        raise SettingsError("Parquet is no text; name a file with --output")
-    if kind == "table":
-        columns = [f"#{name}" if frame[name].dtype.is_numeric() else name for name in frame.columns]
-        make_console().print(make_table(columns, frame.rows()))
-    elif kind == "json":
-        print_json(frame.to_dicts())
-    else:
-        click.echo(_to_text(frame, kind), nl=False)
+def _find_format(output: str | None) -> str:
+    """The format a file's name asks for, or a table."""
+    suffix = Path(output or "").suffix.removeprefix(".").lower()
+    suffix = {"md": "markdown", "ndjson": "jsonl"}.get(suffix, suffix)
+    return suffix if suffix in FORMATS else "table"
 
 
-def _write_frame(frame: pl.DataFrame, kind: str, path: Path) -> None:
+def _write_frame(frame: "pl.DataFrame", kind: str, path: Path) -> None:
     try:
         if kind == "parquet":
             frame.write_parquet(path)
@@ -78,33 +105,58 @@ def _write_frame(frame: pl.DataFrame, kind: str, path: Path) -> None:
             path.write_text(_to_text(frame, kind), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"cannot write {path}: {error.strerror or error}") from None
-    click.echo(f"{frame.height} rows in {path}", err=True)
+    print_notice(f"{frame.height:,} row{'' if frame.height == 1 else 's'} in {path}")
 
 
-def _to_text(frame: pl.DataFrame, kind: str) -> str:
-    if kind == "jsonl":
-        return frame.write_ndjson()
-    if kind == "json":
-        return frame.write_json() + "\n"
-    if kind == "csv":
-        return _flatten_lists(frame).write_csv()
-    return _to_markdown(frame)
+def _to_table(frame: "pl.DataFrame") -> "Table":
+    columns = [f"#{name}" if frame[name].dtype.is_numeric() else name for name in frame.columns]
+    return make_table(columns, [[_to_cell(value) for value in row] for row in frame.iter_rows()])
 
 
-def _flatten_lists(frame: pl.DataFrame) -> pl.DataFrame:
-    """Lists and structs as JSON text, which is what a CSV cell can hold."""
-    nested = [name for name in frame.columns if frame[name].dtype.is_nested()]
-    return frame.with_columns(pl.Series(name, [_to_json(value) for value in frame[name].to_list()]) for name in nested)
+def _to_text(frame: "pl.DataFrame", kind: str) -> str:
+    match kind:
+        case "json":
+            return write_json(frame.to_dicts()) + "\n"
+        case "jsonl":
+            return "".join(write_json(row, indent=False) + "\n" for row in frame.iter_rows(named=True))
+        case "csv":
+            return _flatten_lists(frame).write_csv()
+        case "markdown":
+            return _to_markdown(frame)
+        case _:
+            return _to_table(frame).to_text()
 
 
-def _to_json(value: object) -> str | None:
-    return None if value is None else orjson.dumps(value, default=str).decode()
+def _flatten_lists(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Lists, structs and bytes as JSON text, which is what a CSV cell can hold."""
+    import polars as pl  # noqa: PLC0415
+
+    flat = [name for name in frame.columns if frame[name].dtype.is_nested() or frame[name].dtype == pl.Binary]
+    return frame.with_columns(
+        pl.Series(name, [None if value is None else _to_cell(value) for value in frame[name].to_list()], dtype=pl.String)
+        for name in flat
+    )
 
 
-def _to_markdown(frame: pl.DataFrame) -> str:
+def _to_markdown(frame: "pl.DataFrame") -> str:
     rows = [frame.columns, ["---"] * frame.width, *frame.rows()]
-    return "".join("| " + " | ".join(_to_cell(value) for value in row) + " |\n" for row in rows)
+    return "".join("| " + " | ".join(_to_markdown_cell(value) for value in row) + " |\n" for row in rows)
+
+
+def _to_markdown_cell(value: object) -> str:
+    return "" if value is None else " ".join(_to_cell(value).split()).replace("|", "\\|")
 
 
 def _to_cell(value: object) -> str:
-    return "" if value is None else " ".join(str(value).split()).replace("|", "\\|")
+    """A value whole: more digits than the three of a score, and lists as JSON."""
+    match value:
+        case float():
+            return f"{value:.6g}"
+        case datetime():
+            return value.isoformat(sep=" ", timespec="milliseconds" if value.microsecond else "seconds")
+        case list() | dict():
+            return write_json(value, indent=False)
+        case bytes():
+            return value.hex()
+        case _:
+            return write_value(value)

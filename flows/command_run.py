@@ -1,45 +1,31 @@
 """`evalhouse run` and `evalhouse resume`."""
 
-import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli import INCOMPLETE, INTERRUPTED
-from flows.output import make_console, metrics_table, print_json, write_dollars
-from flows.settings import parse_metric_settings, parse_pairs, resolve_settings, split_list
-from warehouse.location import DEFAULT_URL
+from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
+from flows.output import metrics_table, print_json, print_line, print_notice, print_table, write_dollars
+from flows.settings import (
+    Resolved,
+    find_unknown_variables,
+    parse_metric_settings,
+    parse_pairs,
+    resolve_changes,
+    resolve_settings,
+    split_list,
+)
+from tasks.plan import plan_run
+from tasks.run_settings import RunSettings
+from warehouse.metric_files import load_metrics, resolve_parameters
 from warehouse.runs import RunRow
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from flows.running import RunOutcome
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-WAREHOUSE_OPTION = click.option(
-    "--warehouse",
-    metavar="URL",
-    envvar="EVALHOUSE_WAREHOUSE",
-    help=f"Where everything is kept: a path or duckdb:///path. Default: {DEFAULT_URL}.",
-)
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-
-
-def limit_options(command: _Command) -> _Command:
-    """The options that `run` and `resume` share: how hard to ask."""
-    for option in (
-        click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
-        click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
-        click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
-        click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
-        click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
-        click.option("--prices", metavar="FILE", help="Prices of your own: `model: [input, output]` in $ per million."),
-    ):
-        command = option(command)
-    return command
-
 
 @click.command()
 @click.argument("dataset")
@@ -77,25 +63,23 @@ def run(as_json: bool, dry_run: bool, maps: tuple[str, ...], sets: tuple[str, ..
         }
     )
     settings = resolved.settings
+    _check_metric_settings(settings)
+    _warn_of_variables()
     if dry_run:
         from flows.estimate import estimate_run, print_estimate  # noqa: PLC0415
 
         print_estimate(estimate_run(settings), as_json=as_json)
         return 0
-    if settings.judge == "lexical" and resolved.origins["judge"].startswith("default"):
-        click.echo(
-            "No OPENAI_API_KEY is set, so the built-in lexical judge gives the verdicts: it compares words and sentences "
-            "and understands none of them. Take its scores as a free baseline.",
-            err=True,
-        )
-    from flows.progress import show_progress  # noqa: PLC0415
+    from flows.progress import show_run  # noqa: PLC0415
     from flows.running import start_run  # noqa: PLC0415
 
-    return report_outcome(start_run(settings, watch=show_progress), settings.warehouse, as_json=as_json)
+    with show_run(_introduce_judge(resolved)) as watch:
+        outcome = start_run(settings, watch=watch)
+    return report_outcome(outcome, settings.warehouse, as_json=as_json)
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@RUN_ARGUMENT
 @limit_options
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -106,12 +90,13 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: Any) -> int:
     id, a unique start of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
     how it is asked.
     """
-    from flows.progress import show_progress  # noqa: PLC0415
+    changes = resolve_changes(flags)
+    from flows.progress import show_run  # noqa: PLC0415
     from flows.running import resume_run  # noqa: PLC0415
 
-    changes = {name: value for name, value in flags.items() if value is not None}
-    url = warehouse or DEFAULT_URL
-    outcome = resume_run(run, warehouse_url=url, changes=changes, watch=show_progress)
+    url = find_warehouse(warehouse)
+    with show_run() as watch:
+        outcome = resume_run(run, warehouse_url=url, changes=changes, watch=watch)
     return report_outcome(outcome, url, as_json=as_json)
 
 
@@ -129,6 +114,34 @@ def report_outcome(outcome: "RunOutcome", url: str, *, as_json: bool) -> int:
     if outcome.status == "completed":
         return 0
     return INTERRUPTED if outcome.status == "cancelled" else INCOMPLETE
+
+
+def _check_metric_settings(settings: RunSettings) -> None:
+    """Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay."""
+    if settings.metric_settings:
+        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan_run(list(settings.metric_settings), known)
+        for name, parameters in settings.metric_settings.items():
+            resolve_parameters(known[name], parameters)
+
+
+def _warn_of_variables() -> None:
+    for name, meant in find_unknown_variables().items():
+        if meant:
+            print_notice(f"{name} is set, and there is no such setting; did you mean {meant}? It is left out.")
+
+
+def _introduce_judge(resolved: Resolved) -> str | None:
+    """Who judges, when nobody has named a judge: verdicts without a model, or calls that cost money."""
+    judge = resolved.settings.judge
+    if resolved.judge_was_chosen:
+        return None
+    if judge != "lexical":
+        return f"OPENAI_API_KEY is set, so {judge} is asked; --judge names another, such as lexical."
+    return (
+        "No OPENAI_API_KEY is set, so the built-in lexical judge gives the verdicts: it compares words and sentences "
+        "and understands none of them. Take its scores as a free baseline."
+    )
 
 
 def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
@@ -152,23 +165,17 @@ def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: W
     }
 
 
-def _print_outcome(outcome: "RunOutcome", rows: list[dict[str, Any]]) -> None:
-    console = make_console()
+def _print_outcome(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
     run = outcome.run
-    console.print(f"run [bold]{run.run_id}[/bold] {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}")
-    console.print()
-    console.print(metrics_table(rows, run.metrics))
-    console.print()
-    counts = outcome.counts
-    cost = write_dollars(counts.cost_usd if counts.priced else None)
-    console.print(
-        f"{counts.requests} requests, {counts.reused} reused from the record, {counts.failed} failed; "
-        f"{counts.prompt_tokens:,} + {counts.completion_tokens:,} tokens, cost {cost}"
-    )
+    print_line(f"run {run.run_id} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}", bold=True)
+    print_line()
+    if rows:
+        print_table(metrics_table(rows, run.metrics))
+        print_line()
+    print_line(_describe_calls(outcome))
     if outcome.problem:
-        sys.stdout.flush()
-        click.echo(f"The run stopped: {outcome.problem}", err=True)
-    _print_next(console.print, outcome, rows)
+        print_notice(f"The run stopped: {outcome.problem}")
+    _print_next(outcome, rows)
 
 
 def _describe_tools(run: RunRow) -> str:
@@ -176,10 +183,22 @@ def _describe_tools(run: RunRow) -> str:
     return f"{tools}, embeddings {run.embeddings}" if run.embeddings else tools
 
 
-def _print_next(say: Callable[[str], None], outcome: "RunOutcome", rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> None:
+def _describe_calls(outcome: "RunOutcome") -> str:
+    counts = outcome.counts
+    cost = write_dollars(counts.cost_usd) if counts.priced else "unknown: no price is on the list (--prices FILE)"
+    return (
+        f"{counts.requests:,} requests, {counts.reused:,} reused from the record, {counts.failed:,} failed; "
+        f"{counts.prompt_tokens:,} + {counts.completion_tokens:,} tokens, cost {cost}"
+    )
+
+
+def _print_next(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
     run_id = outcome.run.run_id
-    if outcome.status != "completed":
-        say(f"go on with: evalhouse resume {run_id}")
-        return
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
-    say(f"next: evalhouse show {run_id}   (worst samples, costs{unscored})")
+    show = f"evalhouse show {run_id}   (worst samples, costs{unscored})"
+    if outcome.status == "completed":
+        print_line(f"next: {show}")
+        return
+    print_line(f"next: evalhouse resume {run_id}   (what was answered is on record and is not asked again)")
+    if rows:
+        print_line(f"or:   {show}")

@@ -1,13 +1,24 @@
 """`evalhouse runs` and `evalhouse show`."""
 
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from flows.command_run import JSON_OPTION, WAREHOUSE_OPTION
-from flows.output import make_console, make_table, metrics_table, print_json, shorten, write_dollars
-from warehouse.errors import WarehouseError
-from warehouse.location import DEFAULT_URL
+from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from flows.output import (
+    clean_text,
+    make_console,
+    make_table,
+    metrics_table,
+    print_json,
+    print_line,
+    print_table,
+    shorten,
+    write_dollars,
+)
+from flows.table import Table
 from warehouse.runs import RunRow, find_run, list_runs
 from warehouse.store import Warehouse
 
@@ -16,18 +27,20 @@ _HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
 _SCORES = """
 select run_scores.metric, run_scores.mean, run_scores.ci_low, run_scores.ci_high, run_scores.n_scored,
-       run_scores.n_unscored, score_history.change
+       run_scores.n_unscored, score_history.change, score_history.previous_run_id, score_history.same_yardstick
 from run_scores
 left join score_history using (run_id, metric)
 where run_id = $run_id
 """
+# Of these a high value is bad.
+_LOW_IS_GOOD = ("hallucination", "noise_sensitivity_irrelevant", "noise_sensitivity_relevant")
 _WORST = """
 select scores.sample_id, scores.value, samples.question, samples.answer
 from scores
 join run_samples using (run_id, sample_id)
 join samples using (sample_id, input_hash)
 where scores.run_id = $run_id and scores.metric = $metric and scores.value is not null
-order by scores.value, run_samples.ordinal
+order by case when $low_is_good then -scores.value else scores.value end, run_samples.ordinal
 limit $worst
 """
 _COSTS = """
@@ -41,15 +54,18 @@ from unscored where run_id = $run_id group by reason order by n_samples desc, re
 """
 
 
+Means = dict[str, dict[str, float | None]]  # by run and metric
+
+
 @click.command()
-@click.option("--limit", type=int, default=20, show_default=True, metavar="N", help="How many of the newest runs.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many of the newest runs.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
     """List the newest runs with the means of their main metrics."""
-    store = Warehouse(warehouse or DEFAULT_URL)
+    store = Warehouse(find_warehouse(warehouse))
     found = list_runs(store, limit=limit)
-    means: dict[str, dict[str, float | None]] = {run.run_id: {} for run in found}
+    means: Means = {run.run_id: {} for run in found}
     for row in store.read_rows(_MEANS, {"run_ids": list(means)}):
         means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
     if as_json:
@@ -58,18 +74,27 @@ def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
     if not found:
         click.echo(f"No run is on record in {store.location.path}; start one with `evalhouse run sample`.")
         return
-    shown = [metric for metric in _HEADLINE if any(metric in row for row in means.values())]
-    rows = [
-        [run.run_id, run.status, run.n_samples, run.judge, run.dataset, run.label]
-        + [means[run.run_id].get(metric) for metric in shown]
-        for run in found
-    ]
-    columns = ["run", "status", "#samples", "judge", "dataset", "label", *(f"#{metric}" for metric in shown)]
-    make_console().print(make_table(columns, rows))
+    print_table(_fit_runs(found, means, make_console().width))
+
+
+def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
+    """The runs with as many of the main metrics as stand side by side; `--json` and `show` have all."""
+    shown = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
+    while True:
+        columns = ["run", "status", "#samples", "judge", "dataset", "label", *(f"#{metric}" for metric in shown)]
+        rows = [
+            [run.run_id, run.status, run.n_samples, run.judge, shorten(run.dataset, 40), shorten(run.label, 40) or None]
+            + [means[run.run_id].get(metric) for metric in shown]
+            for run in found
+        ]
+        table = make_table(columns, rows)
+        if table.width <= available or len(shown) <= 1:
+            return table
+        shown.pop()
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@RUN_ARGUMENT
 @click.option("--worst", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Worst samples to show.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @WAREHOUSE_OPTION
@@ -79,7 +104,7 @@ def show(run: str, worst: int, by: str | None, warehouse: str | None, as_json: b
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`.
     """
-    store = Warehouse(warehouse or DEFAULT_URL)
+    store = Warehouse(find_warehouse(warehouse))
     found = find_run(store, run)
     document = _read_run(store, found, worst=worst, by=by)
     if as_json:
@@ -93,16 +118,21 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
     scores = store.read_rows(_SCORES, of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
-        raise WarehouseError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
+        raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
     metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
     return {
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": store.read_rows(_WORST, {**of_run, "metric": metric, "worst": worst}) if metric else [],
+        "worst": _read_worst(store, run, metric, worst) if metric else [],
         "costs": store.read_rows(_COSTS, of_run),
         "unscored": store.read_rows(_UNSCORED, of_run),
     }
+
+
+def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in _LOW_IS_GOOD}
+    return store.read_rows(_WORST, parameters)
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -114,36 +144,55 @@ def _describe_run(run: RunRow) -> dict[str, object]:
 
 
 def _print_run(run: RunRow, document: dict[str, Any]) -> None:
-    console = make_console()
     tools = f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
-    console.print(f"run [bold]{run.run_id}[/bold] {run.status}: {run.n_samples} samples of {run.dataset}; {tools}")
+    print_line(f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {tools}", bold=True)
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
-    console.print(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
+    print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
     for name, value in (("label", run.label), ("link", run.href), ("tags", ", ".join(run.tags))):
         if value:
-            console.print(f"{name}: {value}", markup=False)
-    console.print()
-    console.print(metrics_table(document["metrics"], run.metrics))
-    changes = [
-        [row["metric"], f"{row['change']:+.3f}"] for row in document["metrics"] if row["change"] not in (None, 0)
+            print_line(f"{name}: {value}")
+    print_line()
+    if document["metrics"]:
+        print_table(metrics_table(document["metrics"], run.metrics))
+        _print_changes(document["metrics"])
+    else:
+        print_line("No scores yet.")
+    _print_worst(document)
+    _print_costs(document)
+    _print_unscored(document)
+    _print_next(run, document)
+
+
+def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        [
+            row["metric"],
+            f"{row['change']:+.3f}",
+            row["previous_run_id"],
+            "" if row["same_yardstick"] else "other judge, language or formula: not comparable",
+        ]
+        for row in scores
+        if row["change"] not in (None, 0)
     ]
-    if changes:
-        console.print()
-        console.print(make_table(["metric", "#change"], changes, title="Since the run before"))
-    if document["worst"]:
-        rows = [[row["sample_id"], row["value"], shorten(row["question"], 50), shorten(row["answer"], 60)] for row in document["worst"]]
-        console.print()
-        console.print(
-            make_table(["sample", "#value", "question", "answer"], rows, title=f"Worst by {document['worst_by']}")
-        )
-    _print_costs(console, document)
-    _print_unscored(console, document)
-    if document["worst"]:
-        first = document["worst"][0]["sample_id"]
-        console.print(f"\nnext: evalhouse lineage {run.run_id} {first} {document['worst_by']}", markup=False)
+    if rows:
+        print_line()
+        print_table(make_table(["metric", "#change", "since run", ""], rows, title="Changes"))
 
 
-def _print_costs(console: Any, document: dict[str, Any]) -> None:
+def _print_worst(document: Mapping[str, Any]) -> None:
+    if not document["worst"]:
+        return
+    rows = [
+        [row["sample_id"], row["value"], shorten(row["question"], 60), shorten(row["answer"], 80)]
+        for row in document["worst"]
+    ]
+    print_line()
+    print_table(make_table(["sample", "#value", "question", "answer"], rows, title=f"Worst by {document['worst_by']}"))
+
+
+def _print_costs(document: Mapping[str, Any]) -> None:
+    if not document["costs"]:
+        return
     rows = [
         [
             row["step"], row["n_requests"], row["n_reused"], row["n_failed"], row["prompt_tokens"],
@@ -151,17 +200,27 @@ def _print_costs(console: Any, document: dict[str, Any]) -> None:
         ]
         for row in document["costs"]
     ]  # fmt: skip
-    columns = ["step", "#requests", "#reused", "#failed", "#prompt tokens", "#completion tokens", "#cost"]
-    console.print()
-    console.print(make_table(columns, rows, title="Calls"))
+    columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#tokens out", "#cost"]
+    print_line()
+    print_table(make_table(columns, rows, title="Calls"))
 
 
-def _print_unscored(console: Any, document: dict[str, Any]) -> None:
+def _print_unscored(document: Mapping[str, Any]) -> None:
     if not document["unscored"]:
         return
     rows = [
-        [row["reason"], row["n_samples"], shorten(", ".join(row["metrics"]), 70), shorten(row["example"], 60)]
+        [row["reason"], row["n_samples"], ", ".join(row["metrics"]), shorten(row["example"], 200)]
         for row in document["unscored"]
     ]
-    console.print()
-    console.print(make_table(["reason", "#samples", "metrics", "example"], rows, title="Unscored"))
+    print_line()
+    print_table(make_table(["reason", "#samples", "metrics", "example"], rows, title="Unscored"))
+
+
+def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
+    print_line()
+    if run.status != "completed":
+        print_line(f"next: evalhouse resume {run.run_id}")
+    if document["worst"]:
+        # The id is the dataset's own; a shell must take it for a word.
+        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
+        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")

@@ -1,52 +1,103 @@
-"""What commands print: tables for people, JSON for programs, and how numbers are written."""
+"""What commands print: tables for people, JSON for programs, and how numbers are written.
+
+Most texts shown here come from datasets and models, so none of them is trusted: control characters, which could
+recolour or rewrite a terminal, are shown as escapes, and nothing is read as markup. At a terminal a table is fitted to
+its width; in a pipe every row is one line.
+"""
 
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import click
 import orjson
 from rich.console import Console
-from rich.table import Table
+
+from flows.table import Table
+
+# Wider than any table: in a pipe nothing is wrapped.
+_NO_WRAP = 1_000_000
+_KEPT_CONTROLS = "\n\t"
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that wraps to the terminal, or to a generous width when there is none."""
+    """A console that fits to the terminal, and wraps nothing when there is none."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160, soft_wrap=False)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else _NO_WRAP)
+
+
+def print_line(text: str = "", *, bold: bool = False) -> None:
+    """A line of our own on standard output. The terminal wraps it, so that a command in it can be copied whole."""
+    click.secho(clean_text(text), bold=bold)
+
+
+def print_table(table: Table) -> None:
+    """A table on standard output, fitted to the terminal."""
+    make_console().print(table)
 
 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
+    print_text(write_json(value) + "\n")
+
+
+def print_text(text: str) -> None:
+    """A text on standard output: as it is into a pipe or file, without its control characters to a terminal."""
+    sys.stdout.write(clean_text(text) if sys.stdout.isatty() else text)
+
+
+def print_notice(text: str) -> None:
+    """A sentence for the person at the terminal, on standard error."""
+    sys.stdout.flush()
+    sys.stderr.write(clean_text(text) + "\n")
+
+
+def write_json(value: object, *, indent: bool = True) -> str:
+    """JSON; what it has no form for (a decimal, a number beyond 64 bits) becomes a string."""
+    option = orjson.OPT_INDENT_2 if indent else 0
+    try:
+        return orjson.dumps(value, option=option, default=_write_foreign).decode()
+    except TypeError:
+        return orjson.dumps(_without_large_numbers(value), option=option, default=_write_foreign).decode()
+
+
+def clean_text(text: str) -> str:
+    """A text whose control characters and direction marks are written out as escapes; newlines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character in _KEPT_CONTROLS or not _is_control(character) else _escape(character)
+        for character in text
+    )
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> Table:
     """A plain table; columns whose names start with `#` hold numbers and are set to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name.removeprefix("#"), justify="right" if name.startswith("#") else "left")
-    for row in rows:
-        table.add_row(*(_write(value) for value in row))
-    return table
-
-
-def _write(value: object) -> str:
-    # Square brackets in a text would be read as markup.
-    return write_value(value).replace("[", r"\[")
+    return Table(
+        columns=tuple(_write_cell(name.removeprefix("#")) for name in columns),
+        right=tuple(name.startswith("#") for name in columns),
+        rows=tuple(tuple(_write_cell(value) for value in row) for row in rows),
+        title=title,
+    )
 
 
 def write_value(value: object) -> str:
     """A value as a person reads it; a missing one is a dash."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return write_number(value)
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(write_value, value))
-    return str(value)
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return write_number(value)
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case list() | tuple():
+            return ", ".join(map(write_value, value))
+        case _:
+            return str(value)
 
 
 def write_number(value: float) -> str:
@@ -63,7 +114,7 @@ def write_dollars(value: float | None) -> str:
     """Dollars with as many digits as small sums need."""
     if value is None:
         return "unknown"
-    return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
 
 
 def shorten(text: str | None, most: int = 80) -> str:
@@ -89,3 +140,30 @@ def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) 
             for row in rows
         ],
     )
+
+
+def _write_cell(value: object) -> str:
+    return clean_text(" ".join(write_value(value).split()))
+
+
+def _is_control(character: str) -> bool:
+    # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn the direction of text.
+    return unicodedata.category(character) == "Cc" or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def _write_foreign(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _without_large_numbers(value: object) -> object:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _without_large_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_large_numbers(item) for item in value]
+    return value

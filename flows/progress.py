@@ -1,42 +1,79 @@
 """Progress on standard error while a run judges; silent when that is no terminal."""
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from flows.output import make_console, write_dollars
+from flows.output import make_console, print_notice, write_dollars
 
 if TYPE_CHECKING:
+    from flows.running import Watch
     from tasks.bench import Bench
 
+_STARTING = "starting …"
 _EVERY_S = 0.2
+_BAR_WIDTH = 12
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The time left in words that say so, and nothing while it is not known."""
+
+    def render(self, task: Task) -> Text:
+        if task.time_remaining is None or task.finished:
+            return Text("")
+        minutes, seconds = divmod(int(task.time_remaining), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return Text(f"{clock} left", style="cyan")
+
+
+@contextmanager
+def show_run(notice: str | None = None) -> Iterator["Watch"]:
+    """Say at a terminal that a run is starting, which takes some seconds, and yield what shows it while it judges.
+
+    `notice` is said when the judging begins: by then everything that can be refused has been, so that an error
+    stands alone.
+    """
+    if _is_watched():
+        sys.stderr.write(_STARTING)
+        sys.stderr.flush()
+
+    @contextmanager
+    def watch(bench: "Bench") -> Iterator[None]:
+        _clear_line()
+        if notice:
+            print_notice(notice)
+        with show_progress(bench):
+            yield
+
+    try:
+        yield watch
+    finally:
+        _clear_line()
 
 
 @contextmanager
 def show_progress(bench: "Bench") -> Iterator[None]:
     """Show samples, calls, reused, failures, tokens, dollars and time left as long as the block runs."""
-    console = make_console(stderr=True)
-    if not console.is_terminal:
+    if not _is_watched():
         yield
         return
-    columns = (
-        TextColumn("samples"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[calls]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    columns = (BarColumn(bar_width=_BAR_WIDTH), TextColumn("{task.description}"), _TimeLeft())
     ended = threading.Event()
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("", total=bench.progress.n_samples, calls="")
+    with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=None)
 
         def redraw() -> None:
-            progress.update(task, completed=bench.progress.n_done, calls=describe_calls(bench), refresh=True)
+            total = bench.progress.n_samples * _steps_per_sample() or None
+            progress.update(
+                task, completed=count_steps(bench), total=total, description=describe_progress(bench), refresh=True
+            )
 
         def keep_redrawing() -> None:
             while not ended.wait(_EVERY_S):
@@ -52,13 +89,39 @@ def show_progress(bench: "Bench") -> Iterator[None]:
             redraw()
 
 
-def describe_calls(bench: "Bench") -> str:
-    """The counts of a run so far in one line."""
-    counts = bench.asker.counts
-    parts = [f"{counts.requests} calls", f"{counts.reused} reused"]
+def _is_watched() -> bool:
+    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is none.
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
+
+
+def _clear_line() -> None:
+    if _is_watched():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def count_steps(bench: "Bench") -> int:
+    """Steps taken so far over all samples. Samples are finished late and many at once, so that their number alone
+    would say little about the time left."""
+    under_way = [work.done for shard in list(bench.shards.values()) for work in shard.works]
+    n_steps = _steps_per_sample()
+    return bench.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
+
+
+def _steps_per_sample() -> int:
+    from tasks.step_runs import N_SAMPLE_STEPS  # noqa: PLC0415  # imports Prefect, which is there when a run is under way
+
+    return N_SAMPLE_STEPS
+
+
+def describe_progress(bench: "Bench") -> str:
+    """Samples and calls of a run so far in one line, short enough for 80 columns beside the bar."""
+    counts, progress = bench.asker.counts, bench.progress
+    parts = [f"{progress.n_done}/{progress.n_samples} samples", f"{counts.requests} calls", f"{counts.reused} reused"]
     if counts.failed:
         parts.append(f"{counts.failed} failed")
-    if counts.prompt_tokens:
-        parts.append(f"{(counts.prompt_tokens + counts.completion_tokens) / 1000:,.0f}k tokens")
-        parts.append(write_dollars(counts.cost_usd if counts.priced else None))
+    n_tokens = counts.prompt_tokens + counts.completion_tokens
+    if n_tokens:
+        parts.append(f"{n_tokens / 1000:,.0f}k tokens")
+        parts.append(write_dollars(counts.cost_usd) if counts.priced else "$?")
     return ", ".join(parts)

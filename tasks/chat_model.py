@@ -7,17 +7,21 @@ client for each call costs ten times what the call itself costs here.
 import asyncio
 import importlib
 import os
-import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
+import orjson
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models.base import BaseChatOpenAI
+from pydantic import SecretStr
 
 from prompts import Prompt
+from tasks.completions import PlainCompletions
 from tasks.judge import STEP_VERSIONS, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
 from tasks.judge_errors import (
     FatalJudgeError,
@@ -27,18 +31,19 @@ from tasks.judge_errors import (
     UnsupportedOption,
     UnusableReply,
 )
+from tasks.provider_errors import redact, shorten, translate_error
 from tasks.run_settings import RunSettings
 
-_MESSAGE_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "human": HumanMessage, "ai": AIMessage}
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
-_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+")
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
-_OPTIONS = ("response_format", "temperature")
-_LENGTH_CODES = ("context_length_exceeded", "string_above_max_length")
+_LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
 
 class ChatModelJudge:
-    """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one."""
+    """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
+
+    `parameters` are sent with every request and stand on record; `keyed` is whatever else may change a reply.
+    """
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class ChatModelJudge:
         parameters: Mapping[str, object],
         timeout_s: float,
         structured: bool,
+        keyed: object = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -58,14 +64,15 @@ class ChatModelJudge:
         self._parameters = dict(parameters)
         self._timeout_s = timeout_s
         self._structured = structured
+        self._keyed = keyed
 
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
         prompt = require_prompt(question)
         messages = prompt.render(question.data, note=question.instruction)
         keyed = [
-            self._endpoint, self.model, self._parameters, prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1),
-            question.number, question.only, messages[-1].content,
+            self._endpoint, self.model, self._parameters, self._keyed,
+            prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1), question.number, question.only, messages[-1].content,
         ]  # fmt: skip
         payload: dict[str, object] = {
             "endpoint": self._endpoint,
@@ -105,10 +112,12 @@ class ChatModelJudge:
         translated = translate_error(error, name=self.name, endpoint=self._endpoint)
         if not isinstance(translated, UnsupportedOption):
             return translated
+        if translated.option == "temperature" and "temperature" in self._parameters:
+            return FatalJudgeError(f"{translated}; set the temperature to another value, or to `none` to send none")
         if translated.option == "response_format" and sent_schema:
             self._structured = False
             return translated
-        return FatalJudgeError(f"{translated}; set another --temperature, or `none` to send none")
+        return RefusedRequest(str(translated))  # not sent, so its name only happens to stand in the message
 
 
 def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModelJudge:
@@ -131,6 +140,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
         **parameters,
     )
+    chat.async_client = PlainCompletions(chat.root_async_client)
     return ChatModelJudge(
         name=name,
         chat=chat,
@@ -146,7 +156,10 @@ async def list_models(settings: RunSettings) -> list[str]:
     """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
     endpoint = find_endpoint()
     client = openai.AsyncOpenAI(
-        api_key=read_openai_key(endpoint), base_url=endpoint, max_retries=0, timeout=settings.timeout_s
+        api_key=read_openai_key(endpoint).get_secret_value(),
+        base_url=endpoint,
+        max_retries=0,
+        timeout=settings.timeout_s,
     )
     try:
         return [model.id for model in (await client.models.list()).data]
@@ -171,13 +184,34 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         model=model,
         parameters={},
         timeout_s=settings.timeout_s,
-        structured=isinstance(chat, ChatOpenAI),
+        structured=isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api,
+        keyed=_describe_factory_model(chat),
     )
 
 
+def _describe_factory_model(chat: BaseChatModel) -> str:
+    """What the factory chose (temperature, address, …) as one hash, for it may change a reply.
+
+    LangChain's identifying parameters hold no secrets. What is no plain value counts by its type: an object's text
+    would have its address in it, and nothing on record would ever be found again.
+    """
+    address = getattr(chat, "openai_api_base", None) or getattr(chat, "azure_endpoint", None)
+    chosen = [type(chat).__qualname__, address, dict(chat._identifying_params)]
+    return hash_canonical(orjson.loads(orjson.dumps(chosen, default=_name_type, option=orjson.OPT_NON_STR_KEYS)))
+
+
+def _name_type(value: object) -> str:
+    return type(value).__qualname__
+
+
 def call_factory(name: str) -> object:
-    """Import `module`, call `factory` without arguments; raises FatalJudgeError that says what is missing."""
+    """Import `module`, call `factory` without arguments; raises FatalJudgeError that says what is missing.
+
+    The working directory is searched last, so that a file there cannot take the place of an installed module.
+    """
     module_name, _, factory_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -185,7 +219,11 @@ def call_factory(name: str) -> object:
     factory = getattr(module, factory_name, None)
     if not callable(factory):
         raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
-    return factory()
+    try:
+        made: object = factory()
+    except Exception as error:  # a factory of any maker may raise anything
+        raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
+    return made
 
 
 def find_endpoint() -> str:
@@ -193,17 +231,17 @@ def find_endpoint() -> str:
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
 
 
-def read_openai_key(endpoint: str) -> Any:
+def read_openai_key(endpoint: str) -> SecretStr:
     """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
     key = os.environ.get("OPENAI_API_KEY")
     if key:
-        return key
+        return SecretStr(key)
     if endpoint == _DEFAULT_ENDPOINT:
         raise FatalJudgeError(
             "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
             "or use --judge lexical"
         )
-    return "no-key"
+    return SecretStr("no-key")
 
 
 def strip_credentials(endpoint: str) -> str:
@@ -211,60 +249,6 @@ def strip_credentials(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     host = parts.netloc.rsplit("@", 1)[-1]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
-
-
-def redact(text: str) -> str:
-    """Take everything that looks like a key out of a text."""
-    key = os.environ.get("OPENAI_API_KEY")
-    if key and len(key) >= 8:
-        text = text.replace(key, "[key]")
-    return _KEY_LIKE.sub("[key]", text)
-
-
-def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError:
-    """The error of any chat model as one of ours. Statuses decide, wherever the maker keeps them."""
-    if isinstance(error, JudgeError):
-        return error
-    text = _shorten(redact(str(getattr(error, "message", None) or error)))
-    status = getattr(error, "status_code", None)
-    if not isinstance(status, int):
-        return TransientJudgeError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    code = str(getattr(error, "code", "") or "")
-    if status in (401, 403):
-        return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
-    if status == 404:
-        return FatalJudgeError(f"{endpoint} does not know {name} (status 404): {text}")
-    if status == 429 and code == "insufficient_quota":
-        return FatalJudgeError(f"{endpoint} says the quota for {name} is used up: {text}")
-    if status in (408, 409, 425, 429) or status >= 500:
-        return TransientJudgeError(
-            f"status {status}: {text}", retry_after_s=_read_retry_after(error), rate_limited=status == 429
-        )
-    return _translate_bad_request(status, code, text)
-
-
-def _translate_bad_request(status: int, code: str, text: str) -> JudgeError:
-    lowered = text.lower()
-    if code in _LENGTH_CODES or "maximum context length" in lowered:
-        return RefusedRequest(f"too long for the model: {text}")
-    if "content_filter" in code or "content management policy" in lowered or "content_policy" in code:
-        return RefusedRequest(f"content filter: {text}")
-    for option in _OPTIONS:
-        if option in lowered:
-            return UnsupportedOption(f"the endpoint does not take {option}: {text}", option=option)
-    return RefusedRequest(f"status {status}: {text}")
-
-
-def _read_retry_after(error: Exception) -> float | None:
-    headers = getattr(getattr(error, "response", None), "headers", None)
-    if headers is None:
-        return None
-    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return float(headers[header]) * scale
-        except (KeyError, ValueError):
-            continue
-    return None
 
 
 def _response_format(prompt: Prompt) -> dict[str, object]:
@@ -276,8 +260,7 @@ def _response_format(prompt: Prompt) -> dict[str, object]:
 
 def _to_langchain(messages: object) -> list[BaseMessage]:
     assert isinstance(messages, Sequence)
-    kinds = {_WIRE_ROLES[role]: kind for role, kind in _MESSAGE_KINDS.items()}
-    return [kinds[message["role"]](content=message["content"]) for message in messages]
+    return [_LANGCHAIN_KINDS[message["role"]](content=message["content"]) for message in messages]
 
 
 def _read_message(message: BaseMessage) -> ModelReply:
@@ -292,16 +275,10 @@ def _read_message(message: BaseMessage) -> ModelReply:
     )
     refusal = message.additional_kwargs.get("refusal")
     if refusal:
-        raise RefusedRequest(f"the model refused: {_shorten(str(refusal))}")
+        raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=reply)
     finish = metadata.get("finish_reason")
     if finish == "content_filter":
-        raise RefusedRequest("the endpoint's content filter stopped the reply")
+        raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
     if finish == "length":
         raise UnusableReply("the reply was cut off at the model's output limit", reply=reply)
     return reply
-
-
-def _shorten(text: str, limit: int = 400) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[:limit]} …"
-

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import math
 from array import array
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,8 +17,17 @@ import orjson
 
 from tasks.asking import Asker
 from tasks.judge import ModelReply, ModelRequest, Question, hash_canonical
-from tasks.judge_errors import FatalJudgeError, TransientJudgeError, UnusableReply
+from tasks.judge_errors import (
+    FatalJudgeError,
+    JudgeFailed,
+    RefusedRequest,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
+from tasks.provider_errors import translate_error
 from tasks.run_settings import RunSettings
+from tasks.verdicts import gather_all
 
 _HASHED_DIMENSIONS = 2**18
 
@@ -31,6 +41,9 @@ class Embedder(Protocol):
 
     async def compare(self, sample_id: str, one: str, other: str) -> float:
         """Cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
+
+    def warm_up(self) -> None:
+        """Load what the first comparison would wait for."""
 
     async def close(self) -> None:
         """Give connections back."""
@@ -46,11 +59,15 @@ class HashingEmbedder:
         vectors = self._vectorizer.transform([one, other])
         return clip(float(vectors[0].multiply(vectors[1]).sum()))
 
+    def warm_up(self) -> None:
+        """Import scikit-learn, which takes about a second."""
+        self._vectorizer.transform(["warm"])
+
     async def close(self) -> None:
         """Nothing is open."""
 
     @cached_property
-    def _vectorizer(self) -> Any:
+    def _vectorizer(self) -> Any:  # noqa: ANN401  # scikit-learn has no types
         # Imported late: it takes a second that commands without similarities need not wait for.
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -68,12 +85,15 @@ class AskedEmbedder:
 
     async def compare(self, sample_id: str, one: str, other: str) -> float:
         """Cosine of the two texts' vectors, clipped to [0, 1]."""
-        first, second = await asyncio.gather(self._embed(sample_id, one), self._embed(sample_id, other))
+        first, second = await gather_all([self._embed(sample_id, one), self._embed(sample_id, other)])
         if len(first) != len(second):
-            raise FatalJudgeError(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
+            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))
         length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
         return clip(product / length) if length else 0.0
+
+    def warm_up(self) -> None:
+        """The model was made with its client; nothing is left to load."""
 
     async def close(self) -> None:
         """Close the model's client."""
@@ -85,14 +105,18 @@ class AskedEmbedder:
         return answer.value
 
 
-class EmbeddingModel:
-    """A LangChain embedding model behind the judge protocol: the reply's text is the vector, packed."""
+Embed = Callable[[str], Awaitable[ModelReply]]
 
-    def __init__(self, *, name: str, model: str, endpoint: str, embeddings: Any, timeout_s: float) -> None:
+
+class EmbeddingModel:
+    """An embedding model behind the judge protocol: the reply's text is the vector, packed."""
+
+    def __init__(self, *, name: str, model: str, endpoint: str, embed: Embed, client: Any, timeout_s: float) -> None:  # noqa: ANN401  # any HTTP client that can be closed
         self.name = name
         self.model = model
         self._endpoint = endpoint
-        self._embeddings = embeddings
+        self._embed = embed
+        self._client = client
         self._timeout_s = timeout_s
 
     def prepare(self, question: Question) -> ModelRequest:
@@ -104,58 +128,80 @@ class EmbeddingModel:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Embed one text."""
-        from tasks.chat_model import translate_error  # noqa: PLC0415  # LangChain is not imported for `hashing`
-
         try:
             async with asyncio.timeout(self._timeout_s):
-                vectors = await self._embeddings.aembed_documents([request.payload["input"]])
+                return await self._embed(str(request.payload["input"]))
         except TimeoutError:
             raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
         except Exception as error:  # a model of any maker may raise anything; it becomes one of our errors
-            raise translate_error(error, name=self.name, endpoint=self._endpoint) from None
-        return ModelReply(text=pack_vector(vectors[0]), model=self.model)
+            translated = translate_error(error, name=self.name, endpoint=self._endpoint)
+            if isinstance(translated, UnsupportedOption):
+                translated = RefusedRequest(str(translated))  # none was sent
+            raise translated from None
 
     async def close(self) -> None:
         """Close the HTTP client of an OpenAI model."""
-        client = getattr(self._embeddings, "http_async_client", None)
-        if client is not None:
-            await client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def make_embedding_model(name: str, settings: RunSettings) -> EmbeddingModel:
     """`openai:MODEL` at OPENAI_BASE_URL, or `module:factory`; raises FatalJudgeError."""
-    import openai  # noqa: PLC0415  # neither is needed for `hashing`
+    kind, _, model = name.partition(":")
+    return _make_openai_model(name, model, settings) if kind == "openai" else _make_factory_model(name, settings)
+
+
+def _make_openai_model(name: str, model: str, settings: RunSettings) -> EmbeddingModel:
+    import openai  # noqa: PLC0415  # not needed for `hashing`
     from langchain_openai import OpenAIEmbeddings  # noqa: PLC0415
 
-    from tasks.chat_model import call_factory, find_endpoint, read_openai_key, strip_credentials  # noqa: PLC0415
+    from tasks.chat_model import find_endpoint, read_openai_key, strip_credentials  # noqa: PLC0415
 
-    kind, _, model = name.partition(":")
-    if kind != "openai":
-        embeddings: Any = call_factory(name)
-        if not hasattr(embeddings, "aembed_documents"):
-            raise FatalJudgeError(
-                f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
-            )
-        return EmbeddingModel(
-            name=name, model=name, endpoint=name, embeddings=embeddings, timeout_s=settings.timeout_s
-        )
     endpoint = find_endpoint()
+    client = openai.DefaultAioHttpClient(timeout=settings.timeout_s)
     embeddings = OpenAIEmbeddings(
         model=model,
         api_key=read_openai_key(endpoint),
         base_url=endpoint,
         timeout=settings.timeout_s,
-        max_retries=0,
+        max_retries=0,  # retries are ours, so that each attempt is on record
         check_embedding_ctx_length=False,  # it would load a tokenizer from the network
-        http_async_client=openai.DefaultAioHttpClient(timeout=settings.timeout_s),
+        http_async_client=client,
     )
+
+    async def embed(text: str) -> ModelReply:
+        # LangChain's own method drops the usage, and with it what the call has cost.
+        response = await embeddings.async_client.create(model=model, input=[text])
+        tokens = response.usage.prompt_tokens if response.usage else None
+        vector = response.data[0].embedding
+        return ModelReply(text=pack_vector(vector), model=response.model, prompt_tokens=tokens, completion_tokens=0)
+
     return EmbeddingModel(
         name=name,
         model=model,
         endpoint=strip_credentials(endpoint),
-        embeddings=embeddings,
+        embed=embed,
+        client=client,
         timeout_s=settings.timeout_s,
     )
+
+
+def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
+    from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
+
+    from tasks.chat_model import call_factory  # noqa: PLC0415
+
+    embeddings = call_factory(name)
+    if not isinstance(embeddings, Embeddings):
+        raise FatalJudgeError(
+            f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
+        )
+
+    async def embed(text: str) -> ModelReply:
+        vectors = await embeddings.aembed_documents([text])
+        return ModelReply(text=pack_vector(vectors[0]))
+
+    return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed, client=None, timeout_s=settings.timeout_s)
 
 
 def clip(value: float) -> float:

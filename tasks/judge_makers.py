@@ -7,7 +7,9 @@ from tasks.judge_errors import FatalJudgeError
 from tasks.run_settings import RunSettings
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_ALLOWED = "allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), or module:factory (any LangChain chat model)"
+_ALLOWED = (
+    "allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), or module:factory (any LangChain chat model)"
+)
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
 
 

@@ -11,7 +11,8 @@ from warehouse.samples import FAILURE_REASONS
 from warehouse.scoring import score_run
 
 _SUMMARY = """
-select metric, mean, ci_low, ci_high, n_scored, n_unscored from run_scores where run_id = $run_id order by metric
+select metric, round(mean, 4) as mean, round(ci_low, 4) as ci_low, round(ci_high, 4) as ci_high, n_scored, n_unscored
+from run_scores where run_id = $run_id order by metric
 """
 _FAILED = """
 select count(distinct sample_id) as n from outcomes

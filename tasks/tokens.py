@@ -26,20 +26,12 @@ def estimate_items(items: Sequence[Item]) -> int:
 
 
 def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole.
-
-    Groups are about equally full. No items make one empty group.
-    """
-    whole = estimate_items(items)
-    if whole <= most:
-        return [list(items)]
-    # The last group would otherwise often hold one item, which is judged more harshly without its neighbours.
-    evened = whole / -(-whole // most)
+    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole."""
     groups: list[list[Item]] = []
-    filled = most
+    filled = 0
     for item in items:
         size = estimate_items([item])
-        if filled + size > most or filled >= evened:
+        if not groups or filled + size > most:
             groups.append([])
             filled = 0
         groups[-1].append(item)

@@ -77,6 +77,8 @@ async def gather_all(asked: Sequence[Awaitable[T]]) -> list[T]:
 
     A failure for good goes before EndpointDown, which would have the others tried again for nothing.
     """
+    if len(asked) == 1:
+        return [await asked[0]]
     results = await asyncio.gather(*asked, return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     if failures:

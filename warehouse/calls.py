@@ -8,19 +8,29 @@ from warehouse.journal import Segment, find_orphans
 from warehouse.store import Warehouse
 from warehouse.tables import build_frame
 
-# The narrow key is compared first: scanning eight bytes a row answers within milliseconds over millions of calls.
+# The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
+# plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
 _FIND = """
-with wanted as (
-    select unnest($keys) as request_key, unnest($hashes) as request_hash
+with hits as materialized (
+    select rowid as place
+    from llm_calls
+    where request_key in (select unnest($keys::ubigint[]))
+),
+
+newest as materialized (
+    select arg_max(rowid, started_at) as place
+    from llm_calls
+    where rowid in (select place from hits)
+      and request_hash in (select unnest($hashes::varchar[]))
+      and status = 'ok'
+      and reply is not null
+      and ($run_id::varchar is null or run_id = $run_id)
+    group by request_hash
 )
-select
-    request_hash,
-    arg_max(call_id, started_at) as call_id,
-    arg_max(reply, started_at)   as reply
+
+select request_hash, call_id, reply
 from llm_calls
-semi join wanted using (request_key, request_hash)
-where status = 'ok' and ($run_id is null or run_id = $run_id)
-group by request_hash
+where rowid in (select place from newest)
 """
 
 
@@ -42,6 +52,8 @@ def find_replies(
 ) -> dict[str, RecordedReply]:
     """The newest good reply for each request hash that has one; `only_run` looks at one run's calls alone."""
     hashes = list(request_hashes)
+    if not hashes:
+        return {}
     rows = warehouse.read(
         _FIND, {"keys": [make_request_key(item) for item in hashes], "hashes": hashes, "run_id": only_run}
     )

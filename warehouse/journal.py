@@ -6,6 +6,9 @@ is used, so that a killed process loses none). A mover closes the segment now an
 because the key is known then. Segments of a process that died are taken in by the next run.
 """
 
+import contextlib
+import errno
+import logging
 import os
 import threading
 import uuid
@@ -16,6 +19,8 @@ from types import TracebackType
 
 import orjson
 from filelock import FileLock, Timeout
+
+logger = logging.getLogger(__name__)
 
 _SEGMENT = ".jsonl"
 _OWNER_LOCK = ".lock"
@@ -49,12 +54,14 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._owner = uuid.uuid4().hex[:16]
-        self._lock = FileLock(folder / f"{self._owner}{_OWNER_LOCK}")
+        # Not bound to a thread: whoever closes the journal must be able to let go of it.
+        self._lock = FileLock(folder / f"{self._owner}{_OWNER_LOCK}", thread_local=False)
         self._lock.acquire(timeout=0)
         self._guard = threading.Lock()
         self._number = 0
         self._file: int | None = None
         self._path: Path | None = None
+        self._size = 0
         self._rows: list[dict[str, object]] = []
 
     def append(self, row: dict[str, object]) -> None:
@@ -65,10 +72,21 @@ class Journal:
                 self._number += 1
                 self._path = self._folder / f"{self._owner}-{self._number:06d}{_SEGMENT}"
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            written = os.write(self._file, line)
-            if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes of a call's record reached {self._path}")
+                self._size = 0
+            self._write(self._file, line)
             self._rows.append(row)
+
+    def _write(self, file: int, line: bytes) -> None:
+        try:
+            written = os.write(file, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        except OSError:
+            # Half a line must not stay: the next row would be glued to it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._size)
+            raise
+        self._size += len(line)
 
     def __len__(self) -> int:
         """How many rows the open segment holds."""
@@ -110,7 +128,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
     if not folder.exists():
         return
     for owner in sorted({path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}):
-        lock = FileLock(folder / f"{owner}{_OWNER_LOCK}")
+        lock = FileLock(folder / f"{owner}{_OWNER_LOCK}", thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -124,5 +142,11 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
 
 
 def _read_rows(path: Path) -> list[dict[str, object]]:
-    lines = path.read_bytes().split(b"\n")
-    return [orjson.loads(line) for line in lines[:-1] if line]
+    rows: list[dict[str, object]] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            rows.append(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            # Only a failing disk leaves such a line. One lost record must not keep every later run from starting.
+            logger.warning("line %d of %s is no JSON and is left out", number, path)
+    return rows

@@ -1,10 +1,13 @@
 """`query`: a person's SQL over the warehouse, read-only and shut in.
 
 One SELECT or EXPLAIN on a read-only connection that can reach no other file, no network and no Python object,
-cannot change its own settings, and is stopped when it takes too long.
+cannot change its own settings, and is stopped when it takes too long. What DuckDB itself types as SELECT is one:
+WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE, and PIVOT when it lists its values.
 """
 
+import re
 import threading
+from itertools import pairwise
 
 import duckdb
 import polars as pl
@@ -19,38 +22,75 @@ _SANDBOX = (
     "set enable_external_access = false",
     "set lock_configuration = true",
 )
+# Table functions that change settings past the lock (in DuckDB 1.5 logging to a forbidden place ends the process),
+# and those that run a text as SQL, in which the others could hide.
+_FORBIDDEN = re.compile(
+    r"(enable|disable)_\w+|(force_)?checkpoint|truncate_duckdb_logs|write_log|\w+_external_resource(_type)?"
+    r"|query|json_execute_serialized_sql"
+)
+_WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
+# Types that Polars has not: shown as DuckDB writes them.
+_FOREIGN_TYPE = re.compile(r"\b(INTERVAL|UNION|BIT|BIGNUM|VARIANT|GEOMETRY|TIME WITH TIME ZONE)\b")
 
 
 def run_query(
     location: Location, sql: str, *, timeout_s: float = 300.0, memory_limit: str | None = None
 ) -> pl.DataFrame:
-    """Run one statement and return its rows; raises QueryError with DuckDB's own words where it has some."""
+    """Run one statement and return its rows; raises QueryError with DuckDB's own words where it has some.
+
+    `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
+    and other types that Polars has not come as text.
+    """
     with open_reader(location) as connection:
+        # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
+        _shut_in(connection, memory_limit)
         _check_statement(connection, sql)
-        if memory_limit:
-            _set_memory_limit(connection, memory_limit)
-        for setting in _SANDBOX:
-            connection.execute(setting)
         return _run_timed(connection, sql, timeout_s)
+
+
+def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:
+    if memory_limit:
+        try:
+            connection.execute("set memory_limit = $limit", {"limit": memory_limit})
+        except duckdb.Error as error:
+            raise QueryError(
+                f"{memory_limit!r} is no memory limit; write for example 2GB: {_one_line(error)}"
+            ) from None
+    for setting in _SANDBOX:
+        connection.execute(setting)
 
 
 def _check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = connection.extract_statements(sql)
+        words = _split_words(sql)
     except duckdb.Error as error:
-        raise QueryError(f"that is no SQL DuckDB understands: {error}") from None
-    if len(statements) != 1:
-        raise QueryError(f"got {len(statements)} statements; query takes exactly one SELECT")
-    kind = statements[0].type
-    if kind not in _ALLOWED:
-        raise QueryError(f"got a statement of kind {kind.name}; the warehouse is read-only here: write one SELECT")
+        raise QueryError(_one_line(error)) from None
+    kinds = [statement.type for statement in statements]
+    # A PIVOT without its values is several statements, of which the first makes a type.
+    if words[:1] == ["pivot"] and kinds != [duckdb.StatementType.SELECT]:
+        raise QueryError("PIVOT must list its values here: PIVOT … ON metric IN ('factual_f1', …) USING …")
+    if len(kinds) != 1:
+        raise QueryError(f"got {len(kinds)} statements; query takes exactly one SELECT")
+    # DuckDB 1.5 types some PRAGMAs as SELECT.
+    if kinds[0] not in _ALLOWED or words[:1] == ["pragma"]:
+        kind = "PRAGMA" if words[:1] == ["pragma"] else kinds[0].name
+        raise QueryError(f"got a statement of kind {kind}; the warehouse is read-only here: write one SELECT")
+    for word, after in pairwise(words):
+        if after == "(" and _FORBIDDEN.fullmatch(word):
+            raise QueryError(f"the function {word}() is not for queries here; write one SELECT over tables and views")
 
 
-def _set_memory_limit(connection: duckdb.DuckDBPyConnection, memory_limit: str) -> None:
-    try:
-        connection.execute("set memory_limit = $limit", {"limit": memory_limit})
-    except duckdb.Error as error:
-        raise QueryError(f"{memory_limit!r} is no memory limit; write for example 2GB: {error}") from None
+def _split_words(sql: str) -> list[str]:
+    """The words and signs of the text as DuckDB splits it, in small letters, names without quotes, no comments."""
+    text = sql.encode()
+    tokens = duckdb.tokenize(sql)
+    words = []
+    for (start, kind), (end, _) in pairwise([*tokens, (len(text), None)]):
+        match = _WORD.match(text[start:end].decode(errors="replace"))
+        if match and kind != duckdb.token_type.comment:
+            words.append(match[0].strip('"').lower())
+    return words
 
 
 def _run_timed(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> pl.DataFrame:
@@ -58,10 +98,28 @@ def _run_timed(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float
     timer.daemon = True
     timer.start()
     try:
-        return connection.sql(sql).pl()
+        return _show_foreign_types(connection.sql(sql)).pl()
     except duckdb.InterruptException:
         raise QueryError(f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout") from None
-    except duckdb.Error as error:
-        raise QueryError(str(error)) from None
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(f"{_one_line(error)}; narrow the query or raise --memory-limit") from None
+    except (duckdb.Error, pl.exceptions.PolarsError) as error:
+        raise QueryError(_one_line(error)) from None
     finally:
         timer.cancel()
+
+
+def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    quoted = [
+        '"' + name.replace('"', '""') + '"'
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+        if _FOREIGN_TYPE.search(str(kind))
+    ]
+    if not quoted:
+        return relation
+    return relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in quoted)})")
+
+
+def _one_line(error: Exception) -> str:
+    """What came and what was meant, without the picture of the place and the advice after the first blank line."""
+    return " ".join(re.split(r"\n\s*\n|\nLINE ", str(error).strip())[0].split())

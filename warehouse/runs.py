@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -64,12 +64,17 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
 
 
 def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
-    """Set columns of one run; `finished=True` stamps `finished_at`."""
-    assignments = [f'"{name}" = ?' for name in columns]
+    """Set columns of one run; raises WarehouseError when it is not on record."""
+    unknown = columns.keys() - {field.name for field in fields(RunRow)}
+    if unknown or "config" in columns:
+        raise KeyError(f"cannot set {', '.join(sorted(unknown or {'config'}))} of a run")
+    assignments = ", ".join(f'"{name}" = ?' for name in columns)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
-        connection.execute(
-            f"update runs set {', '.join(assignments)} where run_id = ?", [*columns.values(), run_id]
-        )
+        found = connection.execute(
+            f"update runs set {assignments} where run_id = ? returning run_id", [*columns.values(), run_id]
+        ).fetchall()
+        if not found:
+            raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.path}")
 
 
 def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]:
@@ -79,7 +84,7 @@ def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]
 
 
 def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
-    """The run a person means: its id, a unique start of it, a label, or `latest` / `previous`.
+    """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
 
     Raises WarehouseError that lists the newest runs when nothing or more than one run fits.
     """
@@ -92,12 +97,18 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
             raise WarehouseError("there is only one run so far, so there is no previous one")
         return runs[place]
     exact = [run for run in runs if run.run_id == wanted]
-    fitting = exact or [run for run in runs if run.run_id.startswith(wanted)] or [r for r in runs if r.label == wanted][:1]
-    if len(fitting) == 1:
-        return fitting[0]
-    found = _list_ids(fitting) if fitting else f"the newest are {_list_ids(runs)}"
-    number = f"{len(fitting)} runs" if fitting else "no run"
-    raise WarehouseError(f"{number} fit {wanted!r}; {found}; `evalhouse runs` lists all")
+    starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
+    labelled = [run for run in runs if wanted and run.label == wanted]
+    if exact or len(starting) == 1 or labelled:
+        return (exact or (starting if len(starting) == 1 else labelled))[0]
+    if starting:
+        raise WarehouseError(
+            f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
+        )
+    raise WarehouseError(
+        f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
+        "`evalhouse runs` lists all"
+    )
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

@@ -48,7 +48,10 @@ _RUN_SAMPLES = """
 insert into run_samples by name
 select
     $run_id as run_id, staged.sample_id, staged.input_hash, staged.ordinal,
-    case when staged.metadata is distinct from samples.metadata::varchar then staged.metadata::json end as metadata
+    -- {} says "none this time", for NULL says "as in samples".
+    case
+        when staged.metadata is distinct from samples.metadata::varchar then coalesce(staged.metadata, '{}')::json
+    end as metadata
 from staged
 join samples using (sample_id, input_hash)
 order by staged.ordinal
@@ -67,7 +70,8 @@ order by run_samples.ordinal
 # A sample's outcomes are written in one batch with its verdicts, so one row says that it was judged.
 _UNFINISHED = """
 with ended as (
-    select sample_id, bool_or(reason in (select unnest($failures))) as failed
+    -- No reason at all (NULL) is a step that went well.
+    select sample_id, coalesce(bool_or(reason in (select unnest($failures))), false) as failed
     from outcomes
     where run_id = $run_id
     group by sample_id

@@ -13,7 +13,7 @@ import polars as pl
 
 from warehouse import spool
 from warehouse.batch import Batch
-from warehouse.connection import open_reader, open_writer
+from warehouse.connection import explain_failure, first_line, open_reader, open_writer
 from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable
 from warehouse.location import Location, parse_location
 from warehouse.migrate import migrate
@@ -53,34 +53,46 @@ class Warehouse:
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
-        waiting = spool.list_spooled(self.location.spool_path)
-        if not waiting:
+        if not spool.list_spooled(self.location.spool_path):
             return
         try:
             with self.writing(patience_s=patience_s):
                 pass
         except WarehouseBusy as error:
+            n_waiting = len(spool.list_spooled(self.location.spool_path))
+            wait = "batch waits" if n_waiting == 1 else "batches wait"
             raise WarehouseBusy(
-                f"{error}; {len(waiting)} batches wait safely in {self.location.spool_path} and are taken in by the "
-                "next run or `evalhouse resume`"
+                f"{error}; {n_waiting} {wait} safely in {self.location.spool_path}, to be taken in by the next run or "
+                "`evalhouse resume`"
             ) from None
 
     @contextlib.contextmanager
     def writing(self, *, patience_s: float = WRITE_PATIENCE_S) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One transaction on a short-lived connection, after taking the spool in."""
+        """One transaction on a short-lived connection, after taking the spool in.
+
+        Raises WarehouseBusy, WarehouseUnwritable (then nothing of the transaction is kept), or WarehouseError.
+        """
         with open_writer(self.location, patience_s=patience_s) as connection:
             try:
                 self._take_in_spool(connection)
                 connection.begin()
                 yield connection
                 connection.commit()
-            except duckdb.IOException as error:
-                raise WarehouseUnwritable(f"writing to {self.location.path} failed: {error}") from None
+            except duckdb.Error as error:
+                raise explain_failure(self.location, error) from None
 
     def read(self, sql: str, parameters: Mapping[str, object] | None = None) -> pl.DataFrame:
         """Rows of our own SQL (a person's goes through `run_query`)."""
         with open_reader(self.location) as connection:
-            return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+            try:
+                return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+            except duckdb.CatalogException as error:
+                raise WarehouseError(
+                    f"{self.location.path} is no evalhouse warehouse, or one of another version "
+                    f"({first_line(str(error))}); name another file with --warehouse"
+                ) from None
+            except duckdb.Error as error:
+                raise explain_failure(self.location, error) from None
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""
@@ -91,13 +103,19 @@ class Warehouse:
             spool.spool_batch(self.location.spool_path, batch)
         except OSError as error:
             raise WarehouseUnwritable(
-                f"{self.location.path} is kept by another program and the spool cannot be written: {error}"
+                f"{self.location.path} is kept by another program and the spool beside it cannot be written: "
+                f"{error.strerror or error}"
             ) from None
 
     def _take_in_spool(self, connection: duckdb.DuckDBPyConnection) -> None:
-        for path in spool.list_spooled(self.location.spool_path):
+        folder = self.location.spool_path
+        spool.sweep_dropped(folder)
+        for path in spool.list_spooled(folder):
             connection.begin()
-            _write_batch(connection, spool.read_spooled(path))
+            try:
+                _write_batch(connection, spool.read_spooled(path))
+            except duckdb.Error as error:
+                raise spool.refuse_spooled(path, str(error)) from None
             connection.commit()
             spool.drop_spooled(path)
 
@@ -132,13 +150,11 @@ def _write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
             _insert_prompts(connection, frame)
         else:
             insert_frame(connection, table, frame)
-    connection.execute(
-        "insert into batches values (?, ?, now() at time zone 'UTC')", [batch.key, batch.run_id]
-    )
+    connection.execute("insert into batches values (?, ?, now() at time zone 'UTC')", [batch.key, batch.run_id])
 
 
 def _insert_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> None:
-    if "prompt_hash" not in frame.columns:
-        raise WarehouseError("a prompts batch needs the column prompt_hash")
+    """Prompts are kept once by hash, whichever run brings them."""
     known = connection.sql("select prompt_hash from prompts").pl()
-    insert_frame(connection, "prompts", frame.join(known, on="prompt_hash", how="anti"))
+    fresh = frame.unique("prompt_hash", keep="first", maintain_order=True)
+    insert_frame(connection, "prompts", fresh.join(known, on="prompt_hash", how="anti"))

@@ -62,10 +62,9 @@ VERDICT_TABLES = ("statements", "classifications", "attributions", "context_verd
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     """Rows as a frame with the table's columns; keys that are no column of the table are refused."""
     columns = TABLES[table]
-    for row in rows[:1]:
-        unknown = row.keys() - columns.keys()
-        if unknown:
-            raise KeyError(f"{table} has no column {', '.join(sorted(unknown))}")
+    for row in rows:
+        if not row.keys() <= columns.keys():
+            raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )

@@ -1,0 +1,187 @@
+"""A bench to try the judge's call path on: real warehouse, real journal, real HTTP, and no Prefect.
+
+`lay_bench` makes the tools of a run as the flow would, and `judge_samples` takes samples through all steps. What came
+of it is read from the samples' rows and from `llm_calls` with `read_calls`. A `ScriptedJudge` is a judge whose replies a
+test writes down; it goes through the same record and limits as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from prompts import load_prompts
+from tasks.asking import Asker
+from tasks.attribute import attribute_statements
+from tasks.bench import Bench
+from tasks.call_record import CallRecord
+from tasks.chat_model import make_openai_judge
+from tasks.classify import classify_statements
+from tasks.embeddings import AskedEmbedder, HashingEmbedder, make_embedding_model
+from tasks.extract import extract_answer, extract_ground_truth
+from tasks.judge import Judge, ModelReply, ModelRequest, Question, hash_canonical, plain_data, require_prompt
+from tasks.limits import EndpointLimit
+from tasks.plan import plan_run
+from tasks.prices import Price
+from tasks.rank import rank_contexts
+from tasks.run_settings import RunSettings
+from tasks.shard import SampleWork, make_work
+from tasks.similarity import compare_meaning
+from tasks.verdicts import gather_all
+from warehouse.metric_files import load_metrics
+from warehouse.samples import StoredSample
+from warehouse.store import Warehouse
+
+PROMPTS = load_prompts()
+FREE = Price(input_usd=0.0, output_usd=0.0)
+SAMPLE_STEPS = (
+    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
+)  # fmt: skip
+
+Says = Callable[[Question], str]
+
+
+class ScriptedJudge:
+    """Says what `says` makes of a question: a text, or an error to raise. `asked` are the questions that were sent."""
+
+    name = "scripted"
+    model = "scripted-1"
+
+    def __init__(self, says: Callable[[Question], str | Exception], *, latency_s: float = 0.0) -> None:
+        self.says = says
+        self.latency_s = latency_s
+        self.asked: list[Question] = []
+        self._questions: dict[str, Question] = {}
+
+    def prepare(self, question: Question) -> ModelRequest:
+        keyed = [require_prompt(question).name, plain_data(question.data), question.number, question.only]
+        request_hash = hash_canonical(keyed)
+        self._questions[request_hash] = question
+        return ModelRequest(request_hash=request_hash, payload={"model": self.model, "note": question.note})
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        question = self._questions[request.request_hash]
+        self.asked.append(question)
+        await asyncio.sleep(self.latency_s)
+        said = self.says(question)
+        if isinstance(said, Exception):
+            raise said
+        return ModelReply(text=said, prompt_tokens=100, completion_tokens=10)
+
+    async def close(self) -> None:
+        pass
+
+
+def make_sample(number: int = 1, **changes: Any) -> StoredSample:  # noqa: ANN401  # fields of StoredSample
+    """A sample with two statements in the answer and two in the ground truth, of which one is shared."""
+    sample = StoredSample(
+        ordinal=number,
+        sample_id=f"s{number}",
+        input_hash=f"h{number}",
+        question=f"When was lighthouse {number} built, and by whom?",
+        answer=f"Lighthouse {number} was built in 1911. The architect was Ode Varn{number}.",
+        ground_truth=f"Lighthouse {number} was built in 1911. The builder was Mira Solveng{number}.",
+        contexts=[
+            f"Lighthouse {number} was built in 1911 on the northern cape.",
+            f"The builder was Mira Solveng{number}, an engineer.",
+            "Fish soup is served on Fridays.",
+        ],
+        context_ids=None,
+        reference_context_ids=None,
+    )
+    return replace(sample, **changes)
+
+
+def make_settings(**changes: Any) -> RunSettings:  # noqa: ANN401  # fields of RunSettings
+    return RunSettings(**{"judge": "openai:judge", "timeout_s": 5.0, **changes})
+
+
+def point_to(base_url: str, key: str = "sk-test-0123456789") -> None:
+    """Set the environment that openai's clients read; conftest's fixtures put it back."""
+    os.environ["OPENAI_BASE_URL"] = base_url
+    os.environ["OPENAI_API_KEY"] = key
+
+
+@asynccontextmanager
+async def lay_bench(
+    folder: Path,
+    settings: RunSettings | None = None,
+    *,
+    judge: Judge | None = None,
+    run_id: str = "run-1",
+    price: Price | None = None,
+    metrics: Sequence[str] = (),
+) -> AsyncIterator[Bench]:
+    """A bench over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
+    settings = settings or make_settings()
+    warehouse = Warehouse(str(folder / "w.duckdb"))
+    warehouse.migrate()
+    plan = plan_run(metrics, load_metrics())
+    record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    asker = Asker(
+        judge=judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings),
+        record=record,
+        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+        attempts=settings.attempts,
+        price=price or FREE,
+        budget_usd=settings.budget_usd,
+    )
+    embedder: Any = HashingEmbedder()
+    if settings.embeddings != "hashing":
+        limit = EndpointLimit(concurrency=settings.concurrency)
+        embedder = AskedEmbedder(
+            replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit)
+        )
+    bench = Bench(
+        run_id=run_id, settings=settings, warehouse=warehouse, prompts=PROMPTS, metrics=plan.metrics,
+        steps=plan.steps, optional_steps=plan.optional_steps, asker=asker, embedder=embedder,
+    )  # fmt: skip
+    try:
+        yield bench
+    finally:
+        await bench.close()
+        await asyncio.to_thread(record.close)
+
+
+async def judge_samples(bench: Bench, samples: Sequence[StoredSample]) -> list[SampleWork]:
+    """Take samples through all steps side by side, and return them with their rows."""
+    works = [make_work(sample) for sample in samples]
+    await gather_all([step(bench, work) for step in SAMPLE_STEPS for work in works])
+    return works
+
+
+def read_outcomes(work: SampleWork) -> dict[str, str | None]:
+    """How each step ended: its reason, or None when the verdicts are there."""
+    return {str(row["step"]): row["reason"] for row in work.rows["outcomes"]}  # type: ignore[misc]
+
+
+def read_detail(work: SampleWork, step: str) -> str:
+    return next(str(row["detail"]) for row in work.rows["outcomes"] if row["step"] == step)
+
+
+def read_labels(work: SampleWork) -> dict[str, str]:
+    return {str(row["statement_id"]): str(row["label"]) for row in work.rows["classifications"]}
+
+
+def read_ranks(work: SampleWork) -> dict[str, list[int]]:
+    return {str(row["statement_id"]): row["context_ranks"] for row in work.rows["attributions"]}  # type: ignore[misc]
+
+
+def read_useful(work: SampleWork) -> dict[int, bool]:
+    return {row["context_rank"]: row["useful"] for row in work.rows["context_verdicts"]}  # type: ignore[misc]
+
+
+def read_calls(folder: Path) -> list[dict[str, Any]]:
+    """All rows of `llm_calls`, in the order in which they were asked."""
+    return Warehouse(str(folder / "w.duckdb")).read_rows("select * from llm_calls order by started_at, attempts")
+
+
+def say_verdicts(*verdicts: Mapping[str, object]) -> str:
+    return orjson.dumps({"verdicts": [{"reason": "", **verdict} for verdict in verdicts]}).decode()

@@ -1,0 +1,134 @@
+"""What the judge's call path costs: calls, time against the ideal, CPU a call, memory.
+
+Starts the local endpoint as a process of its own, takes samples of five contexts through all steps without Prefect,
+and prints one line. The ideal time is calls x latency / requests in flight; the wall time is taken from the first
+request to the last row in the warehouse. CPU is that of this process alone, imports and start-up apart.
+
+    python tests/benchmarks/call_path.py --latency 0.3 --in-flight 16 --samples 300 [--server-limit 16] [--again]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from benches import lay_bench, make_sample, make_settings, point_to  # noqa: E402
+from endpoint import running_command  # noqa: E402
+
+from tasks.bench import Bench, clear_bench, lay_out_bench  # noqa: E402
+from tasks.shard import Shard, make_work  # noqa: E402
+from tasks.step_runs import run_step  # noqa: E402
+from warehouse.samples import StoredSample  # noqa: E402
+
+SHARD = 128
+
+
+def build_samples(count: int) -> list[StoredSample]:
+    """Samples of realistic length: five contexts of some 600 characters, answers of five sentences."""
+    filler = " The keeper writes the weather into the log every morning and every evening, in ink, as the rules ask." * 5
+    samples = []
+    for number in range(1, count + 1):
+        facts = [f"The {part} of lighthouse {number} was made in {1800 + number + k}." for k, part in enumerate(
+            ("tower", "lamp", "stair", "horn", "quay"))]  # fmt: skip
+        samples.append(
+            make_sample(
+                number,
+                answer=" ".join(facts),
+                ground_truth=" ".join(facts[:4]) + f" The door of lighthouse {number} is red.",
+                contexts=[fact + filler for fact in facts],
+            )
+        )
+    return samples
+
+
+async def judge_shards(bench: Bench, samples: list[StoredSample]) -> None:
+    """As the flow does it: a few shards side by side, all steps of a shard side by side."""
+    from benches import SAMPLE_STEPS  # noqa: PLC0415
+
+    turns = asyncio.Semaphore(1 + -(-2 * bench.settings.concurrency // SHARD))
+
+    async def judge_shard(number: int) -> None:
+        async with turns:
+            part = samples[number * SHARD : (number + 1) * SHARD]
+            bench.shards[number] = Shard(number=number, first=0, last=0, works=[make_work(item) for item in part])
+            await asyncio.gather(*(run_step(bench.run_id, number, step) for step in SAMPLE_STEPS))
+
+    await asyncio.gather(*(judge_shard(number) for number in range(-(-len(samples) // SHARD))))
+
+
+async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dict[str, float]:
+    """One run over all samples; seconds and CPU seconds, without imports and start-up."""
+    samples = build_samples(options.samples)
+    settings = make_settings(concurrency=options.in_flight, timeout_s=60.0)
+    async with lay_bench(folder, settings, run_id=run_id) as bench:
+        lay_out_bench(bench)
+        assert bench.embedder is not None
+        await bench.embedder.compare("", "warm", "up")  # imports scikit-learn
+        started, cpu_started = time.monotonic(), time.process_time()
+        await judge_shards(bench, samples)
+        asked_s = time.monotonic() - started
+        clear_bench(run_id)
+        reused = bench.asker.counts.reused
+    cpu_s = time.process_time() - cpu_started
+    return {"wall_s": time.monotonic() - started, "asked_s": asked_s, "cpu_s": cpu_s, "reused": reused}
+
+
+def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[str, Any]) -> None:
+    """One line of figures."""
+    requests = sum(stats["requests"].values())
+    refused = stats["statuses"].get("429", 0)
+    calls = requests - refused
+    bearable = min(options.in_flight, options.server_limit or options.in_flight)
+    ideal = calls * options.latency / bearable
+    counted = max(1, calls + int(measured["reused"]))
+    print(
+        f"latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, {int(measured['reused'])} reused, "
+        f"{stats['duplicates_answered']} paid twice, {refused} refused ({refused / max(1, requests):.1%}), "
+        f"most in flight {stats['max_in_flight']}; asked {measured['asked_s']:.2f} s, with the record "
+        f"{measured['wall_s']:.2f} s, ideal {ideal:.2f} s, efficiency {ideal / measured['asked_s']:.1%}; "
+        f"{1000 * measured['cpu_s'] / counted:.2f} ms CPU a call; "
+        f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB",
+        flush=True,
+    )
+
+
+def read_json(url: str, *, post: bool = False) -> dict[str, Any]:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST" if post else "GET")) as response:
+        found: dict[str, Any] = json.load(response)
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the judge's call path.")
+    parser.add_argument("--latency", type=float, default=0.3, help="seconds")
+    parser.add_argument("--in-flight", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--server-limit", type=int, help="the endpoint answers 429 above this many")
+    parser.add_argument("--again", action="store_true", help="a second run, which should find everything on record")
+    options = parser.parse_args()
+    arguments = ["--latency", str(options.latency)]
+    if options.server_limit:
+        arguments += ["--max-in-flight", str(options.server_limit)]
+    os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+    with running_command(*arguments) as addresses, tempfile.TemporaryDirectory() as folder:
+        point_to(addresses["base_url"])
+        for run_id in ["first", "second"][: 1 + options.again]:
+            read_json(addresses["reset_url"], post=True)
+            measured = asyncio.run(measure(options, Path(folder), run_id))
+            report(options, measured, read_json(addresses["stats_url"]))
+
+
+if __name__ == "__main__":
+    main()
