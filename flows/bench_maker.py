@@ -8,7 +8,7 @@ from pathlib import Path
 from prompts import Prompt, load_prompts
 from tasks.asking import Asker
 from tasks.bench import Bench
-from tasks.call_record import CallRecord
+from tasks.call_record import CallRecord, Record
 from tasks.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
 from tasks.judge import Judge
 from tasks.judge_errors import FatalJudgeError
@@ -55,8 +55,10 @@ def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
     return {name: _state_rules(prompt, judge.model) for name, prompt in prompts.items()}
 
 
-def make_bench(run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse) -> Bench:
-    """The bench of a run; its journal and mover thread are running afterwards."""
+def make_bench(
+    run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse, *, record: Record | None = None
+) -> Bench:
+    """The bench of a run; its journal and mover thread are running afterwards, unless another `record` is given."""
     check_embeddings_name(settings.embeddings)
     prices = load_prices(settings.prices)
     price = find_price(prices, judge.model)
@@ -68,7 +70,7 @@ def make_bench(run_id: str, settings: RunSettings, plan: Plan, judge: Judge, war
     embedding_model = None
     if "similarity" in plan.steps and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
-    record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    record = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
     asker = Asker(
         judge=judge,
         record=record,

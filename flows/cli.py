@@ -5,6 +5,7 @@ answer at once and import no Prefect. A known error is one line on standard erro
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
+import difflib
 import importlib
 import os
 import sys
@@ -26,6 +27,10 @@ COMMANDS = {
 BAD_INPUT, INCOMPLETE, INTERRUPTED = 2, 3, 130
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has gone (`evalhouse query … | head`), which is no error of ours."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -40,6 +45,27 @@ class LazyGroup(click.Group):
         module, name, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called; for an unknown one the error says which known ones are like it."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
+            advice = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; tells whoever called us, and not click, that nobody reads the output any more."""
+        try:
+            result = super().invoke(ctx)
+            # What is still in the buffer has to fail here, not while Python exits.
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise ReaderGone from error
+        return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing any of them."""
@@ -61,16 +87,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its status."""
     try:
         status = evalhouse.main(args=arguments, prog_name="evalhouse", standalone_mode=False)
-        # What is still in the buffer may be what nobody reads any more; it has to fail here, not while exiting.
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has gone (`evalhouse query … | head`); that is no error of ours.
+    except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:

@@ -1,26 +1,34 @@
 """`evalhouse doctor`: what is configured and from where, what is reachable, what is wrong."""
 
 import asyncio
+import http.client
 import importlib.metadata
 import os
 import platform
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-from flows.command_run import JSON_OPTION, WAREHOUSE_OPTION
-from flows.output import make_console, make_table, print_json, write_value
-from flows.settings import Resolved, resolve_settings
+from flows.options import JSON_OPTION, WAREHOUSE_OPTION
+from flows.output import make_table, print_json, print_line, print_table, write_value
+from flows.settings import Resolved, find_unknown_variables, find_variable, resolve_settings
 from tasks.judge_errors import JudgeError
+from tasks.plan import UnknownMetric, plan_run
+from tasks.run_settings import RunSettings
 from warehouse.errors import WarehouseError
+from warehouse.metric_files import load_metrics
 from warehouse.store import Warehouse
 
-_PACKAGES = ("evalhouse", "prefect", "duckdb", "polars", "langchain-core", "langchain-openai", "openai", "fastapi", "sqlalchemy")
-_SECRETS = ("OPENAI_API_KEY",)
+_PACKAGES = (
+    "evalhouse", "prefect", "duckdb", "polars", "langchain-core", "langchain-openai", "openai", "fastapi", "sqlalchemy",
+)  # fmt: skip
+_SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _REACH_S = 10.0
 
@@ -38,81 +46,123 @@ class Finding:
 
 @click.command()
 @click.option("--judge", metavar="J", help="The judge to look at; default: the one a run would use.")
+@click.option("--embeddings", metavar="E", help="The embeddings to look at; default: those a run would use.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def doctor(judge: str | None, warehouse: str | None, as_json: bool) -> int:
+def doctor(judge: str | None, embeddings: str | None, warehouse: str | None, as_json: bool) -> int:
     """Say what is configured and where each value came from, what is reachable, and what is wrong.
 
     Asks the judge's endpoint for its list of models, which costs nothing. Exit status 2 when something is wrong.
     """
-    resolved = resolve_settings({"judge": judge, "warehouse": warehouse})
-    checks: list[Callable[[Resolved], Finding]] = [_check_warehouse, _check_judge, _check_prompts, _check_prefect]
-    findings = [check(resolved) for check in checks]
+    resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse})
+    checks: list[Callable[[RunSettings], Finding]] = [
+        _check_variables, _check_warehouse, _check_judge, _check_embeddings, _check_prices, _check_prompts,
+        _check_metrics, _check_prefect,
+    ]  # fmt: skip
+    findings = [check(resolved.settings) for check in checks]
     if as_json:
-        print_json(
-            {
-                "settings": {
-                    name: {"value": value, "from": resolved.origins[name]}
-                    for name, value in resolved.settings.model_dump(mode="json").items()
-                },
-                "findings": [asdict(finding) for finding in findings],
-                "versions": _read_versions(),
-            }
-        )
+        print_json(_to_document(resolved, findings))
     else:
         _print(resolved, findings)
     return 2 if any(finding.verdict == "wrong" for finding in findings) else 0
 
 
+def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:
+    values = resolved.settings.model_dump(mode="json")
+    return {
+        "settings": {
+            name: {"value": values[name], "from": origin, "variable": find_variable(name)}
+            for name, origin in resolved.origins.items()
+            if find_variable(name)
+        },
+        "environment": _read_environment(),
+        "findings": [asdict(finding) for finding in findings],
+        "versions": _read_versions(),
+    }
+
+
 def _print(resolved: Resolved, findings: list[Finding]) -> None:
-    console = make_console()
-    settings = resolved.settings.model_dump()
-    rows = [[name, write_value(value) or "–", resolved.origins[name]] for name, value in settings.items()]
-    console.print(make_table(["setting", "value", "from"], rows, title="Settings"))
-    console.print()
-    rows = [[name, "set" if os.environ.get(name) else "not set"] for name in _SECRETS]
-    rows += [[name, os.environ.get(name) or "not set"] for name in _ADDRESSES]
-    console.print(make_table(["variable", "value"], rows, title="Environment"))
-    console.print()
-    versions = [f"{name} {version}" for name, version in _read_versions().items()]
-    console.print(", ".join(versions), markup=False)
-    console.print()
+    values = resolved.settings.model_dump()
+    rows = [
+        [name, _write_setting(values[name]), origin, variable]
+        for name, origin in resolved.origins.items()
+        if (variable := find_variable(name))
+    ]
+    print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
+    print_line()
+    print_table(make_table(["variable", "value"], list(_read_environment().items()), title="Environment"))
+    print_line()
+    print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
+    print_line()
     rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
-    console.print(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
+    print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
+
+
+def _write_setting(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
+
+
+def _read_environment() -> dict[str, str]:
+    """The variables of others that matter here, without any secret."""
+    shown = {name: "set" if os.environ.get(name) else "not set" for name in _SECRETS}
+    return shown | {name: _hide_credentials(os.environ.get(name) or "not set") for name in _ADDRESSES}
+
+
+def _hide_credentials(address: str) -> str:
+    """An address without user, password and query, which may hold a key."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "set, but no address"
+    if not parts.netloc:
+        return address
+    return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment=""))
 
 
 def _read_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        versions[name] = importlib.metadata.version(name)
-    return versions
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _check_warehouse(resolved: Resolved) -> Finding:
+def _check_variables(_: RunSettings) -> Finding:
+    what = "variables"
+    unknown = find_unknown_variables()
+    if not unknown:
+        return Finding(what=what, verdict="ok", detail="every EVALHOUSE_ variable is a setting")
+    said = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
+    verdict: Verdict = "wrong" if any(unknown.values()) else "note"
+    return Finding(what=what, verdict=verdict, detail=f"no setting, and without effect: {', '.join(said)}")
+
+
+def _check_warehouse(settings: RunSettings) -> Finding:
     what = "warehouse"
     try:
-        store = Warehouse(resolved.settings.warehouse)
-        if not store.location.path.exists():
-            folder = store.location.path.parent
-            writable = folder.is_dir() and os.access(folder, os.W_OK)
-            detail = f"{store.location.path} does not exist yet; the first run makes it"
-            if not writable:
-                return Finding(what=what, verdict="wrong", detail=f"{folder} is no folder that can be written to")
-            return Finding(what=what, verdict="note", detail=detail)
+        store = Warehouse(settings.warehouse)
+        path = store.location.path
+        if not path.exists():
+            return _check_place(path)
         n_runs = store.read("select count(*) as n from runs")["n"][0]
-    except WarehouseError as error:
+    except (WarehouseError, OSError) as error:
         return Finding(what=what, verdict="wrong", detail=str(error))
-    return Finding(what=what, verdict="ok", detail=f"{store.location.path}: {n_runs} runs")
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return Finding(what=what, verdict="note", detail=f"{path}: {n_runs} runs; it can be read and not written")
+    return Finding(what=what, verdict="ok", detail=f"{path}: {n_runs} runs")
 
 
-def _check_judge(resolved: Resolved) -> Finding:
+def _check_place(path: Path) -> Finding:
+    """Whether a warehouse could be made there: the nearest folder that exists must take files."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return Finding(what="warehouse", verdict="wrong", detail=f"{folder} is no folder that can be written to")
+    return Finding(what="warehouse", verdict="note", detail=f"{path} does not exist yet; the first run makes it")
+
+
+def _check_judge(settings: RunSettings) -> Finding:
     from tasks.judge_makers import check_judge_name, check_reachable  # noqa: PLC0415
 
-    name = resolved.settings.judge
-    what = f"judge {name}"
+    what = f"judge {settings.judge}"
     try:
-        check_judge_name(name)
-        detail = asyncio.run(asyncio.wait_for(check_reachable(resolved.settings), _REACH_S))
+        check_judge_name(settings.judge)
+        detail = asyncio.run(asyncio.wait_for(check_reachable(settings), _REACH_S))
     except TimeoutError:
         return Finding(what=what, verdict="wrong", detail=f"no answer within {_REACH_S:g} s")
     except JudgeError as error:
@@ -120,10 +170,36 @@ def _check_judge(resolved: Resolved) -> Finding:
     return Finding(what=what, verdict="ok", detail=detail)
 
 
-def _check_prompts(resolved: Resolved) -> Finding:
+def _check_embeddings(settings: RunSettings) -> Finding:
+    from tasks.judge_makers import check_embeddings_name  # noqa: PLC0415
+
+    what = f"embeddings {settings.embeddings}"
+    try:
+        check_embeddings_name(settings.embeddings)
+    except JudgeError as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    offline = settings.embeddings == "hashing"
+    detail = "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
+    return Finding(what=what, verdict="ok", detail=detail)
+
+
+def _check_prices(settings: RunSettings) -> Finding:
+    from tasks.prices import find_price, load_prices  # noqa: PLC0415
+
+    what, model = "prices", settings.judge.removeprefix("openai:")
+    try:
+        price = find_price(load_prices(settings.prices), model)
+    except JudgeError as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    if price is None:
+        return Finding(what=what, verdict="note", detail=f"none is known for {model}; --prices names a file with one")
+    per_million = f"${price.input_usd:g} in, ${price.output_usd:g} out"
+    return Finding(what=what, verdict="ok", detail=f"{model}: {per_million} per million tokens")
+
+
+def _check_prompts(settings: RunSettings) -> Finding:
     from prompts import check_prompts, load_prompts  # noqa: PLC0415
 
-    settings = resolved.settings
     folder = Path(settings.prompts) if settings.prompts else None
     problems = check_prompts(folder, settings.language)
     what = f"prompts in {settings.language}"
@@ -132,7 +208,16 @@ def _check_prompts(resolved: Resolved) -> Finding:
     return Finding(what=what, verdict="ok", detail=", ".join(load_prompts(settings.language, folder)))
 
 
-def _check_prefect(resolved: Resolved) -> Finding:
+def _check_metrics(settings: RunSettings) -> Finding:
+    try:
+        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan = plan_run(settings.metrics, known)
+    except (WarehouseError, UnknownMetric) as error:
+        return Finding(what="metrics", verdict="wrong", detail=str(error))
+    return Finding(what="metrics", verdict="ok", detail=f"a run scores {len(plan.metrics)} of {len(known)}")
+
+
+def _check_prefect(_: RunSettings) -> Finding:
     from flows.prefect_settings import find_api_url  # noqa: PLC0415
 
     url = find_api_url()
@@ -140,16 +225,23 @@ def _check_prefect(resolved: Resolved) -> Finding:
         detail = "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
         return Finding(what="prefect", verdict="ok", detail=detail)
     problem = _ask_health(url)
+    said = _hide_credentials(url)
     if problem is None:
-        return Finding(what="prefect", verdict="ok", detail=f"the server at {url} answers")
-    return Finding(what="prefect", verdict="wrong", detail=f"the server at {url} does not answer: {problem}")
+        return Finding(what="prefect", verdict="ok", detail=f"the server at {said} answers")
+    detail = f"the server at {said} does not answer: {problem}; start it, or unset PREFECT_API_URL"
+    return Finding(what="prefect", verdict="wrong", detail=detail)
 
 
 def _ask_health(url: str) -> str | None:
     """What is wrong with a Prefect server, or None."""
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_REACH_S) as response:
-            status: Any = response.status
-    except (OSError, ValueError) as error:
-        return str(error)
+            status: int = response.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"status {error.code}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
     return None if status == 200 else f"status {status}"

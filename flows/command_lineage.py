@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 @click.option("--full", is_flag=True, help="Show requests as well, and every text whole.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def lineage(run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
+def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
     """Walk from a score of SAMPLE in RUN to its verdicts, the calls they stand in, the prompts and the sample.
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores

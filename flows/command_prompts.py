@@ -64,6 +64,8 @@ def show(name: str, language: str, folder: str | None, as_json: bool) -> None:
         print_text(f"{message.content}\n")
     print_line("── human ", bold=True)
     print_line("\n".join(f"<{block} …>\n…\n</{block} …>" for block in prompt.variables))
+    print_line("── reply ", bold=True)
+    print_json(prompt.reply_schema)
 
 
 @prompts.command()

@@ -2,13 +2,14 @@
 
 import sys
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from flows.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
-from flows.output import make_table, print_notice, print_table, print_text, write_json, write_value
+from flows.output import make_table, print_notice, print_table, print_text, write_decimal, write_json, write_value
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,6 +37,7 @@ _EXAMPLE = 'evalhouse query "from run_scores"'
 @click.option("--memory-limit", metavar="SIZE", help="For example 2GB. Default: DuckDB's own, 80 % of the machine.")
 @WAREHOUSE_OPTION
 def query(
+    *,
     sql: str | None,
     path: str | None,
     kind: str | None,
@@ -57,9 +59,11 @@ def query(
     from warehouse.query import run_query  # noqa: PLC0415  # DuckDB and Polars, which a wrong option need not wait for
 
     location = parse_location(find_warehouse(warehouse))
-    frame = run_query(location, text, timeout_s=timeout, memory_limit=memory_limit)
+    frame = _shrink_sums(run_query(location, text, timeout_s=timeout, memory_limit=memory_limit))
     if output is not None:
         _write_frame(frame, kind, Path(output))
+    elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:
+        print_text("\n".join(frame["explain_value"]))  # a drawing of many lines
     elif kind == "table":
         print_table(_to_table(frame))
         print_notice(f"{frame.height:,} row{'' if frame.height == 1 else 's'}")
@@ -127,13 +131,25 @@ def _to_text(frame: "pl.DataFrame", kind: str) -> str:
             return _to_table(frame).to_text()
 
 
+def _shrink_sums(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Sums of whole numbers as whole numbers: DuckDB gives 128 bits for them, which come as decimals."""
+    import polars as pl  # noqa: PLC0415
+
+    sums = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal) and dtype.scale == 0]
+    whole = {name: frame[name].cast(pl.Int64, strict=False) for name in sums}
+    fitting = [series for name, series in whole.items() if series.null_count() == frame[name].null_count()]
+    return frame.with_columns(fitting)
+
+
 def _flatten_lists(frame: "pl.DataFrame") -> "pl.DataFrame":
     """Lists, structs and bytes as JSON text, which is what a CSV cell can hold."""
     import polars as pl  # noqa: PLC0415
 
     flat = [name for name in frame.columns if frame[name].dtype.is_nested() or frame[name].dtype == pl.Binary]
     return frame.with_columns(
-        pl.Series(name, [None if value is None else _to_cell(value) for value in frame[name].to_list()], dtype=pl.String)
+        pl.Series(
+            name, [None if value is None else _to_cell(value) for value in frame[name].to_list()], dtype=pl.String
+        )
         for name in flat
     )
 
@@ -158,5 +174,7 @@ def _to_cell(value: object) -> str:
             return write_json(value, indent=False)
         case bytes():
             return value.hex()
+        case Decimal():
+            return write_decimal(value)
         case _:
             return write_value(value)

@@ -27,6 +27,13 @@ from warehouse.store import Warehouse
 if TYPE_CHECKING:
     from flows.running import RunOutcome
 
+_MEANS = """
+select metric, mean, ci_low, ci_high, n_scored, n_unscored
+from run_scores where run_id = $run_id
+order by list_position($metrics, metric), metric
+"""
+
+
 @click.command()
 @click.argument("dataset")
 @click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
@@ -47,7 +54,15 @@ if TYPE_CHECKING:
 @limit_options
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def run(as_json: bool, dry_run: bool, maps: tuple[str, ...], sets: tuple[str, ...], **flags: Any) -> int:
+def run(
+    *,
+    as_json: bool,
+    dry_run: bool,
+    maps: tuple[str, ...],
+    sets: tuple[str, ...],
+    metrics: str | None,
+    **flags: object,
+) -> int:
     """Evaluate DATASET and print its scores.
 
     DATASET is a file (JSON Lines, JSON, CSV, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
@@ -57,7 +72,7 @@ def run(as_json: bool, dry_run: bool, maps: tuple[str, ...], sets: tuple[str, ..
     resolved = resolve_settings(
         flags
         | {
-            "metrics": split_list(flags["metrics"]),
+            "metrics": split_list(metrics),
             "mapping": parse_pairs(maps, "--map"),
             "metric_settings": parse_metric_settings(sets),
         }
@@ -83,7 +98,7 @@ def run(as_json: bool, dry_run: bool, maps: tuple[str, ...], sets: tuple[str, ..
 @limit_options
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def resume(run: str, warehouse: str | None, as_json: bool, **flags: Any) -> int:
+def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
     """Go on where RUN stopped.
 
     Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
@@ -103,10 +118,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: Any) -> int:
 def report_outcome(outcome: "RunOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended and return the exit status."""
     warehouse = Warehouse(url)
-    rows = warehouse.read_rows(
-        "select metric, mean, ci_low, ci_high, n_scored, n_unscored from run_scores where run_id = $run_id",
-        {"run_id": outcome.run.run_id},
-    )
+    rows = warehouse.read_rows(_MEANS, {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)})
     if as_json:
         print_json(_to_document(outcome, rows, warehouse))
     else:
@@ -168,12 +180,15 @@ def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: W
 def _print_outcome(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
     run = outcome.run
     print_line(f"run {run.run_id} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}", bold=True)
-    print_line()
-    if rows:
+    # A run that was stopped has scores of some samples only; `show` has them for whoever wants to look.
+    if outcome.status in ("completed", "incomplete"):
+        print_line()
         print_table(metrics_table(rows, run.metrics))
         print_line()
     print_line(_describe_calls(outcome))
-    if outcome.problem:
+    if outcome.status == "cancelled":
+        print_notice("The run was interrupted.")
+    elif outcome.problem:
         print_notice(f"The run stopped: {outcome.problem}")
     _print_next(outcome, rows)
 
@@ -200,5 +215,5 @@ def _print_next(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> Non
         print_line(f"next: {show}")
         return
     print_line(f"next: evalhouse resume {run_id}   (what was answered is on record and is not asked again)")
-    if rows:
+    if outcome.status == "incomplete":
         print_line(f"or:   {show}")

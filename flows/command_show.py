@@ -24,6 +24,7 @@ from warehouse.store import Warehouse
 
 _HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 
+_LEAST_COLUMNS = 3
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
 _SCORES = """
 select run_scores.metric, run_scores.mean, run_scores.ci_low, run_scores.ci_high, run_scores.n_scored,
@@ -58,7 +59,14 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many of the newest runs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many of the newest runs.",
+)
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
@@ -78,24 +86,36 @@ def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
 
 
 def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
-    """The runs with as many of the main metrics as stand side by side; `--json` and `show` have all."""
-    shown = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
+    """The columns that stand side by side, the most telling first; `--json` and `show` have all."""
+    metrics = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
+    rows: list[dict[str, object]] = [
+        {
+            "run": run.run_id,
+            "status": run.status,
+            "#samples": run.n_samples,
+            **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[:1]},
+            "judge": run.judge,
+            "dataset": shorten(run.dataset, 40),
+            "label": shorten(run.label, 40) or None,
+            **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[1:]},
+        }
+        for run in found
+    ]
+    columns = list(rows[0])
+    if not any(run.label for run in found):
+        columns.remove("label")
     while True:
-        columns = ["run", "status", "#samples", "judge", "dataset", "label", *(f"#{metric}" for metric in shown)]
-        rows = [
-            [run.run_id, run.status, run.n_samples, run.judge, shorten(run.dataset, 40), shorten(run.label, 40) or None]
-            + [means[run.run_id].get(metric) for metric in shown]
-            for run in found
-        ]
-        table = make_table(columns, rows)
-        if table.width <= available or len(shown) <= 1:
+        table = make_table(columns, [[row[column] for column in columns] for row in rows])
+        if table.width <= available or len(columns) <= _LEAST_COLUMNS:
             return table
-        shown.pop()
+        columns.pop()
 
 
 @click.command()
 @RUN_ARGUMENT
-@click.option("--worst", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Worst samples to show.")
+@click.option(
+    "--worst", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Worst samples to show."
+)
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @WAREHOUSE_OPTION
 @JSON_OPTION

@@ -39,7 +39,9 @@ def limit_options(command: _Command) -> _Command:
         click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
         click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
         click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
-        click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
+        click.option(
+            "--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."
+        ),
         click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
         click.option("--prices", metavar="FILE", help="Prices of your own: `model: [input, output]` in $ per million."),
     )

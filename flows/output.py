@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -25,12 +26,21 @@ _KEPT_CONTROLS = "\n\t"
 def make_console(*, stderr: bool = False) -> Console:
     """A console that fits to the terminal, and wraps nothing when there is none."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else _NO_WRAP)
+    return _Console(
+        file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else _NO_WRAP
+    )
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line what to do when nobody reads any more; Rich would exit with an error."""
+        raise BrokenPipeError
 
 
 def print_line(text: str = "", *, bold: bool = False) -> None:
     """A line of our own on standard output. The terminal wraps it, so that a command in it can be copied whole."""
-    click.secho(clean_text(text), bold=bold)
+    cleaned = clean_text(text)
+    click.echo(click.style(cleaned, bold=True) if bold else cleaned)
 
 
 def print_table(table: Table) -> None:
@@ -55,11 +65,11 @@ def print_notice(text: str) -> None:
 
 
 def write_json(value: object, *, indent: bool = True) -> str:
-    """JSON; what it has no form for (a decimal, a number beyond 64 bits) becomes a string."""
+    """JSON; what it has no form for (bytes, a number beyond 64 bits) becomes a string."""
     option = orjson.OPT_INDENT_2 if indent else 0
     try:
         return orjson.dumps(value, option=option, default=_write_foreign).decode()
-    except TypeError:
+    except orjson.JSONEncodeError:
         return orjson.dumps(_without_large_numbers(value), option=option, default=_write_foreign).decode()
 
 
@@ -105,6 +115,11 @@ def write_number(value: float) -> str:
     return f"{value:.3f}"
 
 
+def write_decimal(value: Decimal) -> str:
+    """Every digit: a whole number beyond 64 bits stays one."""
+    return str(int(value)) if _has_no_places(value) else str(value)
+
+
 def write_interval(low: float | None, high: float | None) -> str:
     """An interval, or a dash where there is none."""
     return "–" if low is None or high is None else f"{low:.3f} to {high:.3f}"
@@ -147,12 +162,26 @@ def _write_cell(value: object) -> str:
 
 
 def _is_control(character: str) -> bool:
-    # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn the direction of text.
-    return unicodedata.category(character) == "Cc" or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn a text around.
+    return (
+        unicodedata.category(character) == "Cc" or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    )
 
 
-def _write_foreign(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+def _write_foreign(value: object) -> object:
+    match value:
+        case bytes():
+            return value.hex()
+        case Decimal():
+            return write_decimal(value) if _has_no_places(value) else float(value)
+        case _:
+            return str(value)
+
+
+def _has_no_places(value: Decimal) -> bool:
+    """Whether it is of a type of whole numbers: 1.00 is not."""
+    exponent = value.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= 0
 
 
 def _escape(character: str) -> str:

@@ -67,7 +67,7 @@ def show_progress(bench: "Bench") -> Iterator[None]:
     columns = (BarColumn(bar_width=_BAR_WIDTH), TextColumn("{task.description}"), _TimeLeft())
     ended = threading.Event()
     with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task("", total=1)
 
         def redraw() -> None:
             total = bench.progress.n_samples * _steps_per_sample() or None
@@ -79,6 +79,7 @@ def show_progress(bench: "Bench") -> Iterator[None]:
             while not ended.wait(_EVERY_S):
                 redraw()
 
+        redraw()
         thread = threading.Thread(target=keep_redrawing, name="evalhouse-progress", daemon=True)
         thread.start()
         try:

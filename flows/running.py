@@ -137,7 +137,8 @@ def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[]
     problem: BaseException | None = None
     try:
         keep_prompts(bench)
-        _load_libraries(bench)
+        import flows.evaluate  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
+
         wait_for_prefect()
         problem = asyncio.run(_run_flow(bench, watch or (lambda _: nullcontext())))
     except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
@@ -151,14 +152,6 @@ def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[]
             clear_bench(bench.run_id)
     run = find_run(bench.warehouse, bench.run_id)
     return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=str(problem) if problem else None)
-
-
-def _load_libraries(bench: "Bench") -> None:
-    """Import what the flow needs while the server comes up, so that neither waits for the other."""
-    import flows.evaluate  # noqa: F401, PLC0415
-
-    if bench.embedder is not None:
-        bench.embedder.warm_up()
 
 
 async def _run_flow(bench: "Bench", watch: Watch) -> Exception | None:

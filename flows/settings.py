@@ -8,12 +8,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from flows.options import SettingsError
 from tasks.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # Flags that are not called after their setting; each setting that is not here has the flag of its own name.
 _FLAGS = {
@@ -157,7 +160,7 @@ def _parse_text(name: str, text: str) -> object:
     return None if text.lower() == "none" else text
 
 
-def _describe(problem: Any, origins: Mapping[str, str]) -> str:
+def _describe(problem: "ErrorDetails", origins: Mapping[str, str]) -> str:
     message = str(problem["msg"])
     return f"{_say(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
 
@@ -165,5 +168,3 @@ def _describe(problem: Any, origins: Mapping[str, str]) -> str:
 def _say(name: str, origins: Mapping[str, str]) -> str:
     origin = origins.get(name, "default")
     return name if origin.startswith("default") else origin
-
-

@@ -15,7 +15,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
-from tasks.call_record import Call, CallRecord
+from tasks.call_record import Call, Record
 from tasks.judge import Judge, ModelReply, ModelRequest, Question
 from tasks.judge_errors import (
     BudgetExhausted,
@@ -95,7 +95,7 @@ class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign."""
 
     judge: Judge
-    record: CallRecord
+    record: Record
     limit: EndpointLimit
     attempts: int
     price: Price | None

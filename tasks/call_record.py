@@ -1,11 +1,9 @@
 """The record of calls during a run: what was asked before, and every new call kept before its reply is used.
 
-Looking up goes through the warehouse in batches (whatever is asked for while one look-up runs makes the next), and
-only for requests that a filter over all keys on record does not rule out. Keeping goes through the journal on disk,
-from which a thread of its own fills `llm_calls`.
+Looking up is done by `reply_finder`. Keeping goes through the journal on disk, from which a thread of its own fills
+`llm_calls`.
 """
 
-import asyncio
 import sys
 import threading
 import time
@@ -13,30 +11,19 @@ import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import Protocol
 
-import polars as pl
-
-from tasks.judge_errors import FatalJudgeError, RunCancelled
-from tasks.key_filter import KeyFilter
-from warehouse.calls import RecordedReply, find_replies, make_request_key, take_in_segment
+from tasks.judge_errors import FatalJudgeError
+from tasks.reply_finder import ReplyFinder
+from warehouse.calls import RecordedReply, make_request_key, take_in_segment
 from warehouse.errors import WarehouseBusy, WarehouseError
 from warehouse.journal import Journal, Segment
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
-
-T = TypeVar("T")
 
 # A move costs 70 ms of CPU however few rows it has, so it waits for some.
 _TICK_S = 0.5
 _MOVE_EVERY_S = 5.0
 _MOVE_ROWS = 2000
-_LOOK_UP_MOST = 2000
-_GATHER_S = 0.01
-
-_KEYS = """
-select distinct request_key from llm_calls where status = 'ok' and ($run_id is null or run_id = $run_id)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,40 +62,34 @@ class Call:
     started_at: float = 0.0
 
 
+class Record(Protocol):
+    """What the call path needs of a record; the dry run has one that keeps nothing."""
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """The reply on record for a request, or None."""
+
+    def keep(self, call: Call) -> str:
+        """Put a call on record and return its id."""
+
+    def close(self) -> None:
+        """Bring what was kept to its place."""
+
+
 class CallRecord:
     """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends."""
 
     def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False) -> None:
         self._warehouse = warehouse
         self._run_id = run_id
-        self._only_run = run_id if fresh else None
+        self._finder = ReplyFinder(warehouse, only_run=run_id if fresh else None)
         self._journal = Journal(warehouse.location.journal_path)
-        self._filter = KeyFilter()
-        self._filter_filled = asyncio.Lock()
-        self._filter_is_filled = False
         self._unmoved: dict[str, RecordedReply] = {}
-        self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
-        self._looking_up: asyncio.Task[None] | None = None
         self._mover = _Mover(warehouse, self._journal, self._forget)
         self._mover.start()
 
     async def find(self, request_hash: str) -> RecordedReply | None:
         """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
-        unmoved = self._unmoved.get(request_hash)
-        if unmoved is not None:
-            return unmoved
-        if not self._filter_is_filled:
-            await self._fill_filter()
-        if make_request_key(request_hash) not in self._filter:
-            return None
-        future = self._wanted.get(request_hash)
-        if future is None:
-            future = self._wanted[request_hash] = asyncio.get_running_loop().create_future()
-            if self._looking_up is None:
-                self._looking_up = asyncio.create_task(self._look_up())
-                self._looking_up.add_done_callback(_look_at_error)
-        # Shielded, because whoever else wants the same reply waits for the same future.
-        return await asyncio.shield(future)
+        return self._unmoved.get(request_hash) or await self._finder.find(request_hash)
 
     def keep(self, call: Call) -> str:
         """Put a call on disk and return its id; raises FatalJudgeError when the disk does not take it."""
@@ -147,7 +128,7 @@ class CallRecord:
                 "make room and go on with `evalhouse resume`"
             ) from None
         if call.status == "ok" and call.reply is not None:
-            self._filter.add(make_request_key(call.request_hash))
+            self._finder.expect(call.request_hash)
             self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply)
         self._mover.raise_failure()  # only now: what was paid for is on disk whatever becomes of the run
         return call_id
@@ -163,54 +144,6 @@ class CallRecord:
         for row in segment.rows:
             if row["status"] == "ok":
                 self._unmoved.pop(str(row["request_hash"]), None)
-
-    async def _fill_filter(self) -> None:
-        async with self._filter_filled:
-            if not self._filter_is_filled:
-                keys = await self._read_patiently(self._read_keys)
-                await asyncio.to_thread(self._filter.update, keys)
-                self._filter_is_filled = True
-
-    def _read_keys(self) -> pl.Series:
-        return self._warehouse.read(_KEYS, {"run_id": self._only_run})["request_key"]
-
-    async def _look_up(self) -> None:
-        try:
-            while self._wanted:
-                # What is asked for within this moment is looked up together.
-                await asyncio.sleep(_GATHER_S)
-                batch = dict(list(self._wanted.items())[:_LOOK_UP_MOST])
-                read = partial(find_replies, self._warehouse, batch.keys(), only_run=self._only_run)
-                found = await self._read_patiently(read)
-                for request_hash, future in batch.items():
-                    del self._wanted[request_hash]
-                    future.set_result(found.get(request_hash))
-        finally:
-            self._looking_up = None
-            self._disappoint_all(sys.exception())
-
-    def _disappoint_all(self, error: BaseException | None) -> None:
-        """Nobody waits for a look-up that failed: whoever wants something gets its error."""
-        for future in self._wanted.values():
-            future.set_exception(error if isinstance(error, Exception) else RunCancelled("the look-up was cancelled"))
-            future.exception()  # looked at, so that asyncio does not report it when nobody waits any more
-        self._wanted.clear()
-
-    async def _read_patiently(self, read: Callable[[], T]) -> T:
-        """Read in a thread, again and again while another program keeps the file, up to a minute."""
-        deadline = time.monotonic() + FLUSH_PATIENCE_S
-        while True:
-            try:
-                return await asyncio.to_thread(read)
-            except WarehouseBusy:
-                if time.monotonic() > deadline:
-                    raise
-
-
-def _look_at_error(task: "asyncio.Task[None]") -> None:
-    """Those who wait have the error already; asyncio shall not report it once more."""
-    if not task.cancelled():
-        task.exception()
 
 
 class _Mover(threading.Thread):

@@ -42,7 +42,8 @@ _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user
 class ChatModelJudge:
     """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
 
-    `parameters` are sent with every request and stand on record; `keyed` is whatever else may change a reply.
+    `parameters` are sent with every request and stand on record; `keyed` is whatever else may change a reply; `http`
+    is the client to close at the end.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ChatModelJudge:
         timeout_s: float,
         structured: bool,
         keyed: object = None,
+        http: openai.DefaultAioHttpClient | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -65,6 +67,7 @@ class ChatModelJudge:
         self._timeout_s = timeout_s
         self._structured = structured
         self._keyed = keyed
+        self._http = http
 
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
@@ -102,10 +105,9 @@ class ChatModelJudge:
         return _read_message(message)
 
     async def close(self) -> None:
-        """Close the HTTP client of an OpenAI model."""
-        client = getattr(self._chat, "http_async_client", None)
-        if client is not None:
-            await client.aclose()
+        """Close the HTTP client; that of a factory's model is the factory's own affair."""
+        if self._http is not None:
+            await self._http.aclose()
 
     def _translate(self, error: Exception, *, sent_schema: bool) -> JudgeError:
         """A refused schema is left out from now on; a temperature someone set is not dropped behind their back."""
@@ -129,6 +131,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters["temperature"] = settings.temperature
     if settings.max_tokens is not None:
         parameters["max_tokens"] = settings.max_tokens
+    http = openai.DefaultAioHttpClient(timeout=settings.timeout_s)
     chat = ChatOpenAI(
         model=model,
         api_key=key,
@@ -140,7 +143,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
         **parameters,
     )
-    chat.async_client = PlainCompletions(chat.root_async_client)
+    chat.async_client = PlainCompletions(chat.root_async_client, http)
     return ChatModelJudge(
         name=name,
         chat=chat,
@@ -149,6 +152,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters=parameters,
         timeout_s=settings.timeout_s,
         structured=True,
+        http=http,
     )
 
 

@@ -108,7 +108,7 @@ def _read_field(error: Exception, field: str) -> str:
 
 def _read_retry_after(error: Exception) -> float | None:
     """Seconds that the endpoint asks to wait. The date form is rare among providers and is read as not given."""
-    headers = getattr(getattr(error, "response", None), "headers", None)
+    headers = getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None)
     if headers is None:
         return None
     for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):

@@ -136,9 +136,7 @@ async def lay_bench(
     embedder: Any = HashingEmbedder()
     if settings.embeddings != "hashing":
         limit = EndpointLimit(concurrency=settings.concurrency)
-        embedder = AskedEmbedder(
-            replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit)
-        )
+        embedder = AskedEmbedder(replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit))
     bench = Bench(
         run_id=run_id, settings=settings, warehouse=warehouse, prompts=PROMPTS, metrics=plan.metrics,
         steps=plan.steps, optional_steps=plan.optional_steps, asker=asker, embedder=embedder,

@@ -78,7 +78,7 @@ def test_other_urls_are_refused_with_what_is_allowed(url: str) -> None:
 
 
 def test_an_empty_url_is_refused_with_the_default() -> None:
-    with pytest.raises(WarehouseUrlError, match="empty.*duckdb:///evalhouse.duckdb"):
+    with pytest.raises(WarehouseUrlError, match=r"empty.*duckdb:///evalhouse.duckdb"):
         parse_location("  ")
 
 

@@ -1,14 +1,17 @@
 """Other processes for the warehouse's tests: real ones, that hold the file, are killed, or may not write.
 
-A script is Python text; it finds the path of the warehouse in `PATH` and `Warehouse`, `Batch` and `build_frame` imported.
+A script is Python text; it finds the path of the warehouse in `PATH`, and what it needs most imported.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import polars as pl
 
@@ -29,7 +32,7 @@ def kill_self(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
 """
 # Files larger than this cannot be written: what a full disk looks like to a program, with no disk to fill.
 FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))\n"
-# Root may write everywhere. Without its capabilities it is an owner of files like any other (Linux; else run as a user).
+# Root may write everywhere. Without its capabilities (of Linux) it is an owner of files like any other.
 BIND_RIGHTS = """
 import ctypes
 if os.geteuid() == 0:
@@ -51,7 +54,7 @@ def run_script(script: str, path: Path, *more: str) -> Ended:
     done = subprocess.run(
         [sys.executable, "-c", _HEAD + script, str(path), *more],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT), str(ROOT / "tests")])},
         capture_output=True,
         text=True,
         timeout=60,
@@ -88,7 +91,8 @@ def make_batch(key: str, *, n: int = 3, label: str = "TP", replaces: tuple[str, 
         replaces=replaces,
         tables={
             "statements": build_frame(
-                "statements", [{**row, "statement_id": "A1", "source": "answer", "ordinal": 1, "text": key} for row in keys]
+                "statements",
+                [{**row, "statement_id": "A1", "source": "answer", "ordinal": 1, "text": key} for row in keys],
             ),
             "classifications": build_frame(
                 "classifications", [{**row, "statement_id": "A1", "label": label, "reason": "why"} for row in keys]
@@ -98,11 +102,19 @@ def make_batch(key: str, *, n: int = 3, label: str = "TP", replaces: tuple[str, 
     )
 
 
-def make_warehouse(folder: Path, name: str = "w.duckdb") -> Warehouse:
-    """A warehouse with all tables and views."""
-    made = Warehouse(str(folder / name))
-    made.migrate()
-    return made
+@cache
+def _make_empty() -> bytes:
+    with TemporaryDirectory() as folder:
+        made = Warehouse(f"{folder}/w.duckdb")
+        made.migrate()
+        return made.location.path.read_bytes()
+
+
+def make_warehouse(folder: Path) -> Warehouse:
+    """A warehouse with all tables and views, `w.duckdb` in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "w.duckdb").write_bytes(_make_empty())
+    return Warehouse(str(folder / "w.duckdb"))
 
 
 def count_rows(warehouse: Warehouse, table: str, where: str = "true") -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from warehouse.batch import Batch
 from warehouse.journal import Segment, find_orphans
 from warehouse.store import Warehouse
@@ -14,14 +16,14 @@ _FIND = """
 with hits as materialized (
     select rowid as place
     from llm_calls
-    where request_key in (select unnest($keys::ubigint[]))
+    where request_key in (select request_key from wanted)
 ),
 
 newest as materialized (
     select arg_max(rowid, started_at) as place
     from llm_calls
     where rowid in (select place from hits)
-      and request_hash in (select unnest($hashes::varchar[]))
+      and request_hash in (select request_hash from wanted)
       and status = 'ok'
       and reply is not null
       and ($run_id::varchar is null or run_id = $run_id)
@@ -54,9 +56,9 @@ def find_replies(
     hashes = list(request_hashes)
     if not hashes:
         return {}
-    rows = warehouse.read(
-        _FIND, {"keys": [make_request_key(item) for item in hashes], "hashes": hashes, "run_id": only_run}
-    )
+    keys = pl.Series(name="request_key", values=[make_request_key(item) for item in hashes], dtype=pl.UInt64)
+    wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
+    rows = warehouse.read(_FIND, {"run_id": only_run}, frames={"wanted": wanted})
     return {
         request_hash: RecordedReply(call_id=call_id, reply=reply)
         for request_hash, call_id, reply in rows.select("request_hash", "call_id", "reply").iter_rows()

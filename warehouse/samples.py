@@ -6,7 +6,7 @@ numbering repeated ids and finding what is already on record are set operations 
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +111,12 @@ class Staging:
         frame = build_frame("staged_samples", rows)
         frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
         self.n_rows += len(rows)
+
+    def read_parts(self) -> Iterator[list["StoredSample"]]:
+        """The staged samples, a part at a time, as they would be read from the warehouse."""
+        names = list(StoredSample.__dataclass_fields__)
+        for path in self.parts:
+            yield [StoredSample(**row) for row in pl.read_parquet(path, columns=names).to_dicts()]
 
     @property
     def parts(self) -> list[str]:

@@ -37,7 +37,9 @@ SHARD = 128
 
 def build_samples(count: int) -> list[StoredSample]:
     """Samples of realistic length: five contexts of some 600 characters, answers of five sentences."""
-    filler = " The keeper writes the weather into the log every morning and every evening, in ink, as the rules ask." * 5
+    filler = (
+        " The keeper writes the weather into the log every morning and every evening, in ink, as the rules ask." * 5
+    )
     samples = []
     for number in range(1, count + 1):
         facts = [f"The {part} of lighthouse {number} was made in {1800 + number + k}." for k, part in enumerate(
@@ -74,8 +76,6 @@ async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dic
     settings = make_settings(concurrency=options.in_flight, timeout_s=60.0)
     async with lay_bench(folder, settings, run_id=run_id) as bench:
         lay_out_bench(bench)
-        assert bench.embedder is not None
-        await bench.embedder.compare("", "warm", "up")  # imports scikit-learn
         started, cpu_started = time.monotonic(), time.process_time()
         await judge_shards(bench, samples)
         asked_s = time.monotonic() - started
@@ -94,7 +94,8 @@ def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[
     ideal = calls * options.latency / bearable
     counted = max(1, calls + int(measured["reused"]))
     print(
-        f"latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, {int(measured['reused'])} reused, "
+        f"latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, "
+        f"{int(measured['reused'])} reused, "
         f"{stats['duplicates_answered']} paid twice, {refused} refused ({refused / max(1, requests):.1%}), "
         f"most in flight {stats['max_in_flight']}; asked {measured['asked_s']:.2f} s, with the record "
         f"{measured['wall_s']:.2f} s, ideal {ideal:.2f} s, efficiency {ideal / measured['asked_s']:.1%}; "
