@@ -145,7 +145,9 @@ class EndpointLimit:
                 self._timer = asyncio.get_running_loop().call_later(self._next_start - now, self._wake)
             return True
         if self._interval_s:
-            self._next_start = max(self._next_start, now - self._interval_s) + self._interval_s
+            # A timer that woke a little late is made up for, an idle time is not.
+            late = now - self._next_start
+            self._next_start = now + self._interval_s - (late if late < self._interval_s else 0.0)
         return False
 
     def _wake(self) -> None:

@@ -121,6 +121,7 @@ async def lay_bench(
 ) -> AsyncIterator[Bench]:
     """A bench over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
     settings = settings or make_settings()
+    folder.mkdir(exist_ok=True)
     warehouse = Warehouse(str(folder / "w.duckdb"))
     warehouse.migrate()
     plan = plan_run(metrics, load_metrics())

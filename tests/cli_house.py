@@ -92,8 +92,7 @@ def build_house(folder: Path, prefect_home: Path) -> House:
     place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
     write_dataset(folder, ROWS)
     dataset = ("harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED))
-    first = place.call(
-        "run", *dataset, "--json", "--label", "first night", "--href", "https://example.org/c/1", "--tag", "a", "--tag", "b"
-    )
+    named = ("--label", "first night", "--href", "https://example.org/c/1", "--tag", "a", "--tag", "b")
+    first = place.call("run", *dataset, "--json", *named)
     second = place.call("run", *dataset)
     return House(place=place, first=first, second=second)

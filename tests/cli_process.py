@@ -22,9 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from flows.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
-_LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
+# Ctrl-C goes to the foreground group of the session's controlling terminal, which a new session has to take.
+IN_TERMINAL = [
+    sys.executable,
+    "-c",
+    "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from flows.cli import main; main()",
+]
+LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +67,7 @@ class Place:
         return Place(folder=self.folder, variables={**self.variables, **variables})
 
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
         return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **self.variables}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -87,6 +97,15 @@ class Place:
         return Finished(status=done.returncode, stdout=done.stdout, stderr=done.stderr, seconds=seconds)
 
 
+def call_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
+    """A command in this process, for those that start no run."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    written = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return Finished(status=ended.value.code, stdout=written.out, stderr=written.err)
+
+
 def finish(process: subprocess.Popen[str], *, timeout_s: float = 90.0) -> Finished:
     """Wait for a command that was started; it is killed when it takes too long."""
     began = time.monotonic()
@@ -96,9 +115,7 @@ def finish(process: subprocess.Popen[str], *, timeout_s: float = 90.0) -> Finish
         process.kill()
         process.communicate()
         raise
-    return Finished(
-        status=process.returncode, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began
-    )
+    return Finished(status=process.returncode, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
 
 
 class Terminal:
@@ -109,15 +126,13 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*IN_TERMINAL, *arguments],
             cwd=place.folder,
             env=place.environment(),
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            # Ctrl-C goes to the foreground group of the session's controlling terminal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(slave)
 

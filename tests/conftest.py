@@ -1,9 +1,12 @@
 """What holds for every test: none starts a Prefect server by accident, and none finds a key that is not its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from cli_house import House, build_house
+from cli_process import LEFT_OUT, Finished, call_here
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
@@ -22,3 +25,25 @@ def _no_model_variables() -> Iterator[None]:
 def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries after hundredths of a second instead of seconds."""
     monkeypatch.setattr("tasks.asking._BACKOFF_FIRST_S", 0.01)
+
+
+@pytest.fixture(scope="session")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prefect's folder for all `evalhouse` processes of the session: only the first pays for making it."""
+    return tmp_path_factory.mktemp("prefect")
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
+    """A warehouse with two runs, made once. Read it; what changes a warehouse works on a copy."""
+    return build_house(tmp_path_factory.mktemp("house"), prefect_home)
+
+
+@pytest.fixture
+def ask(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Calls a command in this process, in the folder of the house."""
+    for name in list(os.environ):
+        if name.startswith(LEFT_OUT):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(house.place.folder)
+    return lambda *arguments: call_here(capsys, *arguments)

@@ -138,5 +138,6 @@ def test_support_by_what_was_not_given_is_no_verdict(contexts: object) -> None:
 
 
 def test_problems_quote_little_of_what_came() -> None:
-    reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, {"id": "G1", "label": "TP"})
+    good = {"id": "G1", "label": "TP"}
+    reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, good)
     assert len("; ".join(read_labels(reply, AG).problems)) < 400

@@ -1,0 +1,173 @@
+"""A run against a Prefect server of the user's own: what Prefect shows of it, and what of Prefect is on record."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from cli_house import N_JUDGED, House, write_metric
+from cli_process import Finished, Place
+
+METRICS = "factual_recall,answer_correctness,answer_length"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A Prefect server on this machine; `url` is its PREFECT_API_URL."""
+
+    url: str
+
+    def post(self, path: str, **body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+        request = urllib.request.Request(
+            f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        return json.loads(_open(request))
+
+    def is_up(self) -> bool:
+        try:
+            return _open(urllib.request.Request(f"{self.url}/health")) == b"true"
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A run against that server."""
+
+    server: Server
+    place: Place
+    finished: Finished
+
+
+def _open(request: urllib.request.Request) -> bytes:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
+        content: bytes = response.read()
+        return content
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+    command = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", str(port)]
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log, cwd=home)
+    try:
+        found = Server(url=f"http://127.0.0.1:{port}/api")
+        deadline = time.monotonic() + 60
+        while not found.is_up():
+            assert process.poll() is None, (home / "server.log").read_text()
+            assert time.monotonic() < deadline, (home / "server.log").read_text()
+            time.sleep(0.1)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def served(server: Server, house: House, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A third run over the same warehouse that is to differ in whatever can be chosen."""
+    home = str(tmp_path_factory.mktemp("client"))
+    place = house.place.with_variables(PREFECT_API_URL=server.url, PREFECT_HOME=home)
+    own = write_metric(place.folder)
+    finished = place.call(
+        "run", "harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED), "--json", "--fresh",
+        "--judge", "lexical", "--language", "zh", "--metrics", METRICS, "--metric-files", str(own),
+        "--set", "answer_length.per=10", "--set", "answer_correctness.factual_weight=1",
+        "--set", "answer_correctness.similarity_weight=0", "--warehouse", "served.duckdb",
+    )  # fmt: skip
+    assert finished.status == 0, finished.stderr
+    return Served(server=server, place=place, finished=finished)
+
+
+def read(served: Served, sql: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = served.place.call(
+        "query", sql, "--format", "json", "--warehouse", "served.duckdb"
+    ).document
+    return found
+
+
+def test_prefect_stays_silent(served: Served) -> None:
+    assert served.finished.stderr == ""
+    assert served.finished.document["status"] == "completed"
+
+
+def test_the_flow_run_and_its_named_task_runs_are_in_the_server(served: Served) -> None:
+    run_id = served.finished.document["run_id"]
+    (flow_run,) = served.server.post("/flow_runs/filter", flow_runs={"name": {"any_": [run_id]}})
+    assert flow_run["state_type"] == "COMPLETED"
+    wanted = {"id": {"any_": [flow_run["id"]]}}
+    deadline = time.monotonic() + 30
+    names: set[str] = set()
+    while time.monotonic() < deadline and f"publish {run_id}" not in names:
+        task_runs = served.server.post("/task_runs/filter", flow_runs=wanted, limit=200)
+        names = {task_run["name"] for task_run in task_runs}
+        time.sleep(0.2)
+    steps = {f"{step} shard 0" for step in ("extract", "classify", "keep")}
+    assert {f"load {run_id}", f"score {run_id}", f"publish {run_id}"} | steps <= names
+    assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run["id"]}]
+
+
+def test_the_scores_are_a_table_artifact(served: Served) -> None:
+    document = served.finished.document
+    artifacts = served.server.post("/artifacts/filter", artifacts={"type": {"any_": ["table"]}})
+    (artifact,) = [item for item in artifacts if item["key"] == f"evalhouse-{document['run_id']}"]
+    table = json.loads(artifact["data"])
+    assert {row["metric"]: row["n_scored"] for row in table} == {
+        name: metric["n_scored"] for name, metric in document["metrics"].items()
+    }
+
+
+def test_each_call_says_which_flow_run_and_task_run_made_it(served: Served) -> None:
+    calls = read(served, "select distinct step, flow_run_id, task_run_id from llm_calls")
+    (flow_run_id,) = {call["flow_run_id"] for call in calls}
+    assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run_id}]
+    by_task = {call["task_run_id"]: call["step"].split("_")[0] for call in calls}
+    task_runs = served.server.post("/task_runs/filter", task_runs={"id": {"any_": list(by_task)}})
+    assert {run["id"]: run["name"].split()[0] for run in task_runs} == by_task
+
+
+def test_only_the_metrics_asked_for_are_scored_and_only_their_steps_taken(served: Served) -> None:
+    assert list(served.finished.document["metrics"]) == METRICS.split(",")
+    steps = {row["step"] for row in read(served, "select distinct step from llm_calls")}
+    assert steps == {"extract_answer", "extract_ground_truth", "classify"}
+
+
+def test_parameters_are_used_and_are_part_of_the_version(served: Served) -> None:
+    rows = read(served, "select metric, value, metric_version from scores where sample_id = 'tide-1'")
+    scores = {row["metric"]: row for row in rows}
+    lengths = read(served, "select length(answer) / 10 as length from samples where sample_id = 'tide-1'")
+    assert scores["answer_length"]["value"] == pytest.approx(lengths[0]["length"])
+    assert scores["answer_length"]["metric_version"] == "3;per=10"
+    assert scores["answer_correctness"]["metric_version"].endswith(";factual_weight=1;similarity_weight=0")
+
+
+def test_a_metric_beyond_one_has_a_mean_and_no_interval(served: Served) -> None:
+    length = served.finished.document["metrics"]["answer_length"]
+    assert length["mean"] > 1
+    assert length["ci_low"] is None
+
+
+def test_language_is_on_record(served: Served) -> None:
+    assert read(served, "select language, judge from runs") == [{"language": "zh", "judge": "lexical"}]
+
+
+def test_doctor_finds_the_server(served: Served) -> None:
+    report = served.place.call("doctor", "--json").document
+    (finding,) = [finding for finding in report["findings"] if finding["what"] == "prefect"]
+    assert finding["verdict"] == "ok"
+    assert served.server.url in finding["detail"]

@@ -1,0 +1,104 @@
+"""`evalhouse run` from a newcomer's folder without a key: what is printed where, what is kept, what is reused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+import pytest
+from cli_house import HOSTILE_ID, N_JUDGED, House
+from cli_process import Finished
+
+Ask = Callable[..., Finished]
+CALL_KEYS = ["requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd"]
+METRIC_KEYS = ["mean", "ci_low", "ci_high", "n_scored", "n_unscored"]
+DEFAULT_METRICS = [
+    "factual_precision", "factual_recall", "factual_f1", "answer_correctness", "context_recall", "context_precision",
+    "faithfulness",
+]  # fmt: skip
+
+
+def test_json_is_the_one_document_of_the_contract(house: House) -> None:
+    assert house.first.status == 0, house.first.stderr
+    document = house.first.document
+    assert {"run_id", "status", "n_samples", "metrics", "calls", "warehouse"} <= document.keys()
+    assert document["status"] == "completed"
+    assert document["n_samples"] == N_JUDGED
+    assert list(document["metrics"])[: len(DEFAULT_METRICS)] == DEFAULT_METRICS
+    assert all(list(metric) == METRIC_KEYS for metric in document["metrics"].values())
+    assert list(document["calls"]) == CALL_KEYS
+    assert document["calls"]["requests"] > 0
+    assert document["calls"]["failed"] == 0
+    assert document["calls"]["cost_usd"] == 0
+    assert document["warehouse"] == f"duckdb:///{house.path}"
+
+
+def test_means_tell_how_many_samples_stand_behind_them(house: House) -> None:
+    precision = house.first.document["metrics"]["factual_precision"]
+    assert precision["n_scored"] + precision["n_unscored"] == N_JUDGED
+    assert precision["n_unscored"] >= 1, "one sample has no answer"
+    assert precision["ci_low"] <= precision["mean"] <= precision["ci_high"]
+
+
+def test_the_lexical_judge_is_named_on_stderr_and_nothing_else_is_said_there(house: House) -> None:
+    for finished in (house.first, house.second):
+        assert finished.stderr.count("\n") == 1, finished.stderr
+        assert "lexical" in finished.stderr
+        assert "OPENAI_API_KEY" in finished.stderr
+
+
+def test_a_person_reads_run_id_means_cost_and_what_to_type_next(house: House) -> None:
+    assert house.second.status == 0, house.second.stderr
+    first_line = house.second.lines[0]
+    run_id = first_line.split()[1]
+    assert first_line.startswith(f"run {run_id} completed: {N_JUDGED} samples, judged by lexical")
+    header = next(line for line in house.second.lines if line.startswith("metric"))
+    assert header.split() == ["metric", "mean", "95", "%", "interval", "scored", "unscored"]
+    row = next(line for line in house.second.lines if line.startswith("factual_f1"))
+    assert len(row.split()) == 7, "metric, mean, low, to, high, scored, unscored"
+    assert "cost $0.00" in house.second.stdout
+    assert house.second.lines[-1].startswith(f"next: evalhouse show {run_id}")
+
+
+def test_without_a_terminal_there_is_no_progress_and_no_colour(house: House) -> None:
+    for finished in (house.first, house.second):
+        assert "\x1b" not in finished.stdout + finished.stderr
+        assert "\r" not in finished.stdout + finished.stderr
+        assert "starting" not in finished.stderr
+
+
+def test_a_second_equal_run_asks_nothing(house: House) -> None:
+    n_asked = house.first.document["calls"]["requests"] + house.first.document["calls"]["reused"]
+    assert f"0 requests, {n_asked} reused from the record, 0 failed" in house.second.stdout
+
+
+def test_label_link_and_tags_are_on_record(house: House, ask: Ask) -> None:
+    row = ask("query", "select label, href, tags, config from runs order by started_at limit 1", "--format", "json")
+    (run,) = row.document
+    assert run["label"] == "first night"
+    assert run["href"] == "https://example.org/c/1"
+    assert run["tags"] == ["a", "b"]
+
+
+def test_map_reads_the_answer_from_its_column_and_limit_leaves_rows_out(ask: Ask) -> None:
+    found = ask("query", "select sample_id, answer, metadata from samples order by sample_id", "--format", "json")
+    answers = {row["sample_id"]: row["answer"] for row in found.document}
+    assert answers.keys() == {"tide-1", HOSTILE_ID, "zh-1", "silent-1"}
+    assert answers["tide-1"].startswith("High tide at Brankmouth")
+    assert answers["silent-1"] is None
+
+
+def test_scores_in_the_warehouse_are_those_printed(house: House) -> None:
+    with duckdb.connect(str(house.path), read_only=True) as connection:
+        found = connection.sql(
+            "select metric, avg(value) from scores where run_id = $run_id group by metric",
+            params={"run_id": house.run_id},
+        ).fetchall()
+    printed = {name: metric["mean"] for name, metric in house.first.document["metrics"].items()}
+    assert dict(found) == pytest.approx(printed)
+
+
+def test_the_flow_run_of_each_run_is_on_record(ask: Ask) -> None:
+    runs = ask("runs", "--json").document
+    assert all(run["flow_run_id"] for run in runs)
+    assert len({run["flow_run_id"] for run in runs}) == len(runs)
