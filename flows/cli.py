@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from warehouse.errors import WarehouseBusy
+
 COMMANDS = {
     "run": ("flows.command_run", "run", "Evaluate a dataset."),
     "resume": ("flows.command_run", "resume", "Go on where a run stopped."),
@@ -102,7 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         sys.stdout.flush()
         click.echo(f"Error: {text}", err=True)
-        sys.exit(BAD_INPUT)
+        # A file that another program keeps is no bad input: everything waits beside it, and the run can be resumed.
+        sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -267,6 +267,10 @@ class Asker:
     async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
         """Wait before the next attempt, outside of any slot."""
         named_s = error.retry_after_s or 0.0
+        if error.rate_limited and named_s >= _RATE_LIMITED_MOST_S:
+            late = FatalJudgeError(f"{self.judge.name} asks to come back in {named_s:,.0f} s: {error}")
+            self.stop(late)
+            raise late
         if error.rate_limited and attempts.waited_s + named_s < _RATE_LIMITED_MOST_S:
             attempts.refusals += 1
             wait_s = max(named_s * random.uniform(1.0, 1.1), _draw_backoff(attempts.refusals))

@@ -176,7 +176,8 @@ class _Mover(threading.Thread):
         """Stop the thread and move the rest, with more patience."""
         self._ended.set()
         self.join()
-        self._move(patience_s=FLUSH_PATIENCE_S)
+        self._move(patience_s=FLUSH_PATIENCE_S)  # what still waited
+        self._move(patience_s=FLUSH_PATIENCE_S)  # and what came since
 
     def _try_to_move(self) -> bool:
         """Whether another try may follow: a locked file is waited out, anything else ends the run."""
@@ -193,7 +194,8 @@ class _Mover(threading.Thread):
         return True
 
     def _move(self, *, patience_s: float) -> None:
-        segment = self._journal.rotate()
+        # While a locked file keeps segments waiting the journal grows by one segment, not by one every tick.
+        segment = None if self._waiting else self._journal.rotate()
         if segment is not None:
             self._waiting.append(segment)
         while self._waiting:

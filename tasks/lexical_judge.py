@@ -6,11 +6,14 @@ asked and in the same reply shapes. Deterministic, offline, English and Chinese.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tasks.lexical_match import Evidence
 from tasks.lexical_relevance import Relevance, rate_contexts
 from tasks.lexical_split import split_statements
-from tasks.lexical_support import Support, compare_statements, score_support
+from tasks.lexical_support import Support, compare_statements, score_contexts
 
 LEXICAL_VERSION = "1"  # part of every request's key: raise it whenever any verdict may come out differently
+
+_HARDLY = 0.005  # a share that rounds to 0 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +64,10 @@ def _verdict(entry: _Entry, yes: str, no: str, support: Support) -> dict[str, ob
 
 def _attribute(data: Mapping[str, object]) -> dict[str, object]:
     question, contexts = _read_text(data, "question"), _read_items(data, "contexts")
+    entries = _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements")
+    scored = score_contexts([entry.text for entry in entries], [context.text for context in contexts], question)
     verdicts: list[dict[str, object]] = []
-    for entry in _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements"):
-        supports = [score_support(entry.text, context.text, question) for context in contexts]
+    for entry, supports in zip(entries, scored, strict=True):
         best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
         named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
         verdicts.append({"id": entry.id, "reason": _explain(best), "contexts": named})
@@ -93,9 +97,12 @@ def _explain(support: Support) -> str:
     evidence = support.evidence
     if evidence is None:
         return "nothing to compare with"
-    parts = [f"{evidence.cover:.0%} of its {evidence.n_keys} content words stand in {_name_place(evidence.n_window)}"]
+    words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
+    parts = [f"{evidence.cover:.0%} of its {words} {_name_place(evidence)}"]
     if not evidence.n_window:
-        parts = [f"hardly any of its {evidence.n_keys} content words found"]
+        parts = [f"hardly any of its {words} found"]
+    elif evidence.cover < _HARDLY:
+        parts = ["its one content word is not found" if evidence.n_keys == 1 else f"none of its {words} found"]
     for name, missing in (
         ("numbers", evidence.missing_numbers),
         ("names", evidence.missing_names),
@@ -103,6 +110,8 @@ def _explain(support: Support) -> str:
     ):
         if missing:
             parts.append(f"{name} not found: {', '.join(missing[:4])}")
+    if evidence.rivals:
+        parts.append(f"other numbers in their place: {', '.join(evidence.rivals[:2])}")
     if evidence.opposites:
         parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
     if evidence.negation_mismatch:
@@ -111,8 +120,9 @@ def _explain(support: Support) -> str:
     return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
 
 
-def _name_place(n_sentences: int) -> str:
-    return "one sentence" if n_sentences == 1 else f"{n_sentences} neighbouring sentences"
+def _name_place(evidence: Evidence) -> str:
+    verb = "stands" if evidence.n_keys == 1 else "stand"
+    return f"{verb} in {'one sentence' if evidence.n_window == 1 else f'{evidence.n_window} neighbouring sentences'}"
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {

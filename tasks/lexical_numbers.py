@@ -69,7 +69,7 @@ _MONTH_NAME = (
 _NUMBER_WORD = "|".join(sorted(_UNITS + _TENS, key=len, reverse=True))
 # A number written in digits, with what belongs to it: the alternatives of `lexical_text`'s scanner after words.
 DIGITS_PATTERN = (
-    r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月))"
+    r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月)|(?<=\b\d{4}[-/])(?:1[0-2]|0[1-9])(?=[-/]\d\d(?!\d)))"
     r"|(?P<of_hundred>(?<=百分之))?(?P<after_ordinal>(?<=第))?(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)"
     r"(?:(?P<ordinal>(?:st|nd|rd|th)\b)|\s?(?P<scale>(?i:hundred|thousand|million|billion|trillion|mn|bn)\b|k\b"
     r"|[十百千万]?亿|万亿|[百千]?万|[百千]))?(?P<percent>\s?%|\s(?i:percent|per\scent)\b)?"

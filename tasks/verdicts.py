@@ -59,10 +59,7 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
             number=number,
             only=tuple(missing) if number > 1 else (),
         )
-        wanted = missing
-        answer = await asker.ask(
-            question, lambda text, wanted=wanted: inquiry.read(text, wanted), attempts=asker.attempts - number + 1
-        )
+        answer = await asker.ask(question, _read_for(inquiry, missing), attempts=asker.attempts - number + 1)
         for item_id, verdict in answer.value.by_id.items():
             judged[item_id] = JudgedItem(verdict=verdict, call_id=answer.call_id)
         problems = answer.value.problems
@@ -70,6 +67,10 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
         if not missing:
             return judged
     raise JudgeFailed(f"still incomplete after asking {asker.attempts} times: {'; '.join(problems)}")
+
+
+def _read_for(inquiry: Inquiry, ids: Collection[str]) -> Callable[[str], Verdicts]:
+    return lambda text: inquiry.read(text, ids)
 
 
 async def gather_all(asked: Sequence[Awaitable[T]]) -> list[T]:

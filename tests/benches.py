@@ -1,8 +1,8 @@
 """A bench to try the judge's call path on: real warehouse, real journal, real HTTP, and no Prefect.
 
 `lay_bench` makes the tools of a run as the flow would, and `judge_samples` takes samples through all steps. What came
-of it is read from the samples' rows and from `llm_calls` with `read_calls`. A `ScriptedJudge` is a judge whose replies a
-test writes down; it goes through the same record and limits as any other.
+of it is read from the samples' rows and from `llm_calls` with `read_calls`. A `ScriptedJudge` is a judge whose replies
+a test writes down; it goes through the same record and limits as any other.
 """
 
 from __future__ import annotations

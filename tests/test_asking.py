@@ -186,11 +186,13 @@ async def test_rate_limits_are_waited_out_and_use_up_no_attempt(tmp_path: Path) 
     assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2, 3, 4, 5]
 
 
-async def test_a_wait_of_hours_is_not_waited_for(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(TransientJudgeError("come back tomorrow", retry_after_s=7200, rate_limited=True)))
+async def test_a_wait_of_hours_is_for_a_person_to_decide_about(tmp_path: Path) -> None:
+    tomorrow = TransientJudgeError("status 429: daily limit", retry_after_s=7200, rate_limited=True)
     started = time.monotonic()
-    (error,) = await ask_all(tmp_path, judge, [make_question()], attempts=1)
-    assert isinstance(error, JudgeFailed)
+    results = await ask_all(tmp_path, ScriptedJudge(say_in_turn(tomorrow)), [make_question(n) for n in range(3)])
+    assert {(type(result), str(result)) for result in results} == {
+        (FatalJudgeError, "scripted asks to come back in 7,200 s: status 429: daily limit")
+    }
     assert time.monotonic() - started < 3
 
 

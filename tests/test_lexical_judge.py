@@ -58,6 +58,19 @@ def test_reasons_name_the_number_that_decided() -> None:
     assert all(reason and "\n" not in reason for reason in reasons.values())
 
 
+def test_reasons_read_well() -> None:
+    data = {
+        "question": "",
+        "contexts": make_items("C", "The Marlow tower is 98 metres tall.", "Goats eat grass."),
+        "answer_statements": make_items("A", "The Marlow tower is 90 metres tall.", "Iron", "Goats eat grass."),
+        "ground_truth_statements": [],
+    }
+    reasons = [verdict["reason"].partition(": ")[2] for verdict in get_verdicts(judge_lexically("attribute", data))]
+    assert reasons[0].endswith("numbers not found: 90; other numbers in their place: 90/98")
+    assert reasons[1] == "its one content word is not found; words not found: Iron"
+    assert reasons[2] == "100% of its 3 content words stand in one sentence"
+
+
 def test_a_reason_says_when_the_answer_holds_a_whole_ground_truth_statement() -> None:
     data = {
         "question": QUESTION,

@@ -4,7 +4,7 @@ import pytest
 
 from tasks.lexical_match import Evidence
 from tasks.lexical_relevance import rate_contexts
-from tasks.lexical_support import SUPPORT_THRESHOLD, compare_statements, score_support
+from tasks.lexical_support import SUPPORT_THRESHOLD, compare_statements, score_contexts, score_support
 
 TEXT = (
     "The Halden bridge was opened on 4 June 1931. It is 1,200 metres long and carries two railway tracks. "
@@ -85,6 +85,68 @@ def test_evidence_names_what_is_missing() -> None:
     assert evidence.foreign_numbers == 1
 
 
+def test_a_date_and_a_full_name_count_once() -> None:
+    evidence = find_evidence("On 7 May 1950 the engineer Bo Erik Karlsson repainted the bridge.")
+    assert evidence.foreign_numbers == 1
+    assert evidence.foreign_names == 1
+
+
+def test_missing_chinese_words_are_shown_whole() -> None:
+    assert find_evidence("海登大桥由国王命名。", TEXT_ZH).missing_words == ("桥由国王命名",)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text", "rivals"),
+    [
+        ("The bridge is 1,500 metres long.", TEXT, ("1,500/1,200",)),
+        ("The bridge was opened on 4 June 1935.", TEXT, ("1935/1931",)),
+        ("海登大桥全长1500米。", TEXT_ZH, ("1500/1200",)),
+        ("客流量增长了50%。", TEXT_ZH, ("50%/30%",)),
+        ("The bridge is 1,200 metres long.", TEXT, ()),
+        ("In 1950 the Halden bridge was opened to railway tracks.", TEXT, ()),
+    ],
+)
+def test_another_number_beside_the_same_word_is_a_rival(statement: str, text: str, rivals: tuple[str, ...]) -> None:
+    assert find_evidence(statement, text).rivals == rivals
+
+
+def test_a_rival_number_is_worse_than_a_number_that_is_missing() -> None:
+    missing = score_support("The bridge is 1,500 metres long.", "The bridge is many metres long.")
+    assert score_support("The bridge is 1,500 metres long.", "The bridge is 1,200 metres long.").score < missing.score
+
+
+def test_what_another_context_holds_is_less_foreign() -> None:
+    statement = "The bridge was opened in June by Ada Lindqvist in Oslo."
+    chunk = "The bridge was opened by Ada Lindqvist."
+    alone = score_contexts([statement], [chunk, "Bread is soft."])[0]
+    with_title = score_contexts([statement], [chunk, "Oslo news, June"])[0]
+    assert with_title[0].score > alone[0].score == score_support(statement, chunk).score
+    assert not with_title[1].supported
+
+
+def test_contexts_are_judged_one_by_one() -> None:
+    halves = ["The tall Halden bridge was opened by the queen.", "Fireworks lit the old harbour at midnight."]
+    both = "The tall Halden bridge was opened by the queen and fireworks lit the old harbour at midnight."
+    assert [support.supported for support in score_contexts([both], halves)[0]] == [False, False]
+    assert score_support(both, " ".join(halves)).supported
+
+
+def test_a_long_statement_may_be_found_all_over_a_text() -> None:
+    facts = [
+        "Ada Lindqvist drew the long Halden bridge.",
+        "Two railway tracks cross the deep valley below.",
+        "Granite pillars carry heavy steel arches.",
+        "The king opened the station in June 1931.",
+    ]
+    rain = " ".join(["Rain fell on the quiet hills again."] * 3)
+    scattered = f" {rain} ".join(facts)
+    long_statement = " and ".join(fact.rstrip(".") for fact in facts)
+    evidence = find_evidence(long_statement, scattered)
+    assert evidence.cover < 0.7
+    assert evidence.cover_text > 0.95
+    assert score_support(long_statement, scattered).supported
+
+
 def test_a_replaced_word_is_found_between_its_neighbours() -> None:
     evidence = find_evidence("The engineer Ada Lindqvist designed it, and it carries two narrow tracks.")
     assert evidence.replaced == ("narrow/railway",)
@@ -107,6 +169,8 @@ def test_negation_on_one_side_is_seen() -> None:
         ("The movie was released in spring.", "The film was released in spring."),
         ("The colour is grey.", "The color is grey."),
         ("WHO published the report.", "The World Health Organization published the report."),
+        ("The Rail Freight Group published the report.", "RFG published the report."),
+        ("It opened in April 2018.", "It opened: 2018-04-26."),
         ("The FerryLine network is new.", "The ferry line network is new."),
         ("Twelve ships sailed.", "12 ships sailed."),
         ("Sales rose by 5 percent.", "Sales rose by 5%."),

@@ -98,6 +98,8 @@ def test_other_words_keep_apart(left: str, right: str) -> None:
         ("第3次", "#o3"),
         ("in October", "#m10"),
         ("10月", "#m10"),
+        ("2019-10-03", "#m10"),
+        ("2019/10/03", "#m10"),
         ("on Dec. 5", "#m12"),
         ("version 2.0.1", "#2.0.1"),
         ("007", "#7"),
@@ -105,6 +107,10 @@ def test_other_words_keep_apart(left: str, right: str) -> None:
 )
 def test_a_number_has_one_key(text: str, number: str) -> None:
     assert number in read_keys(text)
+
+
+def test_a_score_is_no_date() -> None:
+    assert "#m10" not in read_keys("They won 15-10-3 there")
 
 
 def test_a_month_name_that_is_a_word_is_left_alone() -> None:
@@ -179,6 +185,18 @@ def test_texts_without_content_are_fine(text: str) -> None:
 )
 def test_alternative_spellings(text: str, spellings: list[str]) -> None:
     assert read_alternatives(text) == spellings
+
+
+def test_neighbouring_numbers_and_names_are_runs() -> None:
+    runs = analyse_text("On 4 June 1931 the queen met Ada Lindqvist and painted Oslo").runs
+    assert runs.numbers == (frozenset({"#4", "#m6", "#1931"}),)
+    assert runs.names == (frozenset({"ada", stem_word("lindqvist")}), frozenset({"oslo"}))
+    assert runs.acronyms == {"ada": "al", stem_word("lindqvist"): "al"}
+
+
+@pytest.mark.parametrize("word", ["Twelve", "No", "Rain", "U.S.", "doesn't"])
+def test_a_sentence_reads_alike_with_and_without_digits(word: str) -> None:
+    assert read_keys(f"{word}, it ends 7")[:-1] == read_keys(f"{word}, it ends")
 
 
 def test_joined_texts_hold_the_sentences_of_all() -> None:

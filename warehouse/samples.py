@@ -113,7 +113,7 @@ class Staging:
         self.n_rows += len(rows)
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
-        """The staged samples, a part at a time, as they would be read from the warehouse."""
+        """The staged samples, a part at a time, before repeated ids are told apart."""
         names = list(StoredSample.__dataclass_fields__)
         for path in self.parts:
             yield [StoredSample(**row) for row in pl.read_parquet(path, columns=names).to_dicts()]
