@@ -12,7 +12,7 @@ from tasks.call_record import CallRecord, Record
 from tasks.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
 from tasks.judge import Judge
 from tasks.judge_errors import FatalJudgeError
-from tasks.judge_makers import check_embeddings_name, make_judge
+from tasks.judge_makers import check_embeddings_name
 from tasks.limits import EndpointLimit
 from tasks.plan import Plan, plan_run
 from tasks.prices import find_price, load_prices

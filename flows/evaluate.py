@@ -19,7 +19,6 @@ from tasks.similarity import compare
 from warehouse.runs import update_run
 from warehouse.samples import list_unfinished_shards
 
-
 # Nothing is ever stored there; without a path of its own Prefect asks the server for one, which takes 0.4 s.
 _NO_RESULTS = Path(tempfile.gettempdir())
 
@@ -65,5 +64,3 @@ async def judge_shard(bench: Bench, number: int) -> None:
     for error in ended:
         if isinstance(error, BaseException):
             raise error
-
-

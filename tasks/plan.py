@@ -41,9 +41,7 @@ def plan_run(wanted: Sequence[str], known: dict[str, MetricFile]) -> Plan:
     chosen = [known[name] for name in dict.fromkeys(wanted or DEFAULT_METRICS)]
     steps = _close(step for metric in chosen for step in metric.needs)
     if not wanted:
-        chosen += [
-            metric for metric in known.values() if metric not in chosen and _close(metric.needs) <= steps
-        ]
+        chosen += [metric for metric in known.values() if metric not in chosen and _close(metric.needs) <= steps]
     optional = _close(step for metric in chosen for step in metric.optional_needs) - steps
     return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
 

@@ -18,7 +18,15 @@ from warehouse.migrate import apply_migrations, load_migrations
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-USERS_VIEWS = ("run_scores", "score_history", "score_lineage", "run_costs", "unscored", "sample_history", "statement_verdicts")
+USERS_VIEWS = (
+    "run_scores",
+    "score_history",
+    "score_lineage",
+    "run_costs",
+    "unscored",
+    "sample_history",
+    "statement_verdicts",
+)
 
 
 def make_metrics_block() -> str:
@@ -75,7 +83,10 @@ def test_a_generated_block_is_what_the_code_says(name: str) -> None:
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     commands = re.findall(r"^python3 -m venv .*$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [command.rpartition(" && ")[2] for command in commands] == [".venv/bin/evalhouse run sample", ".venv/bin/pytest"]
+    assert [command.rpartition(" && ")[2] for command in commands] == [
+        ".venv/bin/evalhouse run sample",
+        ".venv/bin/pytest",
+    ]
     assert "grep -m 1 '^python3 -m venv .* \\.venv/bin/pytest$' README.md" in (ROOT / ".ci/run").read_text()
 
 

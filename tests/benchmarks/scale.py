@@ -61,13 +61,17 @@ def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
         _, status, usage = os.wait4(pid, 0)
     if status:
         raise SystemExit(f"the run ended with status {os.waitstatus_to_exitcode(status)}")
-    return {"seconds": time.monotonic() - began, "cpu": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024}
+    return {
+        "seconds": time.monotonic() - began,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss / 1024,
+    }
 
 
 def main(sizes: list[int]) -> None:
     """Measure each size and print a row for it."""
-    header = f"{'samples':>9} {'seconds':>9} {'cpu s':>8} {'ms/sample':>10} {'× time':>8} {'peak MB':>8} {'× memory':>9} {'disk MB':>8}"
-    print(header)
+    names = ("samples", "seconds", "cpu s", "ms/sample", "× time", "peak MB", "× memory", "disk MB")
+    print(" ".join(f"{name:>9}" for name in names))
     first: dict[str, float] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="evalhouse-scale-") as name:
@@ -77,9 +81,9 @@ def main(sizes: list[int]) -> None:
             disk = (folder / "scale.duckdb").stat().st_size / 1e6
         first = first or measured
         print(
-            f"{size:>9,} {measured['seconds']:>9.1f} {measured['cpu']:>8.1f} "
-            f"{measured['seconds'] / size * 1000:>10.1f} {measured['seconds'] / first['seconds']:>8.1f} "
-            f"{measured['peak_mb']:>8.0f} {measured['peak_mb'] / first['peak_mb']:>9.2f} {disk:>8.0f}",
+            f"{size:>9,} {measured['seconds']:>9.1f} {measured['cpu']:>9.1f} "
+            f"{measured['seconds'] / size * 1000:>9.1f} {measured['seconds'] / first['seconds']:>9.1f} "
+            f"{measured['peak_mb']:>9.0f} {measured['peak_mb'] / first['peak_mb']:>9.2f} {disk:>9.0f}",
             flush=True,
         )
 
