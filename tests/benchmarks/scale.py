@@ -54,10 +54,11 @@ def _sentences(draw: random.Random, number: int) -> Iterator[str]:
 def measure_run(dataset: Path, warehouse: Path) -> dict[str, float]:
     """Wall seconds and peak memory in MB of one whole command."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "flows.cli", "run", str(dataset), "--warehouse", str(warehouse), "--json"]
+    program = str(Path(sys.executable).with_name("evalhouse"))
+    command = [program, "run", str(dataset), "--warehouse", str(warehouse), "--json"]
     with (warehouse.parent / "out.json").open("w") as out:
         actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
-        pid = os.posix_spawn(sys.executable, command, os.environ | {"EVALHOUSE_JUDGE": "lexical"}, file_actions=actions)
+        pid = os.posix_spawn(program, command, os.environ | {"EVALHOUSE_JUDGE": "lexical"}, file_actions=actions)
         _, status, usage = os.wait4(pid, 0)
     if status:
         raise SystemExit(f"the run ended with status {os.waitstatus_to_exitcode(status)}")
