@@ -1,4 +1,4 @@
-"""Runs against an endpoint that refuses, breaks or is cut off: what a person is told, and that nothing is paid twice."""
+"""Runs against an endpoint that refuses, breaks or is cut off: what is said, and that nothing is paid twice."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
 
 def assert_progress_was_shown(screen: str) -> None:
     assert "starting …" in screen
-    frames = [frame for frame in re.split(r"[\r\n]", screen) if "24 samples" in frame]
+    frames = [frame for frame in re.split(r"[\r\n]", screen) if "/24 samples" in frame]
     assert frames, screen
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", frame) for frame in frames]
     assert all(len(frame) <= 80 for frame in plain), plain
@@ -129,12 +129,11 @@ def assert_progress_was_shown(screen: str) -> None:
 def test_faults_leave_a_reason_or_a_score_and_resume_mends_them(place: Place, endpoint: Endpoint) -> None:
     content = read_content("extract", "zh")
     words = "港口的规矩：只拆分，不评论。"
-    system = next(message for message in content["messages"] if message["role"] == "system")
-    system["content"] += f"\n{words}\n"
+    content["system"] += f"\n{words}\n"
     own = place.folder / "own_prompts"
     write_prompt(own, content)
     faults = {
-        "invalid_json": 0.15,
+        "truncated": 0.15,
         "missing_id": 0.1,
         "rate_limit": 0.05,
         "server_error": 0.1,
