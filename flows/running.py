@@ -150,6 +150,8 @@ def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[]
         finally:
             _conclude(bench, problem)
             clear_bench(bench.run_id)
+            if bench.staged is not None:
+                bench.staged.staging.discard()
     run = find_run(bench.warehouse, bench.run_id)
     return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=str(problem) if problem else None)
 

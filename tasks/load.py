@@ -15,5 +15,4 @@ async def load(run_id: str) -> int:
     bench = find_bench(run_id)
     if bench.staged is not None:
         await asyncio.to_thread(take_in_samples, bench.warehouse, run_id, bench.staged.staging)
-        bench.staged.staging.discard()
     return bench.progress.n_samples
