@@ -116,13 +116,20 @@ def _steps_per_sample() -> int:
 
 
 def describe_progress(bench: "Bench") -> str:
-    """Samples and calls of a run so far in one line, short enough for 80 columns beside the bar."""
+    """Samples and calls of a run so far in two lines, which stand in 80 columns beside the bar."""
     counts, progress = bench.asker.counts, bench.progress
-    parts = [f"{progress.n_done}/{progress.n_samples} samples", f"{counts.requests} calls", f"{counts.reused} reused"]
+    parts = [f"{shorten_number(counts.requests)} calls", f"{shorten_number(counts.reused)} reused"]
     if counts.failed:
-        parts.append(f"{counts.failed} failed")
+        parts.append(f"{shorten_number(counts.failed)} failed")
     n_tokens = counts.prompt_tokens + counts.completion_tokens
     if n_tokens:
-        parts.append(f"{n_tokens / 1000:,.0f}k tokens")
+        parts.append(f"{shorten_number(n_tokens)} tokens")
         parts.append(write_dollars(counts.cost_usd) if counts.priced else "$?")
-    return ", ".join(parts)
+    return f"{progress.n_done:,}/{progress.n_samples:,} samples\n{', '.join(parts)}"
+
+
+def shorten_number(number: int) -> str:
+    """A count in few letters: 9999, 50.1k, 95.0M."""
+    if number < 10_000:
+        return str(number)
+    return f"{number / 1e3:.1f}k" if number < 1_000_000 else f"{number / 1e6:.1f}M"

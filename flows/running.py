@@ -26,6 +26,8 @@ from warehouse.samples import count_samples
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tasks.asking import CallCounts
     from tasks.bench import Bench
     from tasks.plan import Plan
@@ -47,8 +49,12 @@ class RunOutcome:
     problem: str | None
 
 
-def start_run(settings: RunSettings, *, watch: Watch | None = None) -> RunOutcome:
-    """Evaluate a dataset; `watch` gives a context manager that is open while samples are judged.
+def start_run(
+    settings: RunSettings, *, frame: "pl.DataFrame | None" = None, watch: Watch | None = None
+) -> RunOutcome:
+    """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
+
+    `watch` gives a context manager that is open while samples are judged.
 
     Raises the errors of dataset, settings, warehouse and judge for whatever can be refused beforehand.
     """
@@ -61,7 +67,8 @@ def start_run(settings: RunSettings, *, watch: Watch | None = None) -> RunOutcom
 
         plan = make_plan(settings)
         judge = make_judge(settings)
-        staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+        source = settings.dataset if frame is None else frame
+        staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
         run = _make_row(settings, plan, staged)
         bench = make_bench(run.run_id, settings, plan, judge, warehouse)
         bench.staged = staged

@@ -5,12 +5,13 @@ client for each call costs ten times what the call itself costs here.
 """
 
 import asyncio
+import base64
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import openai
 import orjson
@@ -21,7 +22,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import SecretStr
 
 from prompts import Prompt
-from tasks.completions import PlainCompletions
+from tasks.completions import REFUSED, PlainCompletions
 from tasks.judge import STEP_VERSIONS, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
 from tasks.judge_errors import (
     FatalJudgeError,
@@ -115,7 +116,9 @@ class ChatModelJudge:
         if not isinstance(translated, UnsupportedOption):
             return translated
         if translated.option == "temperature" and "temperature" in self._parameters:
-            return FatalJudgeError(f"{translated}; set the temperature to another value, or to `none` to send none")
+            return FatalJudgeError(
+                f"{self._endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
+            )
         if translated.option == "response_format" and sent_schema:
             self._structured = False
             return translated
@@ -135,11 +138,12 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
     chat = ChatOpenAI(
         model=model,
         api_key=key,
-        base_url=endpoint,
+        base_url=strip_credentials(endpoint),
+        default_headers=make_login_header(endpoint),
         timeout=settings.timeout_s,
         max_retries=0,  # retries are ours, so that each attempt is on record
         use_responses_api=False,
-        http_async_client=openai.DefaultAioHttpClient(timeout=settings.timeout_s),
+        http_async_client=http,
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
         **parameters,
     )
@@ -161,7 +165,8 @@ async def list_models(settings: RunSettings) -> list[str]:
     endpoint = find_endpoint()
     client = openai.AsyncOpenAI(
         api_key=read_openai_key(endpoint).get_secret_value(),
-        base_url=endpoint,
+        base_url=strip_credentials(endpoint),
+        default_headers=make_login_header(endpoint),
         max_retries=0,
         timeout=settings.timeout_s,
     )
@@ -199,8 +204,8 @@ def _describe_factory_model(chat: BaseChatModel) -> str:
     LangChain's identifying parameters hold no secrets. What is no plain value counts by its type: an object's text
     would have its address in it, and nothing on record would ever be found again.
     """
-    address = getattr(chat, "openai_api_base", None) or getattr(chat, "azure_endpoint", None)
-    chosen = [type(chat).__qualname__, address, dict(chat._identifying_params)]
+    address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    chosen = [type(chat).__qualname__, str(address), dict(chat._identifying_params)]
     return hash_canonical(orjson.loads(orjson.dumps(chosen, default=_name_type, option=orjson.OPT_NON_STR_KEYS)))
 
 
@@ -249,10 +254,22 @@ def read_openai_key(endpoint: str) -> SecretStr:
 
 
 def strip_credentials(endpoint: str) -> str:
-    """An endpoint's address without user, password or query, fit to be kept."""
+    """An endpoint's address without user and password, fit to be kept; a query, which may hold a key, is left out."""
     parts = urlsplit(endpoint)
     host = parts.netloc.rsplit("@", 1)[-1]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
+
+
+def make_login_header(endpoint: str) -> dict[str, str]:
+    """The header for an address with a user and a password in it, as a gateway may want one instead of a key.
+
+    HTTP clients make it themselves, but refuse to when a key claims the same header.
+    """
+    parts = urlsplit(endpoint)
+    if parts.username is None:
+        return {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
 def _response_format(prompt: Prompt) -> dict[str, object]:
@@ -277,10 +294,10 @@ def _read_message(message: BaseMessage) -> ModelReply:
         prompt_tokens=usage.get("input_tokens"),
         completion_tokens=usage.get("output_tokens"),
     )
-    refusal = message.additional_kwargs.get("refusal")
+    finish = metadata.get("finish_reason")
+    refusal = message.additional_kwargs.get("refusal") or (reply.text if finish == REFUSED else None)
     if refusal:
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=reply)
-    finish = metadata.get("finish_reason")
     if finish == "content_filter":
         raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
     if finish == "length":

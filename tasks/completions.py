@@ -11,6 +11,9 @@ from typing import Any
 import openai
 import orjson
 
+# The finish reason of a completion in which the model refuses.
+REFUSED = "refusal"
+
 
 class StatusError(Exception):
     """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
@@ -40,6 +43,8 @@ class RawCompletion:
             raise ValueError(f"the endpoint sent no JSON but {self._content[:80].decode(errors='replace')!r}") from None
         if not isinstance(body, dict) or not body.get("choices"):
             raise ValueError(f"the endpoint sent no completion but {self._content[:80].decode(errors='replace')!r}")
+        for choice in body["choices"]:
+            _tell_refusal(choice)
         return body
 
 
@@ -47,7 +52,7 @@ class PlainCompletions:
     """Takes the place of `client.chat.completions` for a client that talks through `http`."""
 
     def __init__(self, client: openai.AsyncOpenAI, http: openai.DefaultAioHttpClient) -> None:
-        headers = {**client.default_headers, **client.auth_headers}
+        headers = {**client.auth_headers, **client.default_headers}
         self._http = http
         self._url = f"{str(client.base_url).rstrip('/')}/chat/completions"
         self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
@@ -64,6 +69,14 @@ class PlainCompletions:
         if response.status_code != 200:
             raise StatusError(response.status_code, response.headers, response.content)
         return RawCompletion(response.headers, response.content)
+
+
+def _tell_refusal(choice: dict[str, Any]) -> None:
+    """Put a refusal where LangChain finds it, which reads that field from the client's own reply models alone."""
+    message = choice.get("message") or {}
+    if message.get("refusal"):
+        choice["finish_reason"] = REFUSED
+        message["content"] = message["refusal"]
 
 
 def _read_error(content: bytes) -> Mapping[str, Any]:

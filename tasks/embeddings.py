@@ -104,8 +104,14 @@ class HashingEmbedder:
             asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)
 
     def _compare_some(self, pairs: Sequence[_Pair]) -> None:
-        vectors = self._vectorizer.transform([text for pair in pairs for text in pair.texts])
-        products = vectors[0::2].multiply(vectors[1::2]).sum(axis=1)
+        try:
+            vectors = self._vectorizer.transform([text for pair in pairs for text in pair.texts])
+            products = vectors[0::2].multiply(vectors[1::2]).sum(axis=1)
+        except (ValueError, MemoryError) as error:
+            for pair in pairs:  # nobody waits for ever
+                if not pair.value.done():
+                    pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
+            return
         for pair, product in zip(pairs, products.flat, strict=True):
             if not pair.value.done():
                 pair.value.set_result(clip(float(product)))
@@ -187,14 +193,15 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
     import openai  # noqa: PLC0415  # not needed for `hashing`
     from langchain_openai import OpenAIEmbeddings  # noqa: PLC0415
 
-    from tasks.chat_model import find_endpoint, read_openai_key, strip_credentials  # noqa: PLC0415
+    from tasks.chat_model import find_endpoint, make_login_header, read_openai_key, strip_credentials  # noqa: PLC0415
 
     endpoint = find_endpoint()
     client = openai.DefaultAioHttpClient(timeout=settings.timeout_s)
     embeddings = OpenAIEmbeddings(
         model=model,
         api_key=read_openai_key(endpoint),
-        base_url=endpoint,
+        base_url=strip_credentials(endpoint),
+        default_headers=make_login_header(endpoint),
         timeout=settings.timeout_s,
         max_retries=0,  # retries are ours, so that each attempt is on record
         check_embedding_ctx_length=False,  # it would load a tokenizer from the network

@@ -50,7 +50,7 @@ def _parse(text: str, where: str) -> dict[str, Price]:
             str(model): Price(input_usd=float(numbers[0]), output_usd=float(numbers[1]))
             for model, numbers in table.items()
         }
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError, IndexError):
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, LookupError):
         raise FatalJudgeError(
             f"{where} is no price table; each line is `model: [dollars per million input tokens, output tokens]`"
         ) from None

@@ -20,7 +20,7 @@ _TEMPERATURE = re.compile(
     r"|(?:unsupported|not support).{0,80}temperature"
 )
 _NO_MODEL = re.compile(
-    r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown) model"
+    r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown|not a valid) model"
 )
 _PASSING = (408, 409, 425, 429)
 

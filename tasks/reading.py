@@ -60,7 +60,7 @@ def parse_object(text: str, key: str) -> dict[str, object]:
         fitting = [found for found in _find_objects(text) if key in found]
         if not fitting:
             raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
-        return fitting[-1]
+        return _as_storable(fitting[-1])
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was no JSON object but {type(value).__name__}")
     return value
@@ -139,6 +139,15 @@ def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _
 def _read_reason(entry: Mapping[str, object]) -> str:
     reason = entry.get("reason")
     return reason.strip() if isinstance(reason, str) else ""
+
+
+def _as_storable(found: dict[str, object]) -> dict[str, object]:
+    """The object as the warehouse can keep it: half a surrogate pair and numbers beyond 64 bits are refused."""
+    try:
+        stored: dict[str, object] = orjson.loads(orjson.dumps(found))
+    except orjson.JSONEncodeError as error:
+        raise UnusableReply(f"the reply held what cannot be stored: {error}") from None
+    return stored
 
 
 def _find_objects(text: str) -> Iterator[dict[str, object]]:

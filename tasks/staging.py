@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+import polars as pl
 
 from tasks.dataset import read_samples
 from tasks.dataset_rows import SampleRow
@@ -22,12 +23,13 @@ class StagedDataset:
     content_hash: str
 
 
-def stage_dataset(source: str, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
-    """Read a dataset (`sample` is the one that ships with evalhouse) into staging; raises DatasetError."""
+def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
+    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError."""
     staging = Staging()
     digest = hashlib.sha256()
     try:
-        for rows in read_samples(resolve_source(source), mapping=mapping, limit=limit):
+        source = resolve_source(source) if isinstance(source, str) else source
+        for rows in read_samples(source, mapping=mapping, limit=limit):
             staging.add([_to_staged(row) for row in rows])
             for row in rows:
                 digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())

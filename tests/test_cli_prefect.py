@@ -12,8 +12,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from cli_house import N_JUDGED, House, write_metric
 from cli_process import Finished, Place
@@ -56,8 +58,8 @@ def _open(request: urllib.request.Request) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("server")
+def server(prefect_home: Path) -> Iterator[Server]:
+    home = prefect_home
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -79,10 +81,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def served(server: Server, house: House, tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(server: Server, house: House) -> Served:
     """A third run over the same warehouse that is to differ in whatever can be chosen."""
-    home = str(tmp_path_factory.mktemp("client"))
-    place = house.place.with_variables(PREFECT_API_URL=server.url, PREFECT_HOME=home)
+    place = house.place.with_variables(PREFECT_API_URL=server.url)
     own = write_metric(place.folder)
     finished = place.call(
         "run", "harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED), "--json", "--fresh",
@@ -95,10 +96,9 @@ def served(server: Server, house: House, tmp_path_factory: pytest.TempPathFactor
 
 
 def read(served: Served, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = served.place.call(
-        "query", sql, "--format", "json", "--warehouse", "served.duckdb"
-    ).document
-    return found
+    with duckdb.connect(str(served.place.folder / "served.duckdb"), read_only=True) as connection:
+        found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
+        return found
 
 
 def test_prefect_stays_silent(served: Served) -> None:

@@ -45,6 +45,7 @@ def test_line_breaks_within_a_text_are_read_as_models_write_them() -> None:
         ('{"verdicts": [{"id": "A1", "label": "TP"}, {"id"', "no complete JSON object"),
         ("[1, 2]", "no JSON object but list"),
         ('"text"', "no JSON object but str"),
+        ('{"statements": ["half \\ud83d"]}', "cannot be stored"),
         ('{"statement": ["a"]}', "no list of texts"),
         ('{"statements": "a"}', "no list of texts"),
         ('{"statements": ["a", 1]}', "no list of texts"),

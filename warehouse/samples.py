@@ -18,18 +18,22 @@ from warehouse.tables import build_frame
 # Reasons that a resumed run tries to mend; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
 
-_STAGED = """
-create temp table staged as
+# Only ids are numbered and kept in between: the texts stream from the Parquet parts to their table, so that a dataset
+# of any size needs the same memory. The parts are in file order, and DuckDB keeps the order of what it scans.
+_STAGED_IDS = """
+create temp table staged_ids as
 select
-    ordinal, input_hash, question, answer, ground_truth, contexts, context_ids, reference_context_ids, metadata,
+    ordinal, input_hash,
     -- Samples without an id of their own that repeat a question and ground truth are told apart by file order.
     case
-        when given_id is not null then given_id
-        when repetition = 1 then sample_id
-        else sample_id || '-' || repetition
+        when given then own_id
+        when repetition = 1 then own_id
+        else own_id || '-' || repetition
     end as sample_id
 from (
-    select *, row_number() over (partition by given_id is null, sample_id order by ordinal) as repetition
+    select
+        ordinal, input_hash, given_id is not null as given, coalesce(given_id, sample_id) as own_id,
+        row_number() over (partition by given_id is null, sample_id order by ordinal) as repetition
     from read_parquet($parts)
 )
 """
@@ -37,24 +41,25 @@ from (
 _NEW_SAMPLES = """
 insert into samples by name
 select
-    input_hash, sample_id, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
+    input_hash, ids.sample_id, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
     metadata::json as metadata
-from staged
-anti join samples using (sample_id, input_hash)
-order by ordinal
+from read_parquet($parts) as staged
+join (select ordinal, sample_id, input_hash from staged_ids anti join samples using (sample_id, input_hash)) as ids
+    using (ordinal, input_hash)
 """
 
 _RUN_SAMPLES = """
 insert into run_samples by name
 select
-    $run_id as run_id, staged.sample_id, staged.input_hash, staged.ordinal,
+    $run_id as run_id, ids.sample_id, ids.input_hash, ids.ordinal,
     -- {} says "none this time", for NULL says "as in samples".
     case
         when staged.metadata is distinct from samples.metadata::varchar then coalesce(staged.metadata, '{}')::json
     end as metadata
-from staged
-join samples using (sample_id, input_hash)
-order by staged.ordinal
+from staged_ids as ids
+join read_parquet($parts) as staged using (ordinal)
+join samples on samples.sample_id = ids.sample_id and samples.input_hash = ids.input_hash
+order by ids.ordinal
 """
 
 _SHARD = """
@@ -137,9 +142,9 @@ def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
-        connection.execute(_STAGED, {"parts": staging.parts})
-        connection.execute(_NEW_SAMPLES)
-        connection.execute(_RUN_SAMPLES, {"run_id": run_id})
+        connection.execute(_STAGED_IDS, {"parts": staging.parts})
+        connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
+        connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
         connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
     return staging.n_rows
 

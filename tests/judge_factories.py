@@ -1,0 +1,54 @@
+"""Factories as users write them for `--judge module:factory` and `--embeddings module:factory`."""
+
+from typing import Any
+
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_openai import ChatOpenAI
+
+NOT_CALLABLE = 3
+settings: dict[str, Any] = {"replies": ['{"statements": ["It is red."]}'], "temperature": 0.0}
+
+
+def make_fake() -> FakeListChatModel:
+    return FakeListChatModel(responses=settings["replies"])
+
+
+def make_openai() -> ChatOpenAI:
+    return ChatOpenAI(model="judge", temperature=settings["temperature"], max_retries=0)
+
+
+class OddChatModel(BaseChatModel):
+    """A chat model with an object among its parameters, which breaks on every call."""
+
+    helper: Any = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "odd"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"helper": self.helper}
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:  # noqa: ANN401
+        raise RuntimeError("the odd model is out of order, key sk-1234567890abcdef")
+
+
+def make_odd() -> OddChatModel:
+    return OddChatModel(helper=object())
+
+
+def make_embeddings() -> DeterministicFakeEmbedding:
+    return DeterministicFakeEmbedding(size=16)
+
+
+def make_something_else() -> str:
+    return "a text"
+
+
+def break_down() -> None:
+    raise LookupError("no config file, key sk-1234567890abcdef")
