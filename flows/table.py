@@ -97,9 +97,10 @@ def wrap_text(text: str, width: int) -> list[str]:
         if cell_len(joined) <= width:
             lines[-1] = joined
             continue
-        # A word longer than a line (Chinese has no spaces) is broken where the line ends.
-        pieces = chop_cells(word if cell_len(word) <= width else joined, width)
-        lines[-1:] = pieces if cell_len(word) > width else [lines[-1], *pieces]
+        if cell_len(word) <= width:
+            lines.append(word)
+        else:  # longer than a line (Chinese has no spaces): broken where the line ends
+            lines[-1:] = chop_cells(joined, width)
         if len(lines) > _MOST_LINES:
             last = chop_cells(lines[_MOST_LINES - 1], width - 1)[0]
             return [*lines[: _MOST_LINES - 1], f"{last}…"]

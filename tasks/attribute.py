@@ -57,8 +57,9 @@ def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
 async def _ask_supports(bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
     most = bench.settings.request_tokens
     statements = [item for extraction in sides.values() for item in extraction.items]
+    fits = estimate_items([*statements, *work.context_items]) <= most
     asked = []
-    for part in split_by_tokens(statements, most // 2):
+    for part in split_by_tokens(statements, most if fits else most // 2):
         room = most - estimate_items(part)
         for contexts in split_by_tokens(work.context_items, max(room, most // 2)):
             inquiry = _make_inquiry(bench, work, part, contexts)

@@ -18,7 +18,7 @@ from tasks.judge_errors import JudgeFailed
 from tasks.reading import Verdicts, read_labels
 from tasks.shard import Extraction, SampleWork
 from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.tokens import split_by_tokens
+from tasks.tokens import estimate_items, split_by_tokens
 from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 
 _LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
@@ -60,7 +60,9 @@ def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> N
 
 
 async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
-    most = bench.settings.request_tokens // 2
+    most = bench.settings.request_tokens
+    if estimate_items([*answer.items, *truth.items]) > most:
+        most //= 2  # a part of each side
     pairs = [
         (answers, truths)
         for answers in split_by_tokens(answer.items, most)

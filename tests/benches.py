@@ -47,7 +47,7 @@ SAMPLE_STEPS = (
     extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
 )  # fmt: skip
 
-Says = Callable[[Question], str]
+Says = Callable[[Question], str | Exception]
 
 
 class ScriptedJudge:
@@ -56,7 +56,7 @@ class ScriptedJudge:
     name = "scripted"
     model = "scripted-1"
 
-    def __init__(self, says: Callable[[Question], str | Exception], *, latency_s: float = 0.0) -> None:
+    def __init__(self, says: Says, *, latency_s: float = 0.0) -> None:
         self.says = says
         self.latency_s = latency_s
         self.asked: list[Question] = []
@@ -202,3 +202,28 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
 
 def say_verdicts(*verdicts: Mapping[str, object]) -> str:
     return orjson.dumps({"verdicts": [{"reason": "", **verdict} for verdict in verdicts]}).decode()
+
+
+def say_good(question: Question) -> str:
+    """A usable reply for all items of any question."""
+    ids = {name: [item.id for item in value] for name, value in question.data.items() if not isinstance(value, str)}
+    assert question.prompt is not None
+    match question.prompt.name:
+        case "extract":
+            return orjson.dumps({"statements": str(question.data["text"]).split(". ")}).decode()
+        case "rank":
+            return say_verdicts(*({"id": item, "label": "useful"} for item in ids["contexts"]))
+        case "attribute":
+            statements = ids["answer_statements"] + ids["ground_truth_statements"]
+            return say_verdicts(*({"id": item, "contexts": ids["contexts"][:1]} for item in statements))
+        case _:
+            sides = ids["answer_statements"] + ids["ground_truth_statements"]
+            return say_verdicts(*({"id": item, "label": "TP"} for item in sides))
+
+
+async def judge_with(folder: Path, odd: Mapping[str, Says], **settings: Any) -> tuple[ScriptedJudge, SampleWork]:  # noqa: ANN401
+    """A good judge but for some steps."""
+    judge = ScriptedJudge(lambda question: odd.get(question.step, say_good)(question))
+    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample()])
+    return judge, work

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from benches import lay_bench, make_settings, point_to, read_calls
-from endpoint import Endpoint, Inject, Raw, running_endpoint
+from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
 
 from tasks.embeddings import AskedEmbedder, HashingEmbedder, make_embedding_model, pack_vector, read_vector
 from tasks.judge_errors import FatalJudgeError, JudgeFailed, UnusableReply
@@ -144,8 +144,8 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path) 
     ],
 )
 async def test_a_refused_text_fails_its_sample_alone(
-    endpoint: Endpoint, tmp_path: Path, answer: Any, told: str
-) -> None:  # noqa: ANN401
+    endpoint: Endpoint, tmp_path: Path, answer: Canned, told: str
+) -> None:
     endpoint.configure(script={"embeddings": [answer]})
     (error,) = await compare(tmp_path, ("red", "red"))
     assert isinstance(error, JudgeFailed)

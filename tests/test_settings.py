@@ -160,7 +160,7 @@ def test_each_setting_has_a_flag_and_most_a_variable_of_the_same_name() -> None:
 
 def test_resuming_changes_only_what_was_given() -> None:
     assert resolve_changes({"concurrency": 4, "rpm": None, "timeout_s": 2.0}) == {"concurrency": 4, "timeout_s": 2.0}
-    with pytest.raises(SettingsError, match="^--attempts: got 0; "):
+    with pytest.raises(SettingsError, match=r"^--attempts: got 0; "):
         resolve_changes({"attempts": 0})
 
 
@@ -177,7 +177,7 @@ def test_pairs() -> None:
 
 @pytest.mark.parametrize("text", ["answer", "=x", "answer=", "  =  "])
 def test_a_pair_without_both_sides_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="--map got .*; write NAME=VALUE"):
+    with pytest.raises(SettingsError, match=r"--map got .*; write NAME=VALUE"):
         parse_pairs((text,), "--map")
 
 

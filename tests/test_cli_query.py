@@ -1,0 +1,185 @@
+"""`evalhouse query`: a person's SQL in, rows out in every format, and nothing but reading."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import HOSTILE_ID, House
+from cli_process import COMMAND, Finished
+
+Ask = Callable[..., Finished]
+SAMPLES = "select sample_id, question, contexts, length(answer) as n from samples order by sample_id"
+# One column of each kind that some format has no form for.
+KINDS = """
+select 7 as whole, 0.000123456::double as small, 1.50::decimal(9, 2) as money, null as nothing, true as yes,
+       [1, 2] as list, {'a': 'b'} as struct, map {'k': 1} as map, 'ab'::blob as bytes, date '2025-01-02' as day,
+       timestamp '2025-01-02 03:04:05.678' as moment, interval 3 days as span, 'nan'::double as nan,
+       170141183460469231731687303715884105727::hugeint as huge, 'a|b' || chr(10) || 'c' as lines
+"""
+
+
+def test_table_is_the_default_and_rows_are_counted_aside(ask: Ask) -> None:
+    finished = ask("query", SAMPLES)
+    assert finished.status == 0
+    assert finished.lines[0].split() == ["sample_id", "question", "contexts", "n"]
+    assert len(finished.lines) == 5
+    assert finished.stderr == "4 rows\n"
+    assert "\x1b" not in finished.stdout
+    assert ask("query", "select 1 as one").stderr == "1 row\n"
+
+
+def test_json_is_an_array_of_objects_and_nothing_else(ask: Ask) -> None:
+    finished = ask("query", SAMPLES, "--format", "json")
+    assert finished.stderr == ""
+    rows = finished.document
+    assert [row["sample_id"] for row in rows] == [HOSTILE_ID, "silent-1", "tide-1", "zh-1"]
+    assert rows[1]["n"] is None
+    assert len(rows[2]["contexts"]) == 2
+    assert ask("query", "select 1 where false", "--format", "json").document == []
+
+
+def test_json_lines_hold_the_same_rows(ask: Ask) -> None:
+    rows = ask("query", KINDS, "--format", "json").document
+    lines = ask("query", KINDS, "--format", "jsonl").lines
+    assert [json.loads(line) for line in lines] == rows
+
+
+def test_every_kind_of_value_has_a_form(ask: Ask) -> None:
+    (row,) = ask("query", KINDS, "--format", "json").document
+    assert row["whole"] == 7
+    assert row["small"] == 0.000123456
+    assert row["money"] == 1.5
+    assert row["list"] == [1, 2]
+    assert row["struct"] == {"a": "b"}
+    assert row["bytes"] == "6162"
+    assert row["day"] == "2025-01-02"
+    assert row["nan"] is None
+    assert row["lines"] == "a|b\nc"
+    assert str(row["huge"]).startswith("1.70141183460469231") or row["huge"].startswith("17014118346046923")
+
+
+def test_sums_are_whole_numbers(ask: Ask) -> None:
+    assert (
+        ask("query", "select sum(n_scored) as n, sum(1.5) as x from run_scores", "--format", "jsonl").document["n"] > 0
+    )
+    assert "." not in ask("query", "select sum(n_scored) as n from run_scores").lines[1]
+
+
+def test_csv_is_read_back_with_lists_as_json(ask: Ask) -> None:
+    finished = ask("query", SAMPLES, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(finished.stdout)))
+    assert [row["sample_id"] for row in rows] == [HOSTILE_ID, "silent-1", "tide-1", "zh-1"]
+    assert rows[0]["question"].count("\x1b") > 1, "a pipe gets the text as it is"
+    assert len(json.loads(rows[2]["contexts"])) == 2
+    (kinds,) = csv.DictReader(io.StringIO(ask("query", KINDS, "--format", "csv").stdout))
+    assert kinds["struct"] == '{"a":"b"}'
+    assert kinds["lines"] == "a|b\nc"
+
+
+def test_a_table_shows_digits_that_three_decimals_would_lose(ask: Ask) -> None:
+    finished = ask("query", "select 0.000123456::double as small, 1234.5::double as large, 'nan'::double as nan")
+    assert finished.lines[1].split() == ["0.000123456", "1234.5", "nan"]
+
+
+def test_markdown_keeps_a_row_on_its_line(ask: Ask) -> None:
+    lines = ask("query", "select 'a|b' || chr(10) || 'c' as text, null as none", "--format", "markdown").lines
+    assert lines == ["| text | none |", "| --- | --- |", "| a\\|b c |  |"]
+
+
+def test_output_goes_to_a_file_in_the_format_of_its_name(ask: Ask, tmp_path: Path) -> None:
+    for name in ("rows.csv", "rows.json", "rows.jsonl", "rows.ndjson", "rows.md", "rows.parquet", "rows.txt"):
+        finished = ask("query", SAMPLES, "-o", str(tmp_path / name))
+        assert finished.stdout == ""
+        assert finished.stderr == f"4 rows in {tmp_path / name}\n"
+    assert len(json.loads((tmp_path / "rows.json").read_text())) == 4
+    assert (tmp_path / "rows.jsonl").read_text() == (tmp_path / "rows.ndjson").read_text()
+    assert (tmp_path / "rows.md").read_text().startswith("| sample_id |")
+    assert (tmp_path / "rows.txt").read_text().startswith("sample_id ")
+    assert duckdb.sql(f"select count(*) from '{tmp_path / 'rows.parquet'}'").fetchall() == [(4,)]
+    ask("query", SAMPLES, "-o", str(tmp_path / "forced.txt"), "--format", "json")
+    assert len(json.loads((tmp_path / "forced.txt").read_text())) == 4
+
+
+def test_sql_comes_from_a_file_or_standard_input(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "count.sql"
+    path.write_text("-- how many\nselect count(*) as n from samples", encoding="utf-8")
+    assert ask("query", "-f", str(path), "--format", "json").document == [{"n": 4}]
+    for arguments in ((), ("-f", "-"), ("-",)):
+        monkeypatch.setattr("sys.stdin", io.StringIO("select count(*) as n from samples"))
+        assert ask("query", *arguments, "--format", "json").document == [{"n": 4}]
+
+
+def test_a_plan_is_drawn_and_the_catalogue_can_be_asked(ask: Ask) -> None:
+    assert "┌─" in ask("query", "explain select 1").stdout
+    tables = {row["name"] for row in ask("query", "show tables", "--format", "json").document}
+    assert {"runs", "scores", "llm_calls", "run_scores", "score_lineage"} <= tables
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("selec 1",), "syntax error"),
+        (("select nothing_such from runs",), "nothing_such"),
+        (("from nowhere",), "nowhere"),
+        (("delete from scores",), "DELETE; the warehouse is read-only"),
+        (("create table x as select 1",), "CREATE; the warehouse is read-only"),
+        (("attach 'other.duckdb'",), "read-only"),
+        (("set enable_external_access = true",), "read-only"),
+        (("select 1; select 2",), "exactly one SELECT"),
+        (("  ",), "the SQL is empty"),
+        (("select * from read_csv('/etc/passwd')",), "disabled"),
+        (("copy (select 1) to 'x.csv'",), "read-only"),
+        (("select 1", "--format", "parquet"), "--output"),
+        (("select 1", "-o", "no/such/folder/x.csv"), "cannot write no/such/folder/x.csv"),
+        (("-f", "no-such.sql"), "cannot read no-such.sql"),
+        (("-f", "evalhouse.duckdb"), "not UTF-8"),
+        (("select 1", "-f", "x.sql"), "give it once"),
+        (("select 1", "--memory-limit", "lots"), "'lots' is no memory limit"),
+        (("select 1", "--format", "xml"), "'xml'"),
+        (("select 1", "--timeout", "0"), "--timeout"),
+        (("select count(*) from range(1000000000000) a", "--timeout", "0.2"), "stopped after 0.2 s"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("query", *arguments)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert told in finished.stderr
+    assert finished.stderr.count("Error: ") == 1
+
+
+def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")}
+    assert ask("query", "from scores").status == 0
+    assert {path.name: path.stat().st_mtime_ns for path in house.place.folder.glob("evalhouse.duckdb*")} == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [("query", "from range(20)"), ("query", "from range(200000)", "--format", "csv"), ("runs", "--json")]
+)
+def test_a_reader_that_has_gone_is_no_error(house: House, arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    place: Any = house.place
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=place.folder,
+        env=place.environment(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 0
+    assert b"Error" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Broken" not in done.stderr

@@ -1,0 +1,191 @@
+"""`runs`, `show` and `lineage`: what a person sees of a run, in a pipe and in a terminal, and what a program gets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+import pytest
+from cli_house import HOSTILE_ID, MARKUP, N_JUDGED, House
+from cli_process import Finished, show_in_terminal
+from rich.cells import cell_len
+
+Ask = Callable[..., Finished]
+_OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def find_line(finished: Finished, start: str) -> str:
+    return next(line for line in finished.lines if line.startswith(start))
+
+
+def test_runs_lists_the_newest_first_with_means(house: House, ask: Ask) -> None:
+    finished = ask("runs")
+    assert finished.status == 0
+    assert finished.lines[0].split()[:5] == ["run", "status", "samples", "answer_correctness", "judge"]
+    assert finished.lines[2].startswith(house.run_id)
+    assert "first night" in finished.lines[2]
+    assert len(finished.lines) == 3
+    assert len(ask("runs", "--limit", "1").lines) == 2
+
+
+def test_runs_as_json(house: House, ask: Ask) -> None:
+    newest, first = ask("runs", "--json").document
+    assert first["run_id"] == house.run_id
+    assert first["label"] == "first night"
+    assert first["tags"] == ["a", "b"]
+    assert first["status"] == newest["status"] == "completed"
+    means = {name: metric["mean"] for name, metric in house.first.document["metrics"].items()}
+    assert first["metrics"] == pytest.approx(means)
+
+
+@pytest.mark.parametrize("word", ["run_id", "start", "label", "previous"])
+def test_a_run_is_found_by_any_of_its_names(house: House, ask: Ask, word: str) -> None:
+    names = {"run_id": house.run_id, "start": house.run_id[:-1], "label": "first night", "previous": "previous"}
+    assert ask("show", names[word], "--json").document["run"]["run_id"] == house.run_id
+
+
+def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, ask: Ask) -> None:
+    finished = ask("show", house.run_id)
+    assert finished.status == 0
+    assert finished.lines[0].startswith(
+        f"run {house.run_id} completed: {N_JUDGED} samples of harbour.jsonl; judge lexical"
+    )
+    assert "label: first night" in finished.lines
+    assert "link: https://example.org/c/1" in finished.lines
+    assert "tags: a, b" in finished.lines
+    assert find_line(finished, "factual_f1")
+    assert "Worst by answer_correctness" in finished.lines
+    assert find_line(finished, "extract_answer").split()[1] == "3"
+    assert find_line(finished, "no_answer").split()[1] == "1"
+    assert "no change" not in finished.stdout
+    assert finished.lines[-1].startswith(f"next: evalhouse lineage {house.run_id}")
+
+
+def test_the_next_command_can_be_pasted_whatever_the_samples_are_called(house: House, ask: Ask) -> None:
+    worst = ask("show", house.run_id, "--by", "semantic_similarity", "--worst", "9", "--json").document["worst"]
+    assert [row["value"] for row in worst] == sorted(row["value"] for row in worst)
+    assert HOSTILE_ID in {row["sample_id"] for row in worst}
+    finished = ask("show", house.run_id, "--by", "context_utilization")
+    command = shlex.split(find_line(finished, "next: ").removeprefix("next: evalhouse "))
+    assert len(command) == 4
+    assert ask(*command).status == 0
+
+
+def test_worst_of_a_metric_of_faults_are_the_highest(ask: Ask) -> None:
+    worst = ask("show", "latest", "--by", "hallucination", "--json").document["worst"]
+    values = [row["value"] for row in worst]
+    assert values == sorted(values, reverse=True)
+    assert ask("show", "latest", "--worst", "0", "--json").document["worst"] == []
+
+
+def test_show_as_json(house: House, ask: Ask) -> None:
+    document = ask("show", "latest", "--json").document
+    assert document.keys() == {"run", "metrics", "worst_by", "worst", "costs", "unscored"}
+    assert {row["metric"] for row in document["metrics"]} == house.first.document["metrics"].keys()
+    assert all(row["change"] == 0 for row in document["metrics"] if row["mean"] is not None), "the same run again"
+    assert sum(row["n_requests"] for row in document["costs"]) == 0
+    assert {row["reason"] for row in document["unscored"]} >= {"no_answer"}
+
+
+def test_lineage_walks_from_a_score_to_the_reply(house: House, ask: Ask) -> None:
+    finished = ask("lineage", house.run_id, "tide-1", "factual_precision")
+    assert finished.status == 0
+    text = finished.stdout
+    assert "tide-1 in run" in finished.lines[0]
+    assert "question: When is high tide at Brankmouth?" in text
+    assert "C2: Gulls nest on the pier." in text
+    assert "factual_precision = 0.500  (from classify; formula version 1)" in text
+    assert re.search(r"\[A1\] TP High tide at Brankmouth is at 6 in the morning\.  — \S", text)
+    assert re.search(r"\[A2\] FP The harbour is closed on Mondays\.  — \S", text)
+    assert re.search(r"call [0-9a-f]{8}: lexical-\d+ ok", text)
+    assert re.search(r"prompt classify version lexical-\d+ \([0-9a-f]{8}\)", text)
+    assert 'reply: {"verdicts":' in text
+    assert "request: " not in text
+
+
+def test_lineage_of_all_metrics_shows_each_step_once(house: House, ask: Ask) -> None:
+    finished = ask("lineage", house.run_id, "tide-1")
+    assert len(re.findall(r"\[A1\] TP ", finished.stdout)) == 1
+    for metric in house.first.document["metrics"]:
+        assert len(re.findall(rf"[├└]── {metric} = ", finished.stdout)) == 1
+    assert re.search(r"C1 useful", finished.stdout)
+    assert re.search(r"\[A1\] supported by C1", finished.stdout)
+    assert "cosine" in finished.stdout
+
+
+def test_lineage_names_the_run_a_reply_was_first_given_in(house: House, ask: Ask) -> None:
+    finished = ask("lineage", "latest", "tide-1", "factual_f1")
+    assert f"cached, reused from run {house.run_id}" in finished.stdout
+
+
+def test_lineage_says_why_there_is_no_score(house: House, ask: Ask) -> None:
+    finished = ask("lineage", house.run_id, "silent-1", "faithfulness")
+    assert finished.status == 0
+    assert "faithfulness = unscored: no_answer" in finished.stdout
+
+
+def test_lineage_in_full_has_requests_and_whole_texts(house: House, ask: Ask) -> None:
+    finished = ask("lineage", house.run_id, "zh-1", "factual_recall", "--full")
+    assert "request: " in finished.stdout
+    assert "灯塔高四十二米，建于一八九〇年，至今仍由守塔人每晚点亮，照亮整个海湾和附近的渔村。" in finished.stdout
+
+
+def test_lineage_as_json_is_the_view(house: House, ask: Ask) -> None:
+    rows = ask("lineage", house.run_id, "tide-1", "factual_precision", "--json").document
+    assert {row["metric"] for row in rows} == {"factual_precision"}
+    assert [row["label"] for row in rows if row["source"] == "answer"] == ["TP", "FP"]
+    assert all(row["reply"] and row["request"] and row["prompt_hash"] for row in rows)
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_in_a_terminal_every_line_fits_and_no_text_reaches_it_raw(house: House, columns: int) -> None:
+    for arguments in (
+        ("runs",),
+        ("show", house.run_id, "--worst", "9"),
+        ("query", "from samples"),
+        ("query", "select sample_id, question, answer from samples", "--format", "csv"),
+        ("lineage", house.run_id, HOSTILE_ID),
+    ):
+        finished = show_in_terminal(house.place, *arguments, columns=columns)
+        assert finished.status == 0, finished.stdout
+        plain = _OWN_STYLES.sub("", finished.stdout)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain), arguments
+        # Rich's own styles are bold and colours of its own; red is what the dataset asks for.
+        assert "\x1b[31m" not in finished.stdout
+        if "csv" not in arguments:
+            tables = [line for line in plain.splitlines() if not line.startswith(("run ", "next: "))]
+            assert all(cell_len(line) <= columns for line in tables), arguments
+
+
+def test_markup_in_texts_stands_there_as_it_was_written(house: House, ask: Ask) -> None:
+    for finished in (
+        ask("lineage", house.run_id, HOSTILE_ID),
+        ask("query", "select question from samples"),
+        ask("show", house.run_id, "--worst", "9", "--by", "answer_correctness"),
+    ):
+        assert MARKUP[:24] in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("show", "nothing"), "no run fits 'nothing'"),
+        (("show", "20"), "2 runs fit '20'"),
+        (("show", "latest", "--by", "nothing"), "no metric 'nothing'; it has: "),
+        (("show", "latest", "--worst", "-1"), "--worst"),
+        (("runs", "--limit", "0"), "--limit"),
+        (("lineage", "latest", "nobody"), "no sample 'nobody'; its first are: tide-1, "),
+        (("lineage", "latest", "tide-1", "nothing"), "no score of metric 'nothing'"),
+        (("lineage", "latest"), "SAMPLE"),
+        (("resume", "nothing"), "no run fits 'nothing'"),
+        (("runs", "--warehouse", "none.duckdb"), "there is no warehouse at"),
+        (("show", "latest", "--warehouse", "mysql://x"), "names no warehouse"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask(*arguments)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert told in finished.stderr
+    assert finished.stderr.count("Error: ") == 1
