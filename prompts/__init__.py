@@ -5,7 +5,7 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
 from prompts.errors import PromptError, PromptProblem
-from prompts.library import Prompt, check_prompts, list_languages, load_prompts
+from prompts.loader import Prompt, check_prompts, list_languages, load_prompts
 from prompts.render import BlockKind, BlockValue, Item, Message
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 A prompt carries all about itself: its words, its variables, its labels, its worked examples and the schema of its
 reply. They must agree with each other, and this module says where they do not: file, key, what came and what was
-allowed. `library.py` turns what is read here into prompts.
+allowed. `loader.py` turns what is read here into prompts.
 """
 
 import re

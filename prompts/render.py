@@ -12,7 +12,7 @@ is indented, so that nothing but an id of ours ever stands in brackets at the st
         In winter: 55 minutes.
     </contexts 1a2b3c4d>
 
-Texts pass through `neutralise.py` first. `library.py` puts the instructions and the worked examples in front.
+Texts pass through `neutralise.py` first. `loader.py` puts the instructions and the worked examples in front.
 """
 
 import hashlib
