@@ -27,6 +27,8 @@ COMMANDS = {
     "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
 }
 BAD_INPUT, INCOMPLETE, INTERRUPTED = 2, 3, 130
+# DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
+_DUCKDB_INTERRUPTED = "Query interrupted"
 
 
 class ReaderGone(Exception):
@@ -99,6 +101,9 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
+        if str(error) == _DUCKDB_INTERRUPTED:
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
         text = _explain(error)
         if text is None:
             raise

@@ -1,22 +1,21 @@
 """`evalhouse doctor`: what is configured and from where, what is reachable, what is wrong."""
 
 import asyncio
-import http.client
 import importlib.metadata
 import os
 import platform
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from flows.address import hide_credentials
 from flows.options import JSON_OPTION, WAREHOUSE_OPTION
 from flows.output import make_table, print_json, print_line, print_table, write_value
+from flows.prefect_reach import ask_health, explain_unreachable
+from flows.prefect_settings import find_api_url
 from flows.settings import Resolved, find_unknown_variables, find_variable, resolve_settings
 from tasks.judge_errors import JudgeError
 from tasks.plan import UnknownMetric, plan_run
@@ -105,18 +104,7 @@ def _write_setting(value: object) -> str:
 def _read_environment() -> dict[str, str]:
     """The variables of others that matter here, without any secret."""
     shown = {name: "set" if os.environ.get(name) else "not set" for name in _SECRETS}
-    return shown | {name: _hide_credentials(os.environ.get(name) or "not set") for name in _ADDRESSES}
-
-
-def _hide_credentials(address: str) -> str:
-    """An address without user, password and query, which may hold a key."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return "set, but no address"
-    if not parts.netloc:
-        return address
-    return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment=""))
+    return shown | {name: hide_credentials(os.environ.get(name) or "not set") for name in _ADDRESSES}
 
 
 def _read_versions() -> dict[str, str]:
@@ -218,30 +206,11 @@ def _check_metrics(settings: RunSettings) -> Finding:
 
 
 def _check_prefect(_: RunSettings) -> Finding:
-    from flows.prefect_settings import find_api_url  # noqa: PLC0415
-
     url = find_api_url()
     if url is None:
         detail = "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
         return Finding(what="prefect", verdict="ok", detail=detail)
-    problem = _ask_health(url)
-    said = _hide_credentials(url)
+    problem = ask_health(url)
     if problem is None:
-        return Finding(what="prefect", verdict="ok", detail=f"the server at {said} answers")
-    detail = f"the server at {said} does not answer: {problem}; start it, or unset PREFECT_API_URL"
-    return Finding(what="prefect", verdict="wrong", detail=detail)
-
-
-def _ask_health(url: str) -> str | None:
-    """What is wrong with a Prefect server, or None."""
-    try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_REACH_S) as response:
-            status: int = response.status
-    except urllib.error.HTTPError as error:
-        error.close()
-        return f"status {error.code}"
-    except urllib.error.URLError as error:
-        return str(error.reason)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
-    return None if status == 200 else f"status {status}"
+        return Finding(what="prefect", verdict="ok", detail=f"the server at {hide_credentials(url)} answers")
+    return Finding(what="prefect", verdict="wrong", detail=explain_unreachable(url, problem))

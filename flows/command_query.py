@@ -1,6 +1,11 @@
 """`evalhouse query`: a person's SQL over the warehouse."""
 
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -8,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flows.cli import INTERRUPTED
 from flows.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
 from flows.output import make_table, print_notice, print_table, print_text, write_decimal, write_json, write_value
 
@@ -59,7 +65,8 @@ def query(
     from warehouse.query import run_query  # noqa: PLC0415  # DuckDB and Polars, which a wrong option need not wait for
 
     location = parse_location(find_warehouse(warehouse))
-    frame = _shrink_sums(run_query(location, text, timeout_s=timeout, memory_limit=memory_limit))
+    with _ending_on_interrupt():
+        frame = _shrink_sums(run_query(location, text, timeout_s=timeout, memory_limit=memory_limit))
     if output is not None:
         _write_frame(frame, kind, Path(output))
     elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:
@@ -69,6 +76,31 @@ def query(
         print_notice(f"{frame.height:,} row{'' if frame.height == 1 else 's'}")
     else:
         print_text(_to_text(frame, kind))
+
+
+@contextmanager
+def _ending_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end the process at once. DuckDB does not return to Python, and so to Python's own handler, before it
+    has all rows; a reading process may go without further ado."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def wait() -> None:
+        if os.read(reading, 1) == bytes([signal.SIGINT]):
+            os.write(sys.stderr.fileno(), b"interrupted\n")
+            os._exit(INTERRUPTED)
+
+    thread = threading.Thread(target=wait, name="evalhouse-interrupt", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0")
+        thread.join()
+        os.close(reading)
+        os.close(writing)
 
 
 def _read_sql(sql: str | None, path: str | None) -> str:

@@ -115,7 +115,7 @@ def _rescore_run(store: Warehouse, rescoring: Rescoring) -> None:
     # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
     kept = [name for name in rescoring.run.metrics if name in rescoring.left_out]
     names = [*(metric.name for metric in rescoring.metrics), *kept]
-    update_run(store, run_id, metrics=names, config=rescoring.settings.model_dump_json())
+    update_run(store, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
 
 
 def _describe(rescoring: Rescoring) -> dict[str, object]:

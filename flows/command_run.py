@@ -9,6 +9,7 @@ import click
 from flows.cli import INCOMPLETE, INTERRUPTED
 from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
 from flows.output import metrics_table, print_json, print_line, print_notice, print_table, write_dollars
+from flows.prefect_reach import check_prefect_server
 from flows.settings import (
     Resolved,
     find_unknown_variables,
@@ -85,6 +86,7 @@ def run(
 
         print_estimate(estimate_run(settings), as_json=as_json)
         return 0
+    check_prefect_server()
     from flows.progress import show_run  # noqa: PLC0415
     from flows.running import start_run  # noqa: PLC0415
 
@@ -106,6 +108,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     how it is asked.
     """
     changes = resolve_changes(flags)
+    check_prefect_server()
     from flows.progress import show_run  # noqa: PLC0415
     from flows.running import resume_run  # noqa: PLC0415
 

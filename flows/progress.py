@@ -54,6 +54,11 @@ def show_run(notice: str | None = None) -> Iterator["Watch"]:
 
     try:
         yield watch
+    except KeyboardInterrupt:
+        # While samples are judged a Ctrl-C stops the run in good order; this one came before or after that.
+        _clear_line()
+        print_notice("If the run is on record already, `evalhouse resume latest` goes on with it.")
+        raise
     finally:
         _clear_line()
 

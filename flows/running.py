@@ -49,9 +49,7 @@ class RunOutcome:
     problem: str | None
 
 
-def start_run(
-    settings: RunSettings, *, frame: "pl.DataFrame | None" = None, watch: Watch | None = None
-) -> RunOutcome:
+def start_run(settings: RunSettings, *, frame: "pl.DataFrame | None" = None, watch: Watch | None = None) -> RunOutcome:
     """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
 
     `watch` gives a context manager that is open while samples are judged.

@@ -91,10 +91,11 @@ async def test_equal_questions_at_once_fail_together(tmp_path: Path) -> None:
 
 
 async def test_whoever_waits_for_an_equal_question_asks_when_the_other_is_cancelled(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.05)
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.2)
     async with lay_bench(tmp_path, judge=judge) as bench:
         first, second = (asyncio.create_task(bench.asker.ask(make_question(), read_statements)) for _ in range(2))
-        await asyncio.sleep(0.03)
+        while not judge.asked:
+            await asyncio.sleep(0.001)
         first.cancel()
         assert (await second).value == ["It is red."]
     assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok"]
@@ -255,7 +256,7 @@ async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -
         started = time.monotonic()
         bench.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 1.0
         with pytest.raises(RunCancelled):
             await bench.asker.ask(make_question(99), read_statements)
     assert len(judge.asked) == sent

@@ -76,7 +76,7 @@ async def test_comparing_leaves_time_for_requests() -> None:
     await asyncio.gather(*(embedder.compare("s", f"Text {n} " * 50, f"Words {n} " * 50) for n in range(100)))
     watcher.cancel()
     assert len(gaps) > 10
-    assert max(gaps) < 0.3
+    assert max(gaps) < 1.0
 
 
 async def test_whoever_is_cancelled_takes_nothing_from_the_others() -> None:

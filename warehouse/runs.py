@@ -58,16 +58,18 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
                 run.run_id, run.suite, run.label, run.href, list(run.tags), run.dataset, run.dataset_hash, run.judge,
                 run.embeddings, run.language, list(run.metrics), run.trigger, run.kb_name, run.kb_version,
                 run.flow_run_id, run.status, run.started_at, run.finished_at, run.n_samples,
-                json.dumps(run.config, ensure_ascii=False, sort_keys=True),
+                _write_config(run.config),
             ],
         )  # fmt: skip
 
 
 def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
-    """Set columns of one run; raises WarehouseError when it is not on record."""
+    """Set columns of one run, `config` as a mapping; raises WarehouseError when it is not on record."""
     unknown = columns.keys() - {field.name for field in fields(RunRow)}
-    if unknown or "config" in columns:
-        raise KeyError(f"cannot set {', '.join(sorted(unknown or {'config'}))} of a run")
+    if unknown:
+        raise KeyError(f"cannot set {', '.join(sorted(unknown))} of a run")
+    if "config" in columns:
+        columns["config"] = _write_config(columns["config"])
     assignments = ", ".join(f'"{name}" = ?' for name in columns)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
         found = connection.execute(
@@ -109,6 +111,10 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
         f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
         "`evalhouse runs` lists all"
     )
+
+
+def _write_config(config: object) -> str:
+    return json.dumps(config, ensure_ascii=False, sort_keys=True)
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

@@ -1,0 +1,196 @@
+"""`evalhouse doctor` and `evalhouse prompts`: what is configured, from where, and what is wrong with it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import House
+from cli_process import Finished
+from endpoint import running_endpoint
+from prompt_files import NAMES, read_content, write_prompt
+
+Ask = Callable[..., Finished]
+KEY = "sk-doctor-55b1f0c2"
+
+
+def find(finished: Finished, what: str) -> dict[str, Any]:
+    (finding,) = [item for item in finished.document["findings"] if item["what"].startswith(what)]
+    return dict(finding)
+
+
+def test_a_fresh_machine_is_well(ask: Ask) -> None:
+    finished = ask("doctor")
+    assert finished.status == 0
+    for title in ("Settings", "Environment", "Findings"):
+        assert title in finished.lines
+    assert "wrong" not in finished.stdout
+    judge = next(line for line in finished.lines if line.startswith("judge "))
+    assert judge.split()[1] == "lexical"
+    assert "default, because no OPENAI_API_KEY is set" in judge
+    assert "duckdb" in finished.stdout
+
+
+def test_where_each_value_came_from(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHOUSE_TEMPERATURE", "none")
+    monkeypatch.setenv("EVALHOUSE_TIMEOUT", "7.5")
+    finished = ask("doctor", "--judge", "lexical", "--json")
+    settings = finished.document["settings"]
+    assert settings["judge"] == {"value": "lexical", "from": "--judge", "variable": "EVALHOUSE_JUDGE"}
+    assert settings["temperature"] == {
+        "value": None, "from": "EVALHOUSE_TEMPERATURE", "variable": "EVALHOUSE_TEMPERATURE",
+    }  # fmt: skip
+    assert settings["timeout_s"]["value"] == 7.5
+    assert settings["concurrency"] == {"value": 16, "from": "default", "variable": "EVALHOUSE_CONCURRENCY"}
+    assert "timeout_s" in ask("doctor").stdout
+
+
+def test_the_warehouse_is_told_by_flag_or_variable(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHOUSE_WAREHOUSE", "none-yet.duckdb")
+    finished = ask("doctor", "--json")
+    assert finished.document["settings"]["warehouse"]["from"] == "EVALHOUSE_WAREHOUSE"
+    assert find(finished, "warehouse")["verdict"] == "note"
+    flagged = ask("doctor", "--json", "--warehouse", str(house.path))
+    assert flagged.document["settings"]["warehouse"]["from"] == "--warehouse"
+    assert find(flagged, "warehouse")["detail"] == f"{house.path}: 2 runs"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "what", "told"),
+    [
+        ("EVALHOUSE_WAREHOUSE", "harbour.jsonl", "warehouse", "harbour.jsonl"),
+        ("EVALHOUSE_WAREHOUSE", "harbour.jsonl/x.duckdb", "warehouse", "harbour.jsonl"),
+        ("EVALHOUSE_WAREHOUSE", "mysql://x", "warehouse", "names no warehouse"),
+        ("EVALHOUSE_JUDGE", "gpt", "judge", "'gpt' names no judge"),
+        ("EVALHOUSE_JUDGE", "openai:gpt", "judge", "OPENAI_API_KEY is not set"),
+        ("EVALHOUSE_JUDGE", "no_such_module:make", "judge", "cannot import"),
+        ("EVALHOUSE_EMBEDDINGS", "word2vec", "embeddings", "names no embeddings"),
+        ("EVALHOUSE_LANGUAGE", "fr", "prompts", "unknown language"),
+        ("EVALHOUSE_PROMPTS", "nowhere", "prompts", "is no folder"),
+        ("EVALHOUSE_METRICS", "factual_f2", "metrics", "'factual_f2'"),
+        ("EVALHOUSE_METRIC_FILES", "nowhere", "metrics", "no folder of metric files"),
+        ("EVALHOUSE_PRICES", "nowhere.yaml", "prices", "cannot read the price file"),
+        ("EVALHOUSE_JUGDE", "lexical", "variables", "did you mean EVALHOUSE_JUDGE?"),
+        ("PREFECT_API_URL", "http://127.0.0.1:9/api", "prefect", "does not answer"),
+        ("PREFECT_API_URL", "nonsense", "prefect", "does not answer"),
+    ],
+)
+def test_what_is_wrong_is_found(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, *, variable: str, value: str, what: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    finished = ask("doctor", "--json")
+    assert finished.status == 2
+    finding = find(finished, what)
+    assert finding["verdict"] == "wrong"
+    assert told in finding["detail"]
+    others = [item for item in finished.document["findings"] if item["what"] != finding["what"]]
+    assert all(item["verdict"] != "wrong" for item in others)
+
+
+def test_an_endpoint_is_asked_for_its_models(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with running_endpoint(expected_key=KEY, models=("judge", "other")) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        well = ask("doctor", "--judge", "openai:judge", "--json")
+        assert (well.status, find(well, "judge")["verdict"]) == (0, "ok")
+        assert find(well, "prices")["verdict"] == "note", "no price is known for it"
+        unknown = ask("doctor", "--judge", "openai:nobody", "--json")
+        assert unknown.status == 2
+        assert "nobody" in find(unknown, "judge")["detail"]
+        endpoint.configure(expected_key="another")
+        refused = ask("doctor", "--judge", "openai:judge", "--json")
+        assert refused.status == 2
+        assert "OPENAI_API_KEY" in find(refused, "judge")["detail"]
+        assert endpoint.stats.requests.keys() == {"/v1/models"}, "nothing that costs"
+    for finished in (well, unknown, refused):
+        assert KEY not in finished.stdout + finished.stderr
+        assert finished.document["environment"]["OPENAI_API_KEY"] == "set"
+
+
+def test_an_endpoint_that_is_down_is_said(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    finished = ask("doctor", "--judge", "openai:judge", "--json")
+    assert finished.status == 2
+    assert find(finished, "judge")["verdict"] == "wrong"
+
+
+def test_addresses_are_shown_without_their_credentials(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://someone:hunter2@proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://models.example/v1?api-key=hunter2")
+    finished = ask("doctor", "--judge", "lexical", "--json")
+    environment = finished.document["environment"]
+    assert environment["HTTPS_PROXY"] == "http://proxy.example:3128"
+    assert environment["OPENAI_BASE_URL"] == "https://models.example/v1"
+    assert environment["NO_PROXY"] == "127.0.0.1,localhost"
+    assert "hunter2" not in finished.stdout + ask("doctor", "--judge", "lexical").stdout
+
+
+def test_prompts_are_listed_with_version_and_hash(ask: Ask) -> None:
+    for language in ("en", "zh"):
+        listed = ask("prompts", "list", "--language", language, "--json").document
+        assert [item["name"] for item in listed] == NAMES
+        assert all(len(item["prompt_hash"]) == 64 and item["language"] == language for item in listed)
+    table = ask("prompts", "list")
+    assert table.lines[0].split() == ["prompt", "version", "language", "hash", "what", "it", "asks"]
+    assert [line.split()[0] for line in table.lines[1:]] == NAMES
+
+
+def test_a_prompt_is_shown_as_it_is_sent(ask: Ask) -> None:
+    shown = ask("prompts", "show", "classify", "--json").document
+    assert shown["messages"][0]["role"] == "system"
+    assert "verdicts" in shown["reply_schema"]["properties"]
+    text = ask("prompts", "show", "classify").stdout
+    assert shown["messages"][0]["content"] in text
+    assert "<answer_statements …>" in text
+    assert '"verdicts"' in text
+
+
+def test_a_prompt_of_ones_own_takes_the_place_of_ours(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = read_content("rank")
+    content["description"] = "Whether a context is worth its place."
+    write_prompt(tmp_path, content)
+    assert "worth its place" in ask("prompts", "list", "--prompts", str(tmp_path)).stdout
+    monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path))
+    assert "worth its place" in ask("prompts", "list").stdout
+    checked = ask("prompts", "check", str(tmp_path))
+    assert checked.status == 0
+    assert checked.stdout == "4 prompts in en are sound: attribute, classify, extract, rank\n"
+
+
+def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None:
+    content = read_content("rank")
+    content["sytem"] = content.pop("system")
+    write_prompt(tmp_path, content)
+    (tmp_path / "exract.yaml").write_text("name: exract\n", encoding="utf-8")
+    checked = ask("prompts", "check", str(tmp_path))
+    assert checked.status == 2
+    assert checked.stdout == ""
+    assert "rank.yaml" in checked.stderr
+    assert "sytem" in checked.stderr
+    assert "exract" in checked.stderr
+    assert ask("prompts", "list", "--prompts", str(tmp_path)).status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("show", "nothing"), "unknown prompt 'nothing'; known: attribute, "),
+        (("list", "--language", "fr"), "unknown language"),
+        (("check", "nowhere"), "nowhere: is no folder"),
+        (("nothing",), "nothing"),
+    ],
+)
+def test_wrong_names_of_prompts(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("prompts", *arguments)
+    assert finished.status == 2
+    assert told in finished.stderr

@@ -1,0 +1,135 @@
+"""`evalhouse rescore`: other weights and more metrics over verdicts that are there, with no model call."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import House, write_metric
+from cli_process import Finished
+
+Ask = Callable[..., Finished]
+
+
+@pytest.fixture
+def url(house: House, tmp_path: Path) -> str:
+    """A copy of the house's warehouse, to be changed."""
+    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+
+
+def read(url: str, sql: str) -> list[dict[str, Any]]:
+    with duckdb.connect(url, read_only=True) as connection:
+        found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
+        return found
+
+
+def count_calls(url: str) -> int:
+    return int(read(url, "select count(*) as n from llm_calls")[0]["n"])
+
+
+def test_without_changes_every_score_stays(url: str, ask: Ask) -> None:
+    sql = "select run_id, sample_id, metric, value, unscored_reason, metric_version from scores order by all"
+    before, n_calls = read(url, sql), count_calls(url)
+    finished = ask("rescore", "--warehouse", url)
+    assert finished.status == 0
+    assert read(url, sql) == before
+    assert count_calls(url) == n_calls
+    assert len(finished.lines) == 5, "two runs below their header, and what to type next"
+
+
+def test_a_weight_changes_one_metric_of_one_run(house: House, url: str, ask: Ask) -> None:
+    weights = ("--set", "answer_correctness.factual_weight=1", "--set", "answer_correctness.similarity_weight=0")
+    assert ask("rescore", house.run_id, *weights, "--warehouse", url).status == 0
+    sql = """
+        select correct.value = f1.value as is_f1, correct.run_id, correct.metric_version as version
+        from scores as correct join scores as f1 using (run_id, sample_id)
+        where correct.metric = 'answer_correctness' and f1.metric = 'factual_f1' and sample_id = 'tide-1'
+    """
+    by_run = {row["run_id"]: row for row in read(url, sql)}
+    assert by_run.pop(house.run_id) == {
+        "run_id": house.run_id, "is_f1": True, "version": "1;factual_weight=1;similarity_weight=0",
+    }  # fmt: skip
+    (other,) = by_run.values()
+    assert not other["is_f1"]
+    assert other["version"] == "1"
+
+
+def test_a_changed_weight_is_kept_for_the_next_rescoring(house: House, url: str, ask: Ask) -> None:
+    ask("rescore", house.run_id, "--set", "answer_correctness.factual_weight=3", "--warehouse", url)
+    ask("rescore", house.run_id, "--set", "answer_correctness.similarity_weight=1", "--warehouse", url)
+    (row,) = read(
+        url,
+        "select distinct metric_version as version from scores "
+        f"where metric = 'answer_correctness' and run_id = '{house.run_id}'",
+    )
+    assert row["version"] == "1;factual_weight=3;similarity_weight=1"
+
+
+def test_a_metric_of_ones_own_is_added_to_history(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
+    own = write_metric(tmp_path)
+    report = ask("rescore", "--metric-files", str(own), "--json", "--warehouse", url).document
+    assert len(report) == 2
+    assert all("answer_length" in item["metrics"] and item["left_out"] == {} for item in report)
+    lengths = read(
+        url, "select value, unscored_reason as reason from scores where metric = 'answer_length' order by value"
+    )
+    assert len(lengths) == 8
+    assert {row["reason"] for row in lengths} == {None, "no_answer"}
+    shown = ask("show", house.run_id, "--warehouse", url)
+    assert "answer_length" in shown.stdout
+
+
+def test_a_metric_whose_file_is_gone_keeps_its_scores_and_is_told(
+    house: House, url: str, ask: Ask, tmp_path: Path
+) -> None:
+    own = write_metric(tmp_path)
+    ask("rescore", house.run_id, "--metric-files", str(own), "--warehouse", url)
+    (own / "answer_length.sql").unlink()
+    finished = ask("rescore", house.run_id, "--warehouse", url)
+    assert finished.status == 0
+    assert "answer_length: its file is not there any more" in finished.stdout
+    assert read(url, "select count(*) as n from scores where metric = 'answer_length'") == [{"n": 4}]
+
+
+def test_a_metric_without_verdicts_is_left_out_and_told(house: House, url: str, ask: Ask) -> None:
+    with duckdb.connect(url) as connection:
+        for table in ("outcomes", "similarities"):
+            column = "step" if table == "outcomes" else "'similarity'"
+            connection.execute(f"delete from {table} where run_id = ? and {column} = 'similarity'", [house.run_id])
+        connection.execute("update runs set metrics = ['factual_f1'] where run_id = ?", [house.run_id])
+    arguments = ("rescore", house.run_id, "--metrics", "semantic_similarity,factual_recall", "--warehouse", url)
+    (item,) = ask(*arguments, "--json").document
+    assert item["metrics"] == ["factual_f1", "factual_recall"]
+    assert item["left_out"] == {"semantic_similarity": "the run has no verdicts for it"}
+    assert "semantic_similarity: the run has no verdicts for it" in ask(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--metrics", "nothing"), "unknown metric 'nothing'"),
+        (("--set", "nothing.k=1"), "unknown metric 'nothing'"),
+        (("--set", "answer_correctness.k=1"), "no parameter 'k'"),
+        (("--metric-files", "nowhere"), "no folder of metric files at nowhere"),
+        (("nobody",), "no run fits 'nobody'"),
+    ],
+)
+def test_a_wrong_name_changes_nothing(url: str, ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    before = read(url, "select * exclude (config), config from runs order by run_id")
+    finished = ask("rescore", *arguments, "--warehouse", url)
+    assert finished.status == 2
+    assert told in finished.stderr
+    assert read(url, "select * exclude (config), config from runs order by run_id") == before
+
+
+def test_settings_of_another_version_are_named_with_their_run(house: House, url: str, ask: Ask) -> None:
+    with duckdb.connect(url) as connection:
+        connection.execute("""update runs set config = '{"telepathy": true}' where run_id = ?""", [house.run_id])
+    finished = ask("rescore", house.run_id, "--warehouse", url)
+    assert finished.status == 2
+    assert house.run_id in finished.stderr
+    assert "telepathy" in finished.stderr
