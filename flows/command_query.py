@@ -86,9 +86,10 @@ def _ending_on_interrupt() -> Iterator[None]:
     os.set_blocking(writing, False)
 
     def wait() -> None:
-        if os.read(reading, 1) == bytes([signal.SIGINT]):
-            os.write(sys.stderr.fileno(), b"interrupted\n")
-            os._exit(INTERRUPTED)
+        while (number := os.read(reading, 1)[0]) != 0:
+            if number == signal.SIGINT:
+                os.write(sys.stderr.fileno(), b"interrupted\n")
+                os._exit(INTERRUPTED)
 
     thread = threading.Thread(target=wait, name="evalhouse-interrupt", daemon=True)
     thread.start()

@@ -121,6 +121,14 @@ def test_an_endpoint_that_is_down_is_said(ask: Ask, monkeypatch: pytest.MonkeyPa
     assert find(finished, "judge")["verdict"] == "wrong"
 
 
+def test_something_else_at_prefects_address_is_found(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_endpoint() as endpoint:
+        monkeypatch.setenv("PREFECT_API_URL", endpoint.root_url)
+        assert "status 404" in find(ask("doctor", "--json"), "prefect")["detail"]
+        monkeypatch.setenv("PREFECT_API_URL", f"{endpoint.root_url}/stats?")
+        assert "no Prefect API" in find(ask("doctor", "--json"), "prefect")["detail"]
+
+
 def test_addresses_are_shown_without_their_credentials(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://someone:hunter2@proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")

@@ -28,6 +28,9 @@ def refuse(*arguments: str, told: str | tuple[str, ...], **variables: str) -> Ca
     return Case(arguments=arguments, told=(told,) if isinstance(told, str) else told, variables=variables)
 
 
+# Nothing listens there, and what stands before the @ is shown to nobody.
+NO_SERVER = "http://someone:hunter2@127.0.0.1:9/api"
+
 # These get as far as the run's own checks, in a process each; `doctor` makes the same checks, and its tests more.
 IN_A_RUN = [
     refuse("run", "missing.jsonl", told=("missing.jsonl: no such file", "harbour.jsonl")),
@@ -61,6 +64,8 @@ AT_ONCE = [
     refuse("run", "sample", "--no-such-option", told="--no-such-option"),
     refuse("run", "sample", told="EVALHOUSE_CONCURRENCY: got 'many'", EVALHOUSE_CONCURRENCY="many"),
     refuse("run", "sample", told="EVALHOUSE_TEMPERATURE: got '9'", EVALHOUSE_TEMPERATURE="9"),
+    refuse("run", "sample", told=("127.0.0.1:9/api does not answer", "PREFECT_API_URL"), PREFECT_API_URL=NO_SERVER),
+    refuse("resume", "latest", told="does not answer", PREFECT_API_URL=NO_SERVER),
     refuse("resume", "latest", "--attempts", "0", told="--attempts: got 0"),
     refuse("resume", told="RUN"),
     refuse("rescore", "nothing", told="no run fits 'nothing'"),
@@ -72,6 +77,17 @@ AT_ONCE = [
 ]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("Query interrupted")])
+def test_an_interruption_anywhere_is_no_crash(ask: Ask, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def interrupt(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("flows.command_show.find_warehouse", interrupt)
+    finished = ask("runs")
+    assert finished.status == 130
+    assert finished.stderr.strip() == "interrupted"
+
+
 def assert_refused(finished: Finished, case: Case) -> None:
     assert finished.status == 2, finished
     assert finished.stdout == ""
@@ -79,6 +95,7 @@ def assert_refused(finished: Finished, case: Case) -> None:
         assert text in finished.stderr, finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1, finished.stderr
     assert "Traceback" not in finished.stderr
+    assert "hunter2" not in finished.stderr
     assert "lexical judge gives the verdicts" not in finished.stderr, "an error stands alone"
 
 

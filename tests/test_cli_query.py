@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import duckdb
 import pytest
 from cli_house import HOSTILE_ID, House
-from cli_process import COMMAND, Finished
+from cli_process import COMMAND, Finished, finish
 
 Ask = Callable[..., Finished]
 SAMPLES = "select sample_id, question, contexts, length(answer) as n from samples order by sample_id"
@@ -155,6 +157,17 @@ def test_what_cannot_be_done_is_said_in_one_message(ask: Ask, arguments: tuple[s
     assert finished.stdout == ""
     assert told in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_ends_a_long_query_at_once(house: House) -> None:
+    process = house.place.start("query", "select max(md5(i::varchar)) from range(1000000000000) numbers(i)")
+    time.sleep(3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    finished = finish(process, timeout_s=20)
+    assert time.monotonic() - began < 5
+    assert finished.status == 130
+    assert finished.stderr.strip() == "interrupted"
 
 
 def test_a_query_leaves_no_trace(house: House, ask: Ask) -> None:

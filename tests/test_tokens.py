@@ -33,22 +33,13 @@ def test_a_group_ends_only_where_the_next_item_has_no_room(items: list[Item], mo
 
 @given(one=TEXTS, other=TEXTS)
 def test_more_text_is_never_fewer_tokens(one: str, other: str) -> None:
-    assert estimate_tokens(one + other) >= estimate_tokens(other) if other.isascii() else True
-    assert estimate_tokens(one + one) >= estimate_tokens(one) >= 1
+    assert estimate_tokens(one + other) >= max(estimate_tokens(one), estimate_tokens(other)) >= 1
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        # As counted by the tokenizers of common models.
-        ("The builder was Mira Solveng, an engineer from the northern cape.", 15),
-        ("The café on the pier serves fish soup — every Friday, from noon.", 16),
-        ("建造者是来自北角的工程师。", 11),
-        ("灯塔高 42 m,建于 1911 年。", 16),
-    ],
-)
-def test_estimates_are_within_a_third_in_either_script_and_in_both(text: str, tokens: int) -> None:
-    assert tokens * 2 / 3 <= estimate_tokens(text) <= tokens * 4 / 3
+@pytest.mark.parametrize("text", ["The cafe on the pier serves fish soup on Fridays.", "word " * 500])
+def test_one_letter_of_another_script_changes_little(text: str) -> None:
+    """The estimate goes another way for a text that is not all ASCII, and must not jump there."""
+    assert estimate_tokens(text.replace("w", "ŵ", 1) + "é") == pytest.approx(estimate_tokens(text), rel=0.25)
 
 
 def test_an_id_takes_room_as_well() -> None:

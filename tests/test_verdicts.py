@@ -81,13 +81,18 @@ async def test_each_verdict_is_the_first_usable_one_and_names_its_call(tmp_path:
     assert [judged[item].call_id for item in IDS] == [calls[0], calls[0], calls[1], calls[2]]
 
 
-async def test_a_question_narrowed_twice_alike_is_still_asked_twice(tmp_path: Path) -> None:
-    """Otherwise the reply on record that left C4 out would be found, and asking again would be for nothing."""
-    says = say_by_number(say_useful(("C1", "C2")), say_useful(("C3",)), say_useful(("C3",)), say_useful(("C4",)))
+async def test_a_reply_that_brings_none_of_the_missing_is_told_so_and_asked_for_again(tmp_path: Path) -> None:
+    """It is as good as unreadable: the same question with a note, and no use of it by whoever asks later."""
+
+    def says(question: Question) -> str:
+        return say_useful(("C1", "C2", "C3") if question.number == 1 else ("C4",) if question.note else ("C3",))
+
     judged, asked = await ask(tmp_path, says)
     assert isinstance(judged, dict)
-    assert [question.only for question in asked] == [(), ("C3", "C4"), ("C4",), ("C4",)]
-    assert [call["status"] for call in read_calls(tmp_path)] == ["ok", "ok", "error", "ok"]
+    assert [(question.number, question.only, bool(question.note)) for question in asked] == [
+        (1, (), False), (2, ("C4",), False), (2, ("C4",), True),
+    ]  # fmt: skip
+    assert [call["status"] for call in read_calls(tmp_path)] == ["ok", "error", "ok"]
 
 
 async def test_attempts_are_shared_by_a_silent_and_an_incomplete_judge(tmp_path: Path) -> None:
