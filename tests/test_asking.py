@@ -267,12 +267,14 @@ async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -
 
 
 async def test_what_is_still_in_flight_after_the_drain_is_left_and_noted(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD), latency_s=60)) as bench:
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=60)
+    async with lay_bench(tmp_path, judge=judge) as bench:
         task = asyncio.create_task(bench.asker.ask(make_question(), read_statements))
-        await asyncio.sleep(0.05)
+        while not judge.asked:
+            await asyncio.sleep(0.001)
         bench.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.1)
         with pytest.raises(RunCancelled, match="SIGTERM"):
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(5):
                 await task
     (call,) = read_calls(tmp_path)
     assert (call["status"], call["error"]) == ("error", "the run was stopped before a reply came")

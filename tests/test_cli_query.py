@@ -161,7 +161,7 @@ def test_what_cannot_be_done_is_said_in_one_message(ask: Ask, arguments: tuple[s
 
 def test_ctrl_c_ends_a_long_query_at_once(house: House) -> None:
     process = house.place.start("query", "select max(md5(i::varchar)) from range(1000000000000) numbers(i)")
-    time.sleep(3)
+    time.sleep(2)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     finished = finish(process, timeout_s=20)

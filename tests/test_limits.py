@@ -150,7 +150,7 @@ async def test_a_single_refused_request_waits_for_the_named_time() -> None:
 
 
 async def test_a_first_burst_is_bounded_and_opens_up_with_success() -> None:
-    provider = Provider(latency_s=0.02)
+    provider = Provider(latency_s=0.3)
     limit = EndpointLimit(concurrency=256)
     waiting = asyncio.gather(*(send(limit, provider) for _ in range(600)))
     await asyncio.sleep(0.01)

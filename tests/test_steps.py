@@ -31,7 +31,7 @@ from tasks.bench import Bench, clear_bench, lay_out_bench
 from tasks.classify import classify_statements
 from tasks.extract import extract_answer, extract_ground_truth
 from tasks.judge import Question
-from tasks.judge_errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCancelled, TransientJudgeError
+from tasks.judge_errors import EndpointDown, FatalJudgeError, RefusedRequest, RunCancelled, TransientJudgeError
 from tasks.rank import rank_contexts
 from tasks.shard import Shard, make_work
 from tasks.similarity import compare_meaning
@@ -281,19 +281,15 @@ async def test_a_step_that_was_stopped_says_so_although_its_samples_had_ended(tm
             await run_step("run-1", 0, compare_meaning)
 
 
-# What the judge failed at
+# What the judge failed at, and what is kept
 
 
-@pytest.mark.parametrize("step", [extract_answer, extract_ground_truth])
-async def test_a_failed_splitting_leaves_the_other_text_its_verdicts(tmp_path: Path, step: Callable[..., Any]) -> None:
-    judge = ScriptedJudge(break_when(lambda question: question.step == step.__name__, JudgeFailed("no")))
-    async with lay_bench(tmp_path, judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample()])
-    side = step.__name__.removeprefix("extract_")
-    failed = {f"extract_{side}", f"attribute_{side}", "classify"}
-    assert {name for name, reason in read_outcomes(work).items() if reason == "judge_failed"} == failed
-    other = "ground_truth" if side == "answer" else "answer"
-    assert {row["source"] for row in work.rows["statements"]} == {other}
+async def test_a_ground_truth_that_cannot_be_split_leaves_the_answer_its_verdicts(tmp_path: Path) -> None:
+    _, work = await judge_with(tmp_path, {"extract_ground_truth": lambda _: RefusedRequest("content filter")})
+    failed = {name for name, reason in read_outcomes(work).items() if reason == "judge_failed"}
+    assert failed == {"extract_ground_truth", "attribute_ground_truth", "classify"}
+    assert {row["statement_id"] for row in work.rows["attributions"]} == {"A1", "A2"}
+    assert work.rows["classifications"] == []
 
 
 async def test_a_batch_holds_all_rows_of_a_shard_under_its_run(tmp_path: Path) -> None:
