@@ -15,6 +15,7 @@ from tasks.keep import keep
 from tasks.load import load
 from tasks.rank import rank
 from tasks.score import publish, score
+from tasks.shard import Shard
 from tasks.similarity import compare
 from warehouse.runs import update_run
 from warehouse.samples import list_unfinished_shards
@@ -58,9 +59,22 @@ async def judge_shard(bench: Bench, number: int) -> None:
     bench.asker.raise_if_stopped()
     size = bench.settings.shard_size
     shard = await bench.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (extract, classify, attribute, rank, compare)
-    ended = await asyncio.gather(*(step(bench.run_id, shard.number) for step in steps), return_exceptions=True)
+    steps = (classify, attribute, rank, compare)
+    ended = await asyncio.gather(
+        extract_or_release(bench, shard),
+        *(step(bench.run_id, shard.number) for step in steps),
+        return_exceptions=True,
+    )
     await keep(bench.run_id, shard.number)
     for error in ended:
         if isinstance(error, BaseException):
             raise error
+
+
+async def extract_or_release(bench: Bench, shard: Shard) -> None:
+    """Extract; whatever ends that, Prefect itself included, ends those who wait for the statements too."""
+    try:
+        await extract(bench.run_id, shard.number)
+    except BaseException as error:
+        shard.release_waiting(error)
+        raise

@@ -15,6 +15,8 @@ from benches import (
     SAMPLE_STEPS,
     ScriptedJudge,
     judge_samples,
+    judge_with,
+    judge_with,
     lay_bench,
     make_sample,
     make_settings,
@@ -95,7 +97,7 @@ def count_rows(shard: Shard) -> dict[str, int]:
     ],
 )
 async def test_ranking_is_spared_where_ids_say_what_is_relevant(
-    tmp_path: Path, ids: dict[str, list[str]], is_asked: bool
+    tmp_path: Path, ids: dict[str, Any], is_asked: bool
 ) -> None:
     judge = ScriptedJudge(say_good)
     async with lay_bench(tmp_path, judge=judge, metrics=BY_RANK) as bench:
@@ -191,7 +193,9 @@ async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, judge) as (bench, shard):
         extraction = asyncio.create_task(take_extraction(bench, shard))
         others = [asyncio.create_task(run_step("run-1", 0, step)) for step in (classify_statements, rank_contexts)]
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            while not judge.asked:
+                await asyncio.sleep(0.01)
         bench.stop(RunCancelled("stopped by SIGINT"), drain_s=0.05)
         async with asyncio.timeout(5):
             results = await asyncio.gather(extraction, *others, return_exceptions=True)

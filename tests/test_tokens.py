@@ -2,6 +2,8 @@
 
 import itertools
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

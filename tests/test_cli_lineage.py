@@ -1,0 +1,142 @@
+"""`evalhouse lineage` where a score has a past: a failed step, other weights, a metric of one's own, texts without end.
+
+What a whole and healthy tree looks like is in test_cli_show.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import HOSTILE, MARKUP, House, write_metric
+from cli_process import Finished
+
+Ask = Callable[..., Finished]
+LONG = "The pier is long. " * 60 + "Here it ends."
+
+
+@pytest.fixture
+def url(house: House, tmp_path: Path) -> str:
+    """A copy of the house's warehouse, to be changed."""
+    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+
+
+def change(url: str, sql: str, *values: object) -> None:
+    with duckdb.connect(url) as connection:
+        connection.execute(sql, list(values))
+
+
+def select(ask: Ask, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ask("query", sql, "--format", "json").document
+    return rows
+
+
+def test_every_id_in_the_tree_can_be_looked_up(ask: Ask) -> None:
+    tree = ask("lineage", "latest", "tide-1").stdout
+    calls = {row["call_id"][:8] for row in select(ask, "select call_id from llm_calls")}
+    prompts = {row["prompt_hash"][:8] for row in select(ask, "select prompt_hash from prompts")}
+    shown_calls = set(re.findall(r"call ([0-9a-f]+):", tree))
+    shown_prompts = set(re.findall(r"prompt .*\(([0-9a-f]+)\)", tree))
+    assert len(shown_calls) == 3, "classify, rank, and one request for both attributions"
+    assert shown_calls <= calls
+    assert len(shown_prompts) == 3
+    assert shown_prompts <= prompts
+
+
+def test_every_score_in_the_tree_is_the_one_on_record(house: House, ask: Ask) -> None:
+    tree = ask("lineage", house.run_id, "tide-1").stdout
+    shown = dict(re.findall(r"── (\w+) = ([0-9.]+) ", tree))
+    sql = f"select metric, value from scores where run_id = '{house.run_id}' and sample_id = 'tide-1'"
+    assert shown == {row["metric"]: f"{row['value']:.3f}" for row in select(ask, sql)}
+
+
+def test_json_holds_the_rows_of_the_view_whole(house: House, ask: Ask) -> None:
+    rows = ask("lineage", "first night", "tide-1", "context_recall", "--json").document
+    sql = f"""
+        select * from score_lineage
+        where run_id = '{house.run_id}' and sample_id = 'tide-1' and metric = 'context_recall'
+    """
+    assert rows == select(ask, sql)
+    assert rows[0]["context_ranks"] == [1]
+
+
+def test_other_weights_are_told_by_the_version_of_the_formula(url: str, ask: Ask) -> None:
+    before = ask("lineage", "latest", "tide-1", "answer_correctness", "--warehouse", url).stdout
+    ask("rescore", "latest", "--set", "answer_correctness.similarity_weight=0", "--warehouse", url)
+    after = ask("lineage", "latest", "tide-1", "answer_correctness", "--warehouse", url).stdout
+    assert "formula version 1)" in before
+    assert "answer_correctness = 0.667  (from classify, similarity; formula version 1;similarity_weight=0)" in after
+    assert before.splitlines()[8:] == after.splitlines()[8:], "the verdicts are the same ones"
+
+
+def test_a_metric_that_rests_on_no_verdict_has_the_sample_and_its_score(url: str, ask: Ask, tmp_path: Path) -> None:
+    ask("rescore", "latest", "--metric-files", str(write_metric(tmp_path)), "--warehouse", url)
+    finished = ask("lineage", "latest", "silent-1", "answer_length", "--warehouse", url)
+    assert finished.lines[1:] == [
+        "├── sample",
+        "│   ├── question: Who keeps the light?",
+        "│   ├── answer: –",
+        "│   └── ground_truth: Maud Tregarthen keeps the light.",
+        "└── answer_length = unscored: no_answer  (formula version 3)",
+    ]
+
+
+def test_a_step_that_failed_says_what_happened(url: str, ask: Ask) -> None:
+    change(url, "delete from classifications where sample_id = 'tide-1'")
+    change(
+        url,
+        "update outcomes set reason = 'judge_failed', detail = ? where sample_id = 'tide-1' and step = 'classify'",
+        f"status 500 {MARKUP} {HOSTILE}",
+    )
+    assert ask("rescore", "--warehouse", url).status == 0
+    finished = ask("lineage", "latest", "tide-1", "factual_f1", "--warehouse", url)
+    assert finished.status == 0
+    assert "factual_f1 = unscored: judge_failed  (from classify; formula version 1)" in finished.stdout
+    assert f"└── classify: judge_failed status 500 {MARKUP} \\x1b[31mred" in finished.stdout
+    assert "\x1b" not in finished.stdout
+
+
+def test_long_texts_are_cut_unless_they_are_asked_for(url: str, ask: Ask) -> None:
+    change(url, "update samples set answer = ? where sample_id = 'tide-1'", LONG)
+    arguments = ("lineage", "latest", "tide-1", "factual_f1", "--warehouse", url)
+    brief, full = ask(*arguments).stdout, ask(*arguments, "--full").stdout
+    assert "Here it ends." not in brief
+    (line,) = [line for line in brief.splitlines() if "answer: " in line]
+    assert line.endswith("…")
+    assert len(line) < 350
+    assert f"answer: {LONG}\n" in full
+
+
+def test_a_reply_can_neither_colour_the_tree_nor_add_branches(url: str, ask: Ask) -> None:
+    reply = f"{MARKUP} {HOSTILE}\n├── factual_f1 = 1.000"
+    change(url, "update llm_calls set reply = ? where reply is not null", reply)
+    arguments = ("lineage", "first night", "tide-1", "factual_f1", "--warehouse", url)
+    for finished in (ask(*arguments), ask(*arguments, "--full")):
+        assert MARKUP in finished.stdout
+        assert "\\x1b[31mred" in finished.stdout
+        assert not set("\x1b\x07\x9b\u202e") & set(finished.stdout)
+        assert "\n├── factual_f1 = 1.000" not in finished.stdout
+    rows = ask(*arguments, "--json").document
+    assert {row["reply"] for row in rows} == {reply}, "a program gets what came back, unaltered"
+
+
+def test_a_run_without_scores_says_how_to_go_on(house: House, url: str, ask: Ask) -> None:
+    change(url, "delete from scores where run_id = ?", house.run_id)
+    finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    advice = f"run {house.run_id} has no scores yet; `evalhouse resume {house.run_id}` goes on with it"
+    assert finished.stderr == f"Error: {advice}\n"
+
+
+def test_a_run_without_samples_has_none_to_name(house: House, url: str, ask: Ask) -> None:
+    change(url, "delete from run_samples where run_id = ?", house.run_id)
+    change(url, "delete from scores where run_id = ?", house.run_id)
+    finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
+    assert finished.status == 2
+    assert finished.stderr == f"Error: run {house.run_id} has no sample 'tide-1'; its first are: none yet\n"
