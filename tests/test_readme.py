@@ -6,6 +6,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import duckdb
@@ -60,10 +61,11 @@ def make_tables_block() -> str:
 
 def make_help_block() -> str:
     """What `evalhouse --help` and `evalhouse run --help` print."""
-    context = click.Context(evalhouse, info_name="evalhouse", terminal_width=110, max_content_width=110)
+    widths: dict[str, Any] = {"terminal_width": 110, "max_content_width": 110}
+    context = click.Context(evalhouse, info_name="evalhouse", **widths, **evalhouse.context_settings)
     command = evalhouse.get_command(context, "run")
     assert command is not None
-    of_run = click.Context(command, info_name="run", parent=context, terminal_width=110, max_content_width=110)
+    of_run = click.Context(command, info_name="run", parent=context, **widths)
     return f"```\n{evalhouse.get_help(context)}\n```\n\n```\n{command.get_help(of_run)}\n```"
 
 

@@ -16,7 +16,6 @@ from benches import (
     ScriptedJudge,
     judge_samples,
     judge_with,
-    judge_with,
     lay_bench,
     make_sample,
     make_settings,

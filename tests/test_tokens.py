@@ -2,8 +2,6 @@
 
 import itertools
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
