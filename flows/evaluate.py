@@ -41,6 +41,8 @@ async def judge_shards(bench: Bench) -> None:
     turns = asyncio.Semaphore(1 + -(-2 * bench.settings.concurrency // size))
     if bench.resumed:
         numbers = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size)
+        n_samples = bench.progress.n_samples
+        bench.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
     else:
         numbers = list(range(-(-bench.progress.n_samples // size)))
 

@@ -1,6 +1,6 @@
 """Token estimates without a tokenizer, which would be fetched from the network on first use.
 
-Measured against common tokenizers English comes to about four characters a token and Chinese to a little under
+As a rule of thumb English comes to about four characters a token and Chinese to a little under
 one token a character, which is three UTF-8 bytes; estimates are for splitting requests and for prices beforehand.
 """
 

@@ -1,6 +1,6 @@
 """Token estimates: close enough to split by, and splitting that loses, moves and cuts nothing, whatever the texts."""
 
-import itertools
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_splitting_loses_moves_and_cuts_nothing(items: list[Item], most: int) ->
 @given(items=draw_items(), most=st.integers(1, 400))
 def test_a_group_ends_only_where_the_next_item_has_no_room(items: list[Item], most: int) -> None:
     groups = split_by_tokens(items, most)
-    for group, following in itertools.pairwise(groups):
+    for group, following in pairwise(groups):
         assert estimate_items([*group, following[0]]) > most
 
 
