@@ -45,6 +45,8 @@ order by list_position($metrics, metric), metric
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
+@click.option("--votes", type=int, metavar="N", help="Ask for each verdict N times; the majority counts. Default: 1.")
+@click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
 @click.option("--label", metavar="TEXT", help="A name for this run.")
 @click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
 @click.option("--tag", "tags", multiple=True, metavar="T", help="A tag; may be given several times.")

@@ -38,6 +38,7 @@ def limit_options(command: _Command) -> _Command:
     options = (
         click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
         click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
+        click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
         click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
         click.option(
             "--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."

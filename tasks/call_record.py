@@ -55,6 +55,7 @@ class Call:
     reply: str | None = None
     error: str | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     completion_tokens: int | None = None
     cost_usd: float | None = None
     latency_ms: float | None = None
@@ -112,6 +113,7 @@ class CallRecord:
             "error": call.error,
             "attempts": call.attempt,
             "prompt_tokens": call.prompt_tokens,
+            "cached_tokens": call.cached_tokens,
             "completion_tokens": call.completion_tokens,
             "cost_usd": call.cost_usd,
             "latency_ms": call.latency_ms,

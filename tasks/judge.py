@@ -22,7 +22,7 @@ STEP_VERSIONS = {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}
 class Question:
     """One question for the judge.
 
-    `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
+    `vote` tells apart the times the same thing is asked to let a majority decide; `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
     the data; both belong to the question. `note` tells the model that its last reply was of no use, which does not
     make it another question. Embeddings are asked for without a prompt.
     """
@@ -31,6 +31,7 @@ class Question:
     sample_id: str
     prompt: Prompt | None
     data: Mapping[str, BlockValue]
+    vote: int = 1
     number: int = 1
     only: tuple[str, ...] = ()
     note: str = ""
@@ -52,12 +53,16 @@ class ModelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReply:
-    """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say."""
+    """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
+
+    `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
+    """
 
     text: str
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 def require_prompt(question: Question) -> Prompt:

@@ -1,6 +1,7 @@
 """Migrations: numbered, recorded, whole or not at all, and safe for rows that are there already."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
@@ -75,6 +76,13 @@ def read_tables(path: Path, tables: list[str]) -> dict[str, list[tuple[object, .
         return {table: con.execute(f"select * from {table}").fetchall() for table in tables}
 
 
+def read_again(path: Path, rows: Mapping[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
+    """The same tables, without the columns that a later migration put behind those that were there."""
+    return {
+        table: [row[: len(rows[table][0])] for row in found] for table, found in read_tables(path, list(rows)).items()
+    }
+
+
 def read_record(path: Path) -> list[tuple[int, str]]:
     with duckdb.connect(str(path), read_only=True) as con:
         return con.execute("select number, name from migrations order by number").fetchall()
@@ -96,7 +104,7 @@ def test_rows_survive_from_every_earlier_state(tmp_path: Path, number: int) -> N
     rows = fill_tables(location.path)
     assert rows
     assert migrate(location) == [*(migration.title for migration in MIGRATIONS[number:]), "views"]
-    assert read_tables(location.path, list(rows)) == rows
+    assert read_again(location.path, rows) == rows
     with open_reader(location) as con:
         for script in view_scripts():
             con.execute(f"select * from {script.name}").fetchall()
