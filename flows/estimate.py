@@ -88,6 +88,7 @@ class _DryJudge:
         self._asked: dict[str, Question] = {}
         self.name = judge.name
         self.model = judge.model
+        self.endpoint = judge.endpoint
 
     def prepare(self, question: Question) -> ModelRequest:
         """The real request; the question is kept for the stand-in reply."""

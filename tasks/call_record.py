@@ -20,9 +20,9 @@ from warehouse.errors import WarehouseBusy, WarehouseError
 from warehouse.journal import Journal, Segment
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
-# A move costs 70 ms of CPU however few rows it has, so it waits for some.
+# A move costs 70 ms of CPU however few rows it has, so it waits for some; until then the journal has them on disk.
 _TICK_S = 0.5
-_MOVE_EVERY_S = 5.0
+_MOVE_EVERY_S = 20.0
 _MOVE_ROWS = 2000
 
 

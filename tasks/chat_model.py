@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,10 +20,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
+from langsmith.utils import tracing_is_enabled
 from pydantic import SecretStr
 
 from prompts import Prompt
-from tasks.completions import REFUSED, PlainCompletions
+from tasks.completions import Completion, Completions
 from tasks.judge import STEP_VERSIONS, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
 from tasks.judge_errors import (
     FatalJudgeError,
@@ -33,9 +35,13 @@ from tasks.judge_errors import (
     UnusableReply,
 )
 from tasks.provider_errors import redact, shorten, translate_error
+from tasks.rate_headers import read_rate_limits
 from tasks.run_settings import RunSettings
 
+_OPTIONS = ("temperature", "max_tokens", "seed")
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
+# What votes are asked at where the run's own temperature is 0, at which they would all be equal.
+_VOTING_TEMPERATURE = 0.7
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
@@ -43,8 +49,9 @@ _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user
 class ChatModelJudge:
     """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
 
-    `parameters` are sent with every request and stand on record; `keyed` is whatever else may change a reply; `http`
-    is the client to close at the end.
+    `parameters` are sent with every request and stand on record, `voting` replaces some of them where a majority is to
+    decide; `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain.
+    Limits are shared by all who ask the same model at `endpoint`.
     """
 
     def __init__(
@@ -57,31 +64,38 @@ class ChatModelJudge:
         parameters: Mapping[str, object],
         timeout_s: float,
         structured: bool,
+        voting: Mapping[str, object] | None = None,
         keyed: object = None,
-        http: openai.DefaultAioHttpClient | None = None,
+        completions: Completions | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self._chat = chat
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._parameters = dict(parameters)
         self._timeout_s = timeout_s
         self._structured = structured
+        self._voting = dict(voting or {})
+        self._takes_seed = isinstance(chat, BaseChatOpenAI)
         self._keyed = keyed
-        self._http = http
+        self._completions = completions
 
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
         prompt = require_prompt(question)
         messages = prompt.render(question.data, note=question.instruction)
         keyed = [
-            self._endpoint, self.model, self._parameters, self._keyed,
+            self.endpoint, self.model, self._parameters, self._keyed,
             prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1), question.number, question.only, messages[-1].content,
         ]  # fmt: skip
+        options = self._parameters
+        if question.vote:
+            keyed += [question.vote, self._voting]
+            options = options | self._voting | ({"seed": question.vote} if self._takes_seed else {})
         payload: dict[str, object] = {
-            "endpoint": self._endpoint,
+            "endpoint": self.endpoint,
             "model": self.model,
-            **self._parameters,
+            **options,
             "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
         }
         if self._structured:
@@ -90,37 +104,45 @@ class ChatModelJudge:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send the request and return the text of the reply; every failure becomes one of `judge_errors`."""
-        messages = _to_langchain(request.payload["messages"])
-        options: dict[str, Any] = {}
-        if "response_format" in request.payload:
-            # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
-            # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
-            options["extra_body"] = {"response_format": request.payload["response_format"]}
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await self._chat.ainvoke(messages, **options)
+                if self._completions is not None:
+                    return _read_completion(await self._completions.post(_shape(request.payload)))
+                return _read_message(await self._invoke(request.payload))
+        except JudgeError:
+            raise
         except TimeoutError:
             raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
-            raise self._translate(error, sent_schema="response_format" in request.payload) from None
-        return _read_message(message)
+            raise self._translate(error, sent=request.payload) from None
 
     async def close(self) -> None:
         """Close the HTTP client; that of a factory's model is the factory's own affair."""
-        if self._http is not None:
-            await self._http.aclose()
+        if self._completions is not None:
+            await self._completions.close()
 
-    def _translate(self, error: Exception, *, sent_schema: bool) -> JudgeError:
-        """A refused schema is left out from now on; a temperature someone set is not dropped behind their back."""
-        translated = translate_error(error, name=self.name, endpoint=self._endpoint)
+    async def _invoke(self, payload: Mapping[str, object]) -> BaseMessage:
+        options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
+        if "response_format" in payload:
+            # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
+            # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
+            options["extra_body"] = {"response_format": payload["response_format"]}
+        return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
+
+    def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
+        """A refused schema or seed is left out from now on; a temperature is not dropped behind anybody's back."""
+        translated = translate_error(error, name=self.name, endpoint=self.endpoint)
         if not isinstance(translated, UnsupportedOption):
             return translated
-        if translated.option == "temperature" and "temperature" in self._parameters:
+        if translated.option == "temperature" and "temperature" in sent:
             return FatalJudgeError(
-                f"{self._endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
+                f"{self.endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
             )
-        if translated.option == "response_format" and sent_schema:
+        if translated.option == "response_format" and "response_format" in sent:
             self._structured = False
+            return translated
+        if translated.option == "seed" and "seed" in sent:
+            self._takes_seed = False
             return translated
         return RefusedRequest(str(translated))  # not sent, so its name only happens to stand in the message
 
@@ -134,20 +156,13 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters["temperature"] = settings.temperature
     if settings.max_tokens is not None:
         parameters["max_tokens"] = settings.max_tokens
-    http = openai.DefaultAioHttpClient(timeout=settings.timeout_s)
     chat = ChatOpenAI(
         model=model,
         api_key=key,
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
-        timeout=settings.timeout_s,
-        max_retries=0,  # retries are ours, so that each attempt is on record
-        use_responses_api=False,
-        http_async_client=http,
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
-        **parameters,
     )
-    chat.async_client = PlainCompletions(chat.root_async_client, http)
     return ChatModelJudge(
         name=name,
         chat=chat,
@@ -156,7 +171,9 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters=parameters,
         timeout_s=settings.timeout_s,
         structured=True,
-        http=http,
+        voting=_heat(settings.temperature),
+        # LangSmith's traces are made by LangChain: who has switched them on gets its longer way.
+        completions=None if tracing_is_enabled() else Completions(chat.root_async_client),
     )
 
 
@@ -185,6 +202,9 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         raise FatalJudgeError(
             f"{name} returned a {type(chat).__name__}; a judge's factory returns a LangChain chat model"
         )
+    temperature = getattr(chat, "temperature", None)
+    if settings.votes > 1 and temperature == 0 and not isinstance(chat, BaseChatOpenAI):
+        raise FatalJudgeError(f"{name} returned a model of temperature 0, whose votes would all be equal; raise it")
     model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
     return ChatModelJudge(
         name=name,
@@ -194,8 +214,14 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         parameters={},
         timeout_s=settings.timeout_s,
         structured=isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api,
+        voting=_heat(temperature) if isinstance(chat, BaseChatOpenAI) else {},
         keyed=_describe_factory_model(chat),
     )
+
+
+def _heat(temperature: float | None) -> dict[str, object]:
+    """What is sent for votes in place of the run's temperature: at 0 they would all be equal."""
+    return {"temperature": _VOTING_TEMPERATURE} if temperature == 0 else {}
 
 
 def _describe_factory_model(chat: BaseChatModel) -> str:
@@ -284,8 +310,39 @@ def _to_langchain(messages: object) -> list[BaseMessage]:
     return [_LANGCHAIN_KINDS[message["role"]](content=message["content"]) for message in messages]
 
 
+def _shape(payload: Mapping[str, object]) -> dict[str, object]:
+    """What goes over the wire: all that is on record but for the address."""
+    wire = {name: value for name, value in payload.items() if name != "endpoint"}
+    if "max_tokens" in wire:
+        wire["max_completion_tokens"] = wire.pop("max_tokens")  # its name since models think before they answer
+    return wire
+
+
+def _read_completion(completion: Completion) -> ModelReply:
+    """The text and counts of a completion. What was cached of a prompt has two names among providers."""
+    body, choice = completion.body, completion.body["choices"][0]
+    said, usage = choice.get("message") or {}, body.get("usage") or {}
+    reply = ModelReply(
+        text=_read_content(said.get("content")),
+        model=body.get("model"),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        or usage.get("prompt_cache_hit_tokens"),
+        limits=read_rate_limits(completion.headers),
+    )
+    return _check_ending(reply, choice.get("finish_reason"), said.get("refusal"))
+
+
+def _read_content(content: object) -> str:
+    """A reply's text; some endpoints give it in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
 def _read_message(message: BaseMessage) -> ModelReply:
-    """The text and counts of a reply; raises for a refusal, a filter, or a reply that was cut off."""
+    """The text and counts of a reply that came through LangChain."""
     metadata = message.response_metadata
     usage = getattr(message, "usage_metadata", None) or {}
     reply = ModelReply(
@@ -293,11 +350,16 @@ def _read_message(message: BaseMessage) -> ModelReply:
         model=metadata.get("model_name"),
         prompt_tokens=usage.get("input_tokens"),
         completion_tokens=usage.get("output_tokens"),
+        cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
+        limits=read_rate_limits(metadata.get("headers") or {}),
     )
-    finish = metadata.get("finish_reason")
-    refusal = message.additional_kwargs.get("refusal") or (reply.text if finish == REFUSED else None)
+    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs.get("refusal"))
+
+
+def _check_ending(reply: ModelReply, finish: object, refusal: object) -> ModelReply:
+    """The reply, unless it was refused, filtered or cut off: then that is raised, with what was paid for."""
     if refusal:
-        raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=reply)
+        raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
     if finish == "content_filter":
         raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
     if finish == "length":

@@ -152,7 +152,7 @@ class EmbeddingModel:
     def __init__(self, *, name: str, model: str, endpoint: str, embed: Embed, client: Any, timeout_s: float) -> None:  # noqa: ANN401  # any HTTP client that can be closed
         self.name = name
         self.model = model
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._embed = embed
         self._client = client
         self._timeout_s = timeout_s
@@ -160,7 +160,7 @@ class EmbeddingModel:
     def prepare(self, question: Question) -> ModelRequest:
         """The text under the model's name and address."""
         payload: dict[str, object] = {
-            "endpoint": self._endpoint, "model": self.model, "input": question.data["text"],
+            "endpoint": self.endpoint, "model": self.model, "input": question.data["text"],
         }  # fmt: skip
         return ModelRequest(request_hash=hash_canonical(payload), payload=payload)
 
@@ -172,7 +172,7 @@ class EmbeddingModel:
         except TimeoutError:
             raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
         except Exception as error:  # a model of any maker may raise anything; it becomes one of our errors
-            translated = translate_error(error, name=self.name, endpoint=self._endpoint)
+            translated = translate_error(error, name=self.name, endpoint=self.endpoint)
             if isinstance(translated, UnsupportedOption):
                 translated = RefusedRequest(str(translated))  # none was sent
             raise translated from None

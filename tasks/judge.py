@@ -13,6 +13,7 @@ from typing import Protocol
 import orjson
 
 from prompts import BlockValue, Prompt
+from tasks.rate_headers import RateLimits
 
 # Part of every request's key, by prompt: raise it when a step starts to read the same reply differently.
 STEP_VERSIONS = {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}
@@ -22,7 +23,8 @@ STEP_VERSIONS = {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}
 class Question:
     """One question for the judge.
 
-    `vote` tells apart the times the same thing is asked to let a majority decide; `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
+    `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
+    `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
     the data; both belong to the question. `note` tells the model that its last reply was of no use, which does not
     make it another question. Embeddings are asked for without a prompt.
     """
@@ -31,7 +33,7 @@ class Question:
     sample_id: str
     prompt: Prompt | None
     data: Mapping[str, BlockValue]
-    vote: int = 1
+    vote: int = 0
     number: int = 1
     only: tuple[str, ...] = ()
     note: str = ""
@@ -63,6 +65,7 @@ class ModelReply:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    limits: RateLimits | None = None
 
 
 def require_prompt(question: Question) -> Prompt:
@@ -82,6 +85,10 @@ class Judge(Protocol):
     @property
     def model(self) -> str:
         """The model asked for, as prices know it."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where the model is asked, for limits that are shared; None when asking costs nobody anything."""
 
     def prepare(self, question: Question) -> ModelRequest:
         """Say what would be sent, without sending it."""

@@ -14,6 +14,8 @@ JudgeError
 
 from typing import TYPE_CHECKING, TypeVar
 
+from tasks.rate_headers import RateLimits
+
 if TYPE_CHECKING:
     from tasks.judge import ModelReply
 
@@ -31,7 +33,10 @@ class RunCancelled(FatalJudgeError):
 
 
 class TransientJudgeError(JudgeError):
-    """The same request may work in a moment. `unreachable` says that no connection was made at all."""
+    """The same request may work in a moment. `unreachable` says that no connection was made at all.
+
+    `limits` are what the endpoint told of its own together with the error.
+    """
 
     def __init__(
         self,
@@ -40,11 +45,13 @@ class TransientJudgeError(JudgeError):
         retry_after_s: float | None = None,
         rate_limited: bool = False,
         unreachable: bool = False,
+        limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.rate_limited = rate_limited
         self.unreachable = unreachable
+        self.limits = limits
 
 
 class RefusedRequest(JudgeError):

@@ -11,6 +11,7 @@ class LexicalJudge:
 
     name = "lexical"
     model = f"lexical-{LEXICAL_VERSION}"
+    endpoint = None
 
     def prepare(self, question: Question) -> ModelRequest:
         """The question's data under the version of the rules; `note` is for models and is left out."""

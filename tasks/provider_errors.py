@@ -6,9 +6,10 @@ only where nothing better is there. Whatever text goes on from here has no key i
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tasks.judge_errors import FatalJudgeError, JudgeError, RefusedRequest, TransientJudgeError, UnsupportedOption
+from tasks.rate_headers import read_rate_limits
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
 _KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
@@ -19,6 +20,7 @@ _TEMPERATURE = re.compile(
     r"temperature.{0,80}(?:unsupported|not supported|does not support|deprecated|default|must be)"
     r"|(?:unsupported|not support).{0,80}temperature"
 )
+_SEED = re.compile(r"\bseed\b")
 _NO_MODEL = re.compile(
     r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown|not a valid) model"
 )
@@ -73,7 +75,10 @@ def _translate_passing(error: Exception, status: int, text: str, *, name: str, e
     if status == 429 and _read_field(error, "code") == "insufficient_quota" and "allocated quota" not in text.lower():
         return FatalJudgeError(f"{endpoint} says the quota for {name} is used up: {text}")
     return TransientJudgeError(
-        f"status {status}: {text}", retry_after_s=retry_after_s, rate_limited=status in (425, 429)
+        f"status {status}: {text}",
+        retry_after_s=retry_after_s,
+        rate_limited=status in (425, 429),
+        limits=read_rate_limits(_read_headers(error)),
     )
 
 
@@ -96,7 +101,7 @@ def _translate_lasting(error: Exception, status: int, text: str, *, name: str, e
 def _find_unsupported(error: Exception, lowered: str, text: str) -> UnsupportedOption | None:
     """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
     named = _read_field(error, "param")
-    for option, pattern in (("temperature", _TEMPERATURE), ("response_format", _SCHEMA)):
+    for option, pattern in (("temperature", _TEMPERATURE), ("response_format", _SCHEMA), ("seed", _SEED)):
         if named.startswith(option) or (not named and pattern.search(lowered)):
             return UnsupportedOption(f"the endpoint does not take {option}: {text}", option=option)
     return None
@@ -106,11 +111,13 @@ def _read_field(error: Exception, field: str) -> str:
     return str(getattr(error, field, None) or "").lower()
 
 
+def _read_headers(error: Exception) -> Mapping[str, str]:
+    return getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+
+
 def _read_retry_after(error: Exception) -> float | None:
     """Seconds that the endpoint asks to wait. The date form is rare among providers and is read as not given."""
-    headers = getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None)
-    if headers is None:
-        return None
+    headers = _read_headers(error)
     for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(0.0, float(headers[header]) * scale)

@@ -55,6 +55,7 @@ class ScriptedJudge:
 
     name = "scripted"
     model = "scripted-1"
+    endpoint = None
 
     def __init__(self, says: Says, *, latency_s: float = 0.0) -> None:
         self.says = says

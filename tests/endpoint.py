@@ -174,6 +174,7 @@ class Endpoint:
         return self._send(Raw(body={"object": "list", "data": data}))
 
     async def _handle_model(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        arrived_at = time.monotonic()
         content = await request.content.read()
         digest = hashlib.sha256(content).digest()
         chances = self._count_arrival(path, digest)
@@ -190,7 +191,7 @@ class Endpoint:
         self.stats.in_flight += 1
         self.stats.max_in_flight = max(self.stats.max_in_flight, self.stats.in_flight)
         try:
-            return await self._answer(request, asked, chances, digest)
+            return await self._answer(request, asked, chances, digest, arrived_at)
         except asyncio.CancelledError:
             self.stats.statuses[CLIENT_CLOSED] += 1
             raise
@@ -228,22 +229,23 @@ class Endpoint:
         return None
 
     async def _answer(
-        self, request: web.BaseRequest, asked: Asked, chances: Chances, digest: bytes
+        self, request: web.BaseRequest, asked: Asked, chances: Chances, digest: bytes, arrived_at: float
     ) -> web.StreamResponse:
         canned = self._take_canned(asked)  # before any wait, so that a script is used in the order of arrival
         fault = self._choose_fault(asked, canned, chances.fault)
+        if isinstance(canned, Raw):
+            raw = canned
+        elif fault is not None and fault not in ("reset", "hang") and fault not in _CONTENT_FAULTS:
+            raw = make_http_fault(fault, self.options.retry_after)
+        else:
+            raw = self._make_answer(asked, None if isinstance(canned, Inject) else canned, fault, chances.ordinal)
         if wait_s := draw_latency(self.options.latency, chances.latency):
-            await asyncio.sleep(wait_s)
+            # A provider's latency has the making of its answer in it.
+            await asyncio.sleep(wait_s - (time.monotonic() - arrived_at))
         if fault is not None:
             self.stats.faults[fault] += 1
         if fault == "hang":
             await asyncio.Event().wait()
-        if isinstance(canned, Raw):
-            raw = canned
-        elif fault is not None and fault != "reset" and fault not in _CONTENT_FAULTS:
-            raw = make_http_fault(fault, self.options.retry_after)
-        else:
-            raw = self._make_answer(asked, None if isinstance(canned, Inject) else canned, fault, chances.ordinal)
         if fault == "reset":
             return await self._break_off(request, raw)
         if fault is None and raw.status == 200:
