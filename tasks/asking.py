@@ -319,6 +319,7 @@ class Asker:
                 reply=reply.text if reply else None,
                 model=(reply.model if reply else None) or call.model,
                 prompt_tokens=prompt_tokens,
+                cached_tokens=reply.cached_tokens if reply else None,
                 completion_tokens=completion_tokens,
                 cost_usd=cost,
                 latency_ms=(time.perf_counter() - clock) * 1000,

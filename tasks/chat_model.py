@@ -9,7 +9,7 @@ import base64
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -67,6 +67,7 @@ class ChatModelJudge:
         voting: Mapping[str, object] | None = None,
         keyed: object = None,
         completions: Completions | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -79,6 +80,7 @@ class ChatModelJudge:
         self._takes_seed = isinstance(chat, BaseChatOpenAI)
         self._keyed = keyed
         self._completions = completions
+        self._close = close
 
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
@@ -118,8 +120,8 @@ class ChatModelJudge:
 
     async def close(self) -> None:
         """Close the HTTP client; that of a factory's model is the factory's own affair."""
-        if self._completions is not None:
-            await self._completions.close()
+        if self._close is not None:
+            await self._close()
 
     async def _invoke(self, payload: Mapping[str, object]) -> BaseMessage:
         options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
@@ -156,13 +158,18 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters["temperature"] = settings.temperature
     if settings.max_tokens is not None:
         parameters["max_tokens"] = settings.max_tokens
+    # LangSmith's traces are made by LangChain: who has switched them on gets its longer way, with a client of our own,
+    # for the one that LangChain would make is shared by all of the process and never closed.
+    traced = openai.DefaultAsyncHttpxClient() if tracing_is_enabled() else None
     chat = ChatOpenAI(
         model=model,
         api_key=key,
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
+        http_async_client=traced,
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
     )
+    completions = None if traced else Completions(chat.root_async_client)
     return ChatModelJudge(
         name=name,
         chat=chat,
@@ -172,8 +179,8 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         timeout_s=settings.timeout_s,
         structured=True,
         voting=_heat(settings.temperature),
-        # LangSmith's traces are made by LangChain: who has switched them on gets its longer way.
-        completions=None if tracing_is_enabled() else Completions(chat.root_async_client),
+        completions=completions,
+        close=chat.root_async_client.close if completions is None else completions.close,
     )
 
 
@@ -327,8 +334,9 @@ def _read_completion(completion: Completion) -> ModelReply:
         model=body.get("model"),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        or usage.get("prompt_cache_hit_tokens"),
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get(
+            "cached_tokens", usage.get("prompt_cache_hit_tokens")
+        ),
         limits=read_rate_limits(completion.headers),
     )
     return _check_ending(reply, choice.get("finish_reason"), said.get("refusal"))

@@ -2,7 +2,7 @@
 
 LangChain turns every message into its own classes, hooks and dictionaries, the OpenAI client brings those into shape
 once more, sends them through httpx and builds a pydantic model of the reply: 2.5 ms of CPU a call, of which aiohttp
-alone needs 0.3. Our requests are plain texts in shape already, retries are not wanted here, and nobody listens on the way.
+alone needs 0.3. Our requests are plain texts in shape already, retries are not wanted here, nobody listens on the way.
 Address, key and headers are those of the client that `ChatOpenAI` makes, environment and all.
 """
 

@@ -290,7 +290,7 @@ class Endpoint:
         if usage := raw.body.get("usage"):
             self.stats.prompt_tokens += usage["prompt_tokens"]
             self.stats.completion_tokens += usage.get("completion_tokens", 0)
-            self.stats.cached_tokens += usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            self.stats.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         content = orjson.dumps(raw.body)
         return web.Response(
             status=raw.status, body=content, headers={"Content-Type": "application/json", **self._make_headers(raw)}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import openai
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
@@ -19,6 +20,12 @@ def make_fake() -> FakeListChatModel:
 
 def make_openai() -> ChatOpenAI:
     return ChatOpenAI(model="judge", temperature=settings["temperature"], max_retries=0)
+
+
+def make_openai_with_client() -> ChatOpenAI:
+    """With a client of its own that a test can close; the one LangChain makes serves the whole process."""
+    client = openai.DefaultAsyncHttpxClient()
+    return ChatOpenAI(model="judge", temperature=0, max_retries=0, http_async_client=client, http_socket_options=())
 
 
 class OddChatModel(BaseChatModel):
@@ -52,3 +59,9 @@ def make_something_else() -> str:
 
 def break_down() -> None:
     raise LookupError("no config file, key sk-1234567890abcdef")
+
+
+class ColdChatModel(OddChatModel):
+    """A chat model of temperature 0, which would say the same to every vote."""
+
+    temperature: float = 0.0

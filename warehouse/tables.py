@@ -20,9 +20,9 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "call_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "prompt": pl.String,
         "prompt_hash": pl.String, "judge": pl.String, "model": pl.String, "request_hash": pl.String,
         "request_key": pl.UInt64, "request": pl.String, "reply": pl.String, "status": pl.String, "error": pl.String,
-        "attempts": pl.Int32, "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64, "completion_tokens": pl.Int64, "cost_usd": pl.Float64,
-        "latency_ms": pl.Float64, "reused_call_id": pl.String, "flow_run_id": pl.String, "task_run_id": pl.String,
-        "started_at": _TIME,
+        "attempts": pl.Int32, "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64, "completion_tokens": pl.Int64,
+        "cost_usd": pl.Float64, "latency_ms": pl.Float64, "reused_call_id": pl.String, "flow_run_id": pl.String,
+        "task_run_id": pl.String, "started_at": _TIME,
     },
     "prompts": {
         "prompt_hash": pl.String, "prompt": pl.String, "version": pl.String, "language": pl.String,
