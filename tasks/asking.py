@@ -33,6 +33,7 @@ from tasks.judge_errors import (
 from tasks.limits import EndpointLimit, Slot
 from tasks.prices import Price
 from tasks.stop_sign import DRAIN_S, StopSign
+from tasks.tokens import estimate_tokens
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ _RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
 _OPTIONS_DROPPED_MOST = 2
+# What a reply is taken to be as long as there was none.
+_REPLY_TOKENS = 200
 # In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
 _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
@@ -69,16 +72,27 @@ class CallCounts:
     reused: int = 0
     failed: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
     priced: bool = True
 
+    @property
+    def usual_reply_tokens(self) -> int:
+        """The mean length of a reply so far, for guesses at the next one's."""
+        answered = self.requests - self.failed
+        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
+
 
 @dataclass(kw_only=True)
 class _Attempts:
-    """How often one question was sent and what it met; `used` are those that count against `most`."""
+    """How often one question was sent and what it met; `used` are those that count against `most`.
+
+    `tokens` is a guess at what one attempt takes, reply included.
+    """
 
     most: int
+    tokens: int
     sent: int = 0
     used: int = 0
     transport_failures: int = 0
@@ -92,7 +106,10 @@ class _Attempts:
 
 @dataclass(kw_only=True)
 class Asker:
-    """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign."""
+    """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
+
+    `spent_usd` is what the run had spent before it was resumed; the budget is for all of it.
+    """
 
     judge: Judge
     record: Record
@@ -100,6 +117,7 @@ class Asker:
     attempts: int
     price: Price | None
     budget_usd: float | None = None
+    spent_usd: float = 0.0
     counts: CallCounts = field(default_factory=CallCounts)
     stop_sign: StopSign = field(default_factory=StopSign)
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -129,7 +147,11 @@ class Asker:
         self._in_flight[request.request_hash] = mine
         try:
             found = await self._find(question, request, read)
-            return found or await self._send_until_usable(question, read, attempts or self.attempts)
+            if found is not None:
+                return found
+            tokens = _guess_tokens(request, self.counts.usual_reply_tokens)
+            counted = _Attempts(most=attempts or self.attempts, tokens=tokens)
+            return await self._send_until_usable(question, read, counted)
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
             mine.exception()  # looked at: usually nobody else asks the same
@@ -150,9 +172,8 @@ class Asker:
         call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
         return Answer(call_id=self._put_on_record(call), value=value)
 
-    async def _send_until_usable(self, question: Question, read: Callable[[str], T], most: int) -> Answer[T]:
-        attempts = _Attempts(most=most)
-        while attempts.used < most:
+    async def _send_until_usable(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+        while attempts.used < attempts.most:
             try:
                 return await self._send_once(replace(question, note=attempts.note), read, attempts)
             except RefusedRequest as error:
@@ -185,7 +206,7 @@ class Asker:
         raise JudgeFailed(told)
 
     async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
-        async with self.limit.slot() as slot:
+        async with self.limit.slot(attempts.tokens) as slot:
             self._check_budget()
             # Prepared only now: whoever was sent meanwhile may have found out what the endpoint does not take.
             request = self.judge.prepare(question)
@@ -201,7 +222,7 @@ class Asker:
                 started_at=time.time(),
             )
             reply = await self._reply(request, call, clock, slot)
-            self.limit.note_success(slot)
+            self._note_success(slot, reply)
         self._was_answered = True
         try:
             value = read(reply.text)
@@ -209,6 +230,13 @@ class Asker:
             self._keep_failure(call, clock, error, reply=reply)
             raise
         return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value)
+
+    def _note_success(self, slot: Slot, reply: ModelReply) -> None:
+        self.limit.note_success(slot)
+        if reply.prompt_tokens is not None:
+            self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
+        if reply.limits is not None:
+            self.limit.note_told(reply.limits)
 
     async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
         """The judge's reply; whatever comes instead of one is on record before it is raised."""
@@ -237,6 +265,8 @@ class Asker:
             self._keep_failure(call, clock, error)
             raise
         except TransientJudgeError as error:
+            if error.limits is not None:
+                self.limit.note_told(error.limits)
             if error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
             self._keep_failure(call, clock, error)
@@ -261,7 +291,7 @@ class Asker:
 
     def _check_budget(self) -> None:
         self.raise_if_stopped()
-        if self.budget_usd is not None and self.counts.cost_usd >= self.budget_usd:
+        if self.budget_usd is not None and self.spent_usd + self.counts.cost_usd >= self.budget_usd:
             raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
 
     async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
@@ -306,8 +336,10 @@ class Asker:
     ) -> str:
         prompt_tokens = reply.prompt_tokens if reply else None
         completion_tokens = reply.completion_tokens if reply else None
-        cost = self.price.cost_usd(prompt_tokens, completion_tokens) if self.price else None
+        cached_tokens = reply.cached_tokens if reply else None
+        cost = self.price.cost_usd(prompt_tokens, completion_tokens, cached_tokens) if self.price else None
         self.counts.prompt_tokens += prompt_tokens or 0
+        self.counts.cached_tokens += cached_tokens or 0
         self.counts.completion_tokens += completion_tokens or 0
         self.counts.cost_usd += cost or 0.0
         self.counts.priced = self.counts.priced and self.price is not None
@@ -319,7 +351,7 @@ class Asker:
                 reply=reply.text if reply else None,
                 model=(reply.model if reply else None) or call.model,
                 prompt_tokens=prompt_tokens,
-                cached_tokens=reply.cached_tokens if reply else None,
+                cached_tokens=cached_tokens,
                 completion_tokens=completion_tokens,
                 cost_usd=cost,
                 latency_ms=(time.perf_counter() - clock) * 1000,
@@ -332,6 +364,14 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
+
+
+def _guess_tokens(request: ModelRequest, reply_tokens: int) -> int:
+    """About how many tokens a request takes: its texts and, of a chat model, the reply."""
+    messages, text = request.payload.get("messages"), request.payload.get("input")
+    if isinstance(messages, list):
+        return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
+    return estimate_tokens(text) if isinstance(text, str) else 0
 
 
 def _draw_backoff(failures: int) -> float:

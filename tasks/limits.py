@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tasks.judge_errors import FatalJudgeError, repeat_error
+from tasks.rate_headers import RateLimits
 
 # A first burst is no larger than this; what is allowed beyond it opens up with the first successes.
 _FIRST_BURST = 64
@@ -62,7 +63,7 @@ class EndpointLimit:
         return self._allowed
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
+    async def slot(self, tokens: int = 0) -> AsyncIterator[Slot]:
         """Hold one slot for the length of the block; raises what the limit was closed with."""
         await self._enter()
         try:
@@ -80,6 +81,12 @@ class EndpointLimit:
             if not turn.done():
                 turn.set_exception(repeat_error(error))
         self._waiting.clear()
+
+    def note_tokens(self, slot: Slot, used: int) -> None:
+        """How many tokens a request really took."""
+
+    def note_told(self, limits: RateLimits) -> None:
+        """What the endpoint told of its limits."""
 
     def note_success(self, slot: Slot) -> None:
         """A request went through. Below what was never refused each success opens a slot, above it many do."""

@@ -16,7 +16,9 @@ class Price:
     input_usd: float
     output_usd: float
 
-    def cost_usd(self, prompt_tokens: int | None, completion_tokens: int | None) -> float | None:
+    def cost_usd(
+        self, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None = None
+    ) -> float | None:
         """Dollars for one call; None when the endpoint did not say how many tokens it took."""
         if prompt_tokens is None:
             return None

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import orjson
+from endpoint_schemas import compose_for_stranger
 
 Kind = Literal["extract", "classify", "attribute", "rank", "embeddings", "other"]
 
@@ -133,6 +134,9 @@ def compose_reply(asked: Asked) -> dict[str, Any] | str:
         case "rank":
             return {"verdicts": _rank(asked.blocks.get("ground_truth", ""), asked.items("contexts"))}
         case _:
+            shaped = compose_for_stranger(asked.body, asked.texts)
+            if shaped is not None:
+                return shaped
             return f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
 
 
