@@ -18,7 +18,14 @@ from tasks.plan import Plan, plan_run
 from tasks.prices import find_price, load_prices
 from tasks.run_settings import RunSettings
 from warehouse.batch import Batch
-from warehouse.metric_files import load_metrics, resolve_parameters
+from warehouse.metric_files import (
+    GRADE_STEP,
+    MetricFile,
+    load_metrics,
+    parse_metric,
+    resolve_parameters,
+    write_rubric_metric,
+)
 from warehouse.store import Warehouse
 from warehouse.tables import build_frame
 
@@ -35,12 +42,47 @@ _STEP_PROMPTS = {
 def make_plan(settings: RunSettings) -> Plan:
     """The metrics and steps of the settings; raises UnknownMetric or MetricFileError."""
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+    metrics |= _make_rubric_metrics(settings, known=metrics)
     plan = plan_run(settings.metrics, metrics)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():
         if name in chosen:
             resolve_parameters(chosen[name], parameters)
     return plan
+
+
+def _make_rubric_metrics(settings: RunSettings, *, known: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
+    """The metrics of the user's own rubrics, from the folder of prompts; ours have files."""
+    if settings.prompts is None:
+        return {}
+    prompts = load_prompts(settings.language, Path(settings.prompts))
+    rubrics = [prompt.rubric for prompt in prompts.values() if prompt.rubric]
+    return {
+        metric: parse_metric(
+            write_rubric_metric(metric, rubric=rubric.name, criterion=criterion),
+            name=metric,
+            place=f"the metric of the rubric {rubric.name}",
+        )
+        for rubric in rubrics
+        for metric, criterion in rubric.metrics.items()
+        if metric not in known
+    }
+
+
+def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tuple[Prompt, ...]:
+    """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
+    wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
+    for name in wanted:
+        if name not in prompts or prompts[name].rubric is None:
+            raise FatalJudgeError(
+                f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
+            )
+    if wanted and judge.name == "lexical":
+        raise FatalJudgeError(
+            f"the lexical judge compares words and cannot grade by a rubric ({', '.join(wanted)}); "
+            "name a model with --judge, or leave these metrics out"
+        )
+    return tuple(prompts[name] for name in wanted)
 
 
 def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
@@ -99,12 +141,14 @@ def make_bench(
         optional_steps=plan.optional_steps,
         asker=asker,
         embedder=embedder,
+        rubrics=_pick_rubrics(plan, prompts, judge),
     )
 
 
 def keep_prompts(bench: Bench) -> None:
     """Put the prompts of the run's steps on record."""
     names = {_STEP_PROMPTS[step] for step in bench.steps | bench.optional_steps if step in _STEP_PROMPTS}
+    names |= {prompt.name for prompt in bench.rubrics}
     rows = [_to_row(bench.prompts[name]) for name in sorted(names)]
     if rows:
         frame = build_frame("prompts", rows)

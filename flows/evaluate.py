@@ -11,6 +11,7 @@ from tasks.attribute import attribute
 from tasks.bench import Bench, find_bench
 from tasks.classify import classify
 from tasks.extract import extract
+from tasks.grading import grade
 from tasks.keep import keep
 from tasks.load import load
 from tasks.rank import rank
@@ -61,7 +62,7 @@ async def judge_shard(bench: Bench, number: int) -> None:
     bench.asker.raise_if_stopped()
     size = bench.settings.shard_size
     shard = await bench.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (classify, attribute, rank, compare)
+    steps = (classify, attribute, rank, compare, *((grade,) if bench.rubrics else ()))
     ended = await asyncio.gather(
         extract_or_release(bench, shard),
         *(step(bench.run_id, shard.number) for step in steps),

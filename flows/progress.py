@@ -75,7 +75,7 @@ def show_progress(bench: "Bench") -> Iterator[None]:
         task = progress.add_task("", total=1)
 
         def redraw() -> None:
-            total = bench.progress.n_samples * _steps_per_sample() or None
+            total = bench.progress.n_samples * bench.n_sample_steps or None
             progress.update(
                 task, completed=count_steps(bench), total=total, description=describe_progress(bench), refresh=True
             )
@@ -110,14 +110,8 @@ def count_steps(bench: "Bench") -> int:
     """Steps taken so far over all samples. Samples are finished late and many at once, so that their number alone
     would say little about the time left."""
     under_way = [work.done for shard in list(bench.shards.values()) for work in shard.works]
-    n_steps = _steps_per_sample()
+    n_steps = bench.n_sample_steps
     return bench.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
-
-
-def _steps_per_sample() -> int:
-    from tasks.step_runs import N_SAMPLE_STEPS  # noqa: PLC0415  # imports Prefect, which is there when a run is under way
-
-    return N_SAMPLE_STEPS
 
 
 def describe_progress(bench: "Bench") -> str:

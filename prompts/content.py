@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from prompts.errors import PromptError, PromptProblem
 from prompts.render import BLOCKS, BlockValue, Item
+from prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
 from prompts.schema import find_schema_faults, find_value_faults
 
 _MENTION = re.compile(r"<([a-z_]+)>")
@@ -33,7 +34,7 @@ class PromptContent(BaseModel):
     """A prompt as it stands in the file.
 
     `labels` has one entry for every id prefix the reply must give verdicts for, with the labels open to it; an empty
-    list stands for verdicts without a label.
+    list stands for verdicts without a label. A prompt with a section `rubric` has neither labels nor a schema.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -42,10 +43,16 @@ class PromptContent(BaseModel):
     language: str = Field(min_length=1)
     description: str = Field(min_length=1)
     variables: dict[str, Literal["text", "items"]] = Field(min_length=1)
-    labels: dict[str, list[str]]
+    labels: dict[str, list[str]] = {}
     system: str = Field(min_length=1)
     examples: list[ExampleContent]
-    reply_schema: dict[str, JsonValue]
+    reply_schema: dict[str, JsonValue] = {}
+    rubric: RubricContent | None = None
+
+    @property
+    def schema_of_reply(self) -> dict[str, JsonValue]:
+        """The schema as it stands in the file, or as it follows from the rubric's criteria."""
+        return build_reply_schema(self.rubric) if self.rubric else self.reply_schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +94,11 @@ def read_prompt_file(path: Path, *, language: str) -> PromptFile:
     return PromptFile(text=text, parsed=parsed, content=content)
 
 
+def is_rubric_file(path: Path) -> bool:
+    """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is no YAML mapping."""
+    return "rubric" in _parse_yaml(path, _read_text(path))
+
+
 def _make_error(problems: list[PromptProblem]) -> PromptError:
     return PromptError("\n".join(map(str, problems)), problems=problems)
 
@@ -125,6 +137,8 @@ def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
             location = detail["loc"]
             model = ExampleContent if location[0] == "examples" and len(location) > 2 else PromptContent
             keys = ", ".join(model.model_fields)
+            if location[0] == "rubric" and len(location) > 1:
+                keys = "as the section `rubric` of a built-in rubric has it"
             if detail["type"] == "extra_forbidden":
                 message = f"unknown key; allowed: {keys}"
             elif detail["type"] == "missing":
@@ -147,7 +161,11 @@ def _find_header_faults(path: Path, content: PromptContent, language: str) -> It
 def _find_content_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
     """What does not agree within the file, in the order in which a reader would mend it."""
     basics = [*_find_variable_faults(file, content), *_find_label_faults(file, content)]
-    basics += find_schema_faults(content.reply_schema, file=file, key="reply_schema")
+    if content.rubric is None:
+        basics += _find_missing(file, content)
+        basics += find_schema_faults(content.reply_schema, file=file, key="reply_schema")
+    else:
+        basics += _find_rubric_faults(file, content, content.rubric)
     yield from basics
     yield from _find_system_faults(file, content)
     # A faulty schema says nothing about the examples, nor do variables that do not exist.
@@ -155,6 +173,21 @@ def _find_content_faults(file: str, content: PromptContent) -> Iterator[PromptPr
         yield from _find_verdict_faults(file, content)
         for position, example in enumerate(content.examples):
             yield from _find_example_faults(file, f"examples[{position}]", content, example)
+
+
+def _find_missing(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    for key in ("labels", "reply_schema"):
+        if key not in content.model_fields_set:
+            message = f"missing; required: {', '.join(PromptContent.model_fields)} (`rubric` only for a rubric)"
+            yield PromptProblem(file=file, key=key, message=message)
+
+
+def _find_rubric_faults(file: str, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
+    for key, given in (("labels", content.labels), ("reply_schema", content.reply_schema)):
+        if given:
+            message = "must be left out of a rubric: it follows from the criteria"
+            yield PromptProblem(file=file, key=key, message=message)
+    yield from find_rubric_faults(rubric, variables=content.variables, file=file)
 
 
 def _find_variable_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
@@ -192,6 +225,10 @@ def _find_system_faults(file: str, content: PromptContent) -> Iterator[PromptPro
         if label not in content.system:
             message = f"the label {label} is never explained in the system text"
             yield PromptProblem(file=file, key="labels", message=message)
+    for name in content.rubric.criteria if content.rubric else ():
+        if name not in content.system:
+            message = f"the criterion {name} is never explained in the system text"
+            yield PromptProblem(file=file, key="rubric.criteria", message=message)
 
 
 def _list_labels(content: PromptContent) -> list[str]:
@@ -201,7 +238,7 @@ def _list_labels(content: PromptContent) -> list[str]:
 
 def _find_verdict_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
     """Where labels and reply schema disagree: both say what a verdict is."""
-    reply: Any = content.reply_schema["properties"]
+    reply: Any = content.schema_of_reply["properties"]
     if "verdicts" not in reply:
         if content.labels:
             message = "must be empty ({}) where the reply has no `verdicts`"
@@ -233,7 +270,7 @@ def _find_example_faults(
         for name, value in example.data.items()
         if not _fits_block(name, value)
     ]
-    faults += find_value_faults(content.reply_schema, example.reply, file=file, key=f"{key}.reply")
+    faults += find_value_faults(content.schema_of_reply, example.reply, file=file, key=f"{key}.reply")
     yield from faults
     if not faults and "verdicts" in example.reply:
         yield from _find_id_faults(file, f"{key}.reply", content, example)

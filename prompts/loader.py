@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prompts.content import PromptContent, PromptFile, build_block, read_prompt_file
+from prompts.content import PromptContent, PromptFile, build_block, is_rubric_file, read_prompt_file
 from prompts.errors import PromptError, PromptProblem
 from prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
+from prompts.rubric import Rubric, make_rubric
 from prompts.schema import order_keys, strip_descriptions
 
 _BUILT_IN = Path(__file__).parent
@@ -41,6 +42,7 @@ class Prompt:
     prompt_hash: str
     template: str
     opening: tuple[Message, ...]
+    rubric: Rubric | None = None
 
     def render(self, data: Mapping[str, BlockValue], *, note: str = "") -> tuple[Message, ...]:
         """The messages of one request; equal data gives equal messages.
@@ -99,8 +101,9 @@ def _collect(language: str, folder: Path | None) -> _Collection:
         own = _collect_own(language, folder)
         prompts |= own.prompts
         problems += own.problems
-    reference = _load_built_in(_REFERENCE_LANGUAGE)
-    if not problems and (missing := sorted(reference.keys() - prompts.keys())):
+    # Rubrics are missed only where one is asked for.
+    reference = [name for name, prompt in _load_built_in(_REFERENCE_LANGUAGE).items() if not prompt.rubric]
+    if not problems and (missing := sorted(set(reference) - prompts.keys())):
         message = f"there are no built-in prompts in '{language}', so files are needed for: {', '.join(missing)}"
         problems.append(PromptProblem(file=str(folder), key="", message=message))
     return _Collection(prompts=prompts, problems=problems)
@@ -135,14 +138,18 @@ def _load_own(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt
     fault = ""
     if path.suffix != ".yaml":
         fault = f"must end in .yaml: rename it to {path.stem}.yaml"
-    elif path.stem not in reference:
-        fault = f"'{path.stem}' is no prompt; known: {', '.join(sorted(reference))}"
+    elif path.stem not in reference and not is_rubric_file(path):
+        known = ", ".join(sorted(reference))
+        fault = f"'{path.stem}' is no prompt; known: {known}; one of your own needs a section `rubric`"
     elif path.stem in loaded:
         fault = f"'{path.stem}' stands in the folder and in its subfolder '{language}'; keep one of them"
     if fault:
         _refuse([PromptProblem(file=str(path), key="", message=fault)])
     prompt_file = read_prompt_file(path, language=language)
-    problems = _find_contract_faults(str(path), prompt_file.content, reference[path.stem])
+    if path.stem in reference:
+        problems = _find_contract_faults(str(path), prompt_file.content, reference[path.stem])
+    else:
+        problems = _find_newcomer_faults(str(path), prompt_file.content, reference)
     if problems:
         _refuse(problems)
     return _build_prompt(prompt_file)
@@ -154,13 +161,27 @@ def _find_contract_faults(file: str, content: PromptContent, reference: Prompt) 
     pairs = {
         "variables": (content.variables, reference.variables),
         "labels": (content.labels, labels),
-        "reply_schema": (strip_descriptions(content.reply_schema), strip_descriptions(reference.reply_schema)),
+        "reply_schema": (strip_descriptions(content.schema_of_reply), strip_descriptions(reference.reply_schema)),
     }
+    if content.rubric and reference.rubric and make_rubric(content.name, content.rubric) != reference.rubric:
+        message = "must be as in the built-in one, for a score's name must mean one thing; else give yours another name"
+        return [PromptProblem(file=file, key="rubric", message=message)]
     return [
         PromptProblem(file=file, key=key, message=f"must be as the step '{reference.name}' needs it: {_dump(needed)}")
         for key, (given, needed) in pairs.items()
         if given != needed
     ]
+
+
+def _find_newcomer_faults(file: str, content: PromptContent, reference: Mapping[str, Prompt]) -> list[PromptProblem]:
+    """What keeps a rubric of the user's own from standing beside ours."""
+    assert content.rubric is not None
+    built_in = {metric for prompt in reference.values() if prompt.rubric for metric in prompt.rubric.metrics}
+    taken = sorted(make_rubric(content.name, content.rubric).metrics.keys() & built_in)
+    if not taken:
+        return []
+    message = f"gives the score '{taken[0]}', which is built in; give it another name"
+    return [PromptProblem(file=file, key="rubric", message=message)]
 
 
 def _dump(value: object) -> str:
@@ -173,7 +194,7 @@ def _build_prompt(prompt_file: PromptFile) -> Prompt:
     opening = [Message(role="system", content=content.system.strip())]
     for example in content.examples:
         data = {name: build_block(value) for name, value in example.data.items()}
-        reply = order_keys(content.reply_schema, example.reply)
+        reply = order_keys(content.schema_of_reply, example.reply)
         opening.append(Message(role="human", content=render_blocks(tuple(variables), data)))
         opening.append(Message(role="ai", content=_dump(reply)))
     return Prompt(
@@ -183,10 +204,11 @@ def _build_prompt(prompt_file: PromptFile) -> Prompt:
         description=content.description.strip(),
         variables=variables,
         labels={prefix: tuple(labels) for prefix, labels in content.labels.items()},
-        reply_schema=content.reply_schema,
+        reply_schema=content.schema_of_reply,
         prompt_hash=_hash_content(prompt_file.parsed),
         template=prompt_file.text,
         opening=tuple(opening),
+        rubric=make_rubric(content.name, content.rubric) if content.rubric else None,
     )
 
 

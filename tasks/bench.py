@@ -35,7 +35,10 @@ class Progress:
 
 @dataclass(kw_only=True)
 class Bench:
-    """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart."""
+    """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
+
+    `rubrics` are the prompts that samples are graded by.
+    """
 
     run_id: str
     settings: RunSettings
@@ -46,6 +49,7 @@ class Bench:
     optional_steps: frozenset[Step]
     asker: Asker
     embedder: Embedder | None
+    rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     resumed: bool = False
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
@@ -67,6 +71,12 @@ class Bench:
     def askers(self) -> tuple[Asker, ...]:
         """Whoever sends requests in this run."""
         return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
+
+    @property
+    def n_sample_steps(self) -> int:
+        """How many steps a sample has taken when it is done with."""
+        # extract (twice), classify, attribute, rank, compare; and grade where there is something to grade.
+        return 6 + bool(self.rubrics)
 
     def needs(self, step: Step, work: SampleWork) -> bool:
         """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""

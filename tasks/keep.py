@@ -6,7 +6,7 @@ from prefect import task
 
 from tasks.bench import find_bench
 from tasks.shard import Shard
-from tasks.step_runs import N_SAMPLE_STEPS, UNCACHED
+from tasks.step_runs import UNCACHED
 
 
 @task(name="keep", task_run_name="keep shard {shard}", **UNCACHED)
@@ -18,7 +18,7 @@ async def keep(run_id: str, shard: int) -> None:
         number=finished.number,
         first=finished.first,
         last=finished.last,
-        works=[work for work in finished.works if len(work.done) == N_SAMPLE_STEPS],
+        works=[work for work in finished.works if len(work.done) == bench.n_sample_steps],
     )
     key = f"{run_id}/shard-{shard:06d}/{bench.session}"
     batch = finished.to_batch(run_id, key=key, replaces=bench.resumed)

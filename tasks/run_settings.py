@@ -3,7 +3,7 @@
 Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,6 +40,9 @@ class RunSettings(BaseModel):
     votes: int = Field(default=1, ge=1, le=99, description="times each verdict is asked for; the majority counts")
     max_tokens: int | None = Field(default=None, ge=1)
     request_tokens: int = Field(default=24_000, ge=500, description="data tokens one request holds before it is split")
+    contexts_role: Literal["authoritative", "supplementary"] = Field(
+        default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
+    )
     contexts_alone: bool = Field(default=False, description="judge each context in a request of its own")
     fresh: bool = Field(default=False, description="ask anew although a reply is on record")
     shard_size: int = Field(default=128, ge=1, le=4096, description="samples that one task run works on")

@@ -22,7 +22,6 @@ from tasks.verdicts import gather_all
 SampleStep = Callable[[Bench, SampleWork], Awaitable[None]]
 
 RETRY_DELAYS_S = (5.0, 30.0)
-N_SAMPLE_STEPS = 6  # extract (twice), classify, attribute, rank, compare
 
 
 async def _is_endpoint_down(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -66,7 +65,7 @@ async def _take(bench: Bench, work: SampleWork, step: SampleStep) -> None:
         return
     await step(bench, work)
     work.done.add(name)
-    if len(work.done) == N_SAMPLE_STEPS:
+    if len(work.done) == bench.n_sample_steps:
         bench.progress.n_done += 1
 
 

@@ -21,7 +21,7 @@ from tasks.judge_errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCa
 from tasks.rank import rank
 from tasks.shard import Shard, make_work
 from tasks.similarity import compare
-from tasks.step_runs import N_SAMPLE_STEPS, RETRY_DELAYS_S, TASK_OPTIONS
+from tasks.step_runs import RETRY_DELAYS_S, TASK_OPTIONS
 
 # The functions under the tasks, as Prefect calls them.
 TASKS = tuple(task.fn for task in (extract, classify, attribute, rank, compare))
@@ -56,7 +56,7 @@ async def test_a_shard_goes_through_all_steps(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, say_good) as (bench, shard):
         assert await run_all(bench) == [None] * 5
         assert bench.progress.n_done == 3
-        assert all(len(work.done) == N_SAMPLE_STEPS for work in shard.works)
+        assert all(len(work.done) == bench.n_sample_steps for work in shard.works)
         batch = shard.to_batch("run-1", key="k", replaces=False)
         assert len(batch.tables["outcomes"]) == 3 * 7
 
@@ -149,7 +149,7 @@ async def test_a_step_that_breaks_lets_go_of_those_that_wait_for_it(tmp_path: Pa
         ended = await run_all(bench)
         assert [type(result) for result in ended[:3]] == [type(error)] * 3
         assert bench.progress.n_done == 0
-        assert all(len(work.done) < N_SAMPLE_STEPS for work in shard.works)
+        assert all(len(work.done) < bench.n_sample_steps for work in shard.works)
 
 
 @pytest.mark.usefixtures("quick_backoff")

@@ -36,7 +36,7 @@ from tasks.judge_errors import EndpointDown, FatalJudgeError, RefusedRequest, Ru
 from tasks.rank import rank_contexts
 from tasks.shard import Shard, make_work
 from tasks.similarity import compare_meaning
-from tasks.step_runs import N_SAMPLE_STEPS, run_step
+from tasks.step_runs import run_step
 from warehouse.tables import VERDICT_TABLES
 
 DOWN = TransientJudgeError("status 503: down")
@@ -244,7 +244,7 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     for work in shard.works:
         assert Counter(str(row["step"]) for row in work.rows["outcomes"]).most_common(1)[0][1] == 1
         assert set(read_outcomes(work).values()) == {None}
-        assert len(work.done) == N_SAMPLE_STEPS
+        assert len(work.done) == bench.n_sample_steps
     assert {name: count_rows(shard)[name] for name in ("statements", "classifications", "attributions")} == {
         "statements": 12, "classifications": 12, "attributions": 12,
     }  # fmt: skip

@@ -68,7 +68,8 @@ async def test_a_sample_takes_five_requests_and_brings_every_verdict(endpoint: E
     work = await judge_one(tmp_path)
     assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
     assert read_outcomes(work) == DONE
-    statements = [(row["statement_id"], row["source"], row["ordinal"], row["text"]) for row in work.rows["statements"]]
+    rows = work.rows["statements"]
+    statements = sorted((row["statement_id"], row["source"], row["ordinal"], row["text"]) for row in rows)
     assert statements == [
         ("A1", "answer", 1, "Lighthouse 1 was built in 1911."),
         ("A2", "answer", 2, "The architect was Ode Varn1."),

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from warehouse.errors import WarehouseError
 
-Step = Literal[
+Step = str
+STEPS: Final[tuple[Step, ...]] = (
     "extract_answer",
     "extract_ground_truth",
     "classify",
@@ -24,8 +25,9 @@ Step = Literal[
     "attribute_ground_truth",
     "rank",
     "similarity",
-]
-STEPS: Final[tuple[Step, ...]] = get_args(Step)
+)
+GRADE_STEP: Final = "grade_"
+"""How the steps of rubrics begin; the rubric's name follows."""
 OPTIONAL_STEPS: Final[tuple[Step, ...]] = ("rank",)
 """Steps that may be marked `?`: needed only for a sample without reference_context_ids or without context_ids."""
 
@@ -134,6 +136,45 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         description=" ".join(header.description),
         sql=sql,
     )
+
+
+def write_rubric_metric(metric: str, *, rubric: str, criterion: str) -> str:
+    """The text of a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
+
+    The built-in rubrics have such files; those of a user's own rubrics are made while a run is planned.
+    """
+    return f"""-- metric: {metric}
+-- version: 1
+-- needs: {GRADE_STEP}{rubric}
+-- One row per sample of the run: the rating of {criterion} by the rubric {rubric}, after its rules, over the scale's
+-- maximum.
+with steps as (
+    select
+        run_samples.run_id,
+        run_samples.sample_id,
+        case when outcomes.step is null then 'cancelled' else outcomes.reason end as reason
+    from run_samples
+    left join outcomes
+        on outcomes.run_id = run_samples.run_id
+        and outcomes.sample_id = run_samples.sample_id
+        and outcomes.step = '{GRADE_STEP}{rubric}'
+),
+
+rated as (
+    select run_id, sample_id, rating / scale_max as share
+    from grades
+    where rubric = '{rubric}' and criterion = '{criterion}'
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null then share end as value,
+    case when value is null then coalesce(reason, 'judge_failed') end as unscored_reason
+from steps
+left join rated using (run_id, sample_id)
+where run_id = $run_id
+"""
 
 
 def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:
@@ -246,17 +287,17 @@ def _add_parameter(parameters: dict[str, float], text: str, place: str) -> None:
 def _pick_steps(names: list[str], allowed: tuple[Step, ...], is_none: bool, place: str) -> tuple[Step, ...]:
     if is_none:
         return ()
-    known = {step: step for step in allowed}
     for name in names:
-        if name not in known:
+        is_grade = allowed is STEPS and name.startswith(GRADE_STEP) and _NAME.fullmatch(name)
+        if name not in allowed and not is_grade:
             mark = "" if allowed is STEPS else "?"
             raise MetricFileError(
-                f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, "
+                f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, {GRADE_STEP}<rubric>, "
                 f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids may do, or - for none"
             )
         if names.count(name) > 1:
             raise MetricFileError(f"{place}: step {name!r} is in needs twice; keep one")
-    return tuple(step for step in allowed if step in names)
+    return tuple(sorted(names, key=lambda name: (allowed.index(name) if name in allowed else len(allowed), name)))
 
 
 def _check_sql(sql: str, parameters: Mapping[str, float], place: str) -> None:

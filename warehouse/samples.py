@@ -8,8 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import orjson
 import polars as pl
 
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
@@ -65,7 +68,8 @@ order by ids.ordinal
 _SHARD = """
 select
     run_samples.ordinal, sample_id, input_hash, question, answer, ground_truth, contexts, context_ids,
-    reference_context_ids
+    reference_context_ids,
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json
 from run_samples
 join samples using (sample_id, input_hash)
 where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
@@ -102,6 +106,13 @@ class StoredSample:
     contexts: list[str] | None
     context_ids: list[str] | None
     reference_context_ids: list[str] | None
+    metadata_json: str | None = None
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """Whatever else stood in the sample's row."""
+        found: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
+        return found
 
 
 class Staging:
@@ -119,9 +130,10 @@ class Staging:
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """The staged samples, a part at a time, before repeated ids are told apart."""
-        names = list(StoredSample.__dataclass_fields__)
+        names = [name for name in StoredSample.__dataclass_fields__ if name != "metadata_json"]
         for path in self.parts:
-            yield [StoredSample(**row) for row in pl.read_parquet(path, columns=names).to_dicts()]
+            rows = pl.read_parquet(path, columns=[*names, "metadata"]).rename({"metadata": "metadata_json"}).to_dicts()
+            yield [StoredSample(**row) for row in rows]
 
     @property
     def parts(self) -> list[str]:

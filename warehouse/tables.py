@@ -44,7 +44,15 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "run_id": pl.String, "sample_id": pl.String, "context_rank": pl.Int32, "useful": pl.Boolean,
         "reason": pl.String, "call_id": pl.String,
     },
-    "similarities": {"run_id": pl.String, "sample_id": pl.String, "kind": pl.String, "value": pl.Float64},
+    "similarities": {
+        "run_id": pl.String, "sample_id": pl.String, "kind": pl.String, "value": pl.Float64, "text": pl.String,
+        "call_id": pl.String,
+    },
+    "grades": {
+        "run_id": pl.String, "sample_id": pl.String, "rubric": pl.String, "criterion": pl.String,
+        "rating": pl.Float64, "scale_min": pl.Float64, "scale_max": pl.Float64, "said": pl.Float64, "rule": pl.String,
+        "reason": pl.String, "call_id": pl.String,
+    },
     "outcomes": {
         "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "reason": pl.String, "detail": pl.String,
     },
@@ -56,7 +64,9 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     },
 }  # fmt: skip
 
-VERDICT_TABLES = ("statements", "classifications", "attributions", "context_verdicts", "similarities", "outcomes")
+VERDICT_TABLES = (
+    "statements", "classifications", "attributions", "context_verdicts", "similarities", "grades", "outcomes",
+)  # fmt: skip
 
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:

@@ -1,4 +1,5 @@
--- One row per verdict, of whatever step: a statement found, a label, a support, a context's usefulness, a similarity.
+-- One row per verdict, of whatever step: a statement found, a label, a support, a context's usefulness, a similarity, a
+-- rubric's rating.
 create or replace view verdicts as
 with found as (
     select
@@ -65,6 +66,22 @@ compared as (
     where kind = 'answer_ground_truth'
 ),
 
+graded as (
+    select
+        run_id,
+        sample_id,
+        'grade_' || rubric as step,
+        criterion,
+        rating,
+        scale_min,
+        scale_max,
+        said,
+        rule,
+        reason,
+        call_id
+    from grades
+),
+
 united as (
     from found
     union all by name
@@ -75,6 +92,8 @@ united as (
     from ranked
     union all by name
     from compared
+    union all by name
+    from graded
 )
 
 select
@@ -91,6 +110,12 @@ select
     context_ranks,
     useful,
     similarity,
+    criterion,
+    rating,
+    scale_min,
+    scale_max,
+    said,
+    rule,
     reason,
     call_id,
     statement_call_id
@@ -110,6 +135,12 @@ comment on column verdicts.supported is 'Whether a context supports the statemen
 comment on column verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL but in the attribute steps.';
 comment on column verdicts.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
 comment on column verdicts.similarity is 'Cosine of answer and ground truth, 0 to 1; NULL but in step similarity.';
+comment on column verdicts.criterion is 'Criterion or total of a rubric; NULL but in the grade steps.';
+comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL but in the grade steps.';
+comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL but in the grade steps.';
+comment on column verdicts.scale_max is 'Highest rating of the scale; NULL but in the grade steps.';
+comment on column verdicts.said is 'Rating as the judge gave it; NULL but in the grade steps, or when it was not asked.';
+comment on column verdicts.rule is 'Rule that changed the rating; NULL when none did.';
 comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';
 comment on column verdicts.statement_call_id is 'Call in llm_calls that the statement was split by; NULL without a statement, or when the step is the split itself.';

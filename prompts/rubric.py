@@ -1,0 +1,271 @@
+"""What makes a prompt a rubric: its criteria and scales, what it cannot do without, and the rules for what was said.
+
+The judge gives, for each criterion, a reason and then a rating; the reply's schema follows from the criteria, so that
+whoever writes a rubric of their own writes none. What the ratings come to (caps, zeroing, totals) is never left to the
+judge: `Rubric.settle` works it out, and says for each criterion what was said and which rule changed it.
+`content.py` reads the section `rubric` of a prompt file with the models here; `tasks/grading.py` asks.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prompts.errors import PromptProblem
+
+Need = Literal["answer", "ground_truth", "contexts"]
+CriterionKind = Literal["rating", "spread", "flag"]
+
+
+class Criterion(BaseModel):
+    """One thing that is judged.
+
+    `rating` is a whole number from `min` to `max`; `spread` is two neighbouring numbers of that scale with
+    probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `anchors` are the ratings that
+    the instructions describe. `metric` names the score made of it (rating / max) where that is not the rubric's own
+    name; null for none.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    kind: CriterionKind = "rating"
+    min: int = 0
+    max: int = Field(default=1, ge=1)
+    anchors: list[int] = []
+    metric: str | None = ""
+
+
+class When(BaseModel):
+    """A condition: no contexts, or what a criterion came to (at most a number, or a flag that is true or false)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    no_contexts: Literal[True] | None = None
+    criterion: str | None = None
+    at_most: int | None = None
+    is_true: bool | None = Field(default=None, alias="is")
+
+
+class Rule(BaseModel):
+    """Under a condition some criteria are set to a number, or come to no more than one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    when: When
+    set: dict[str, int] = {}
+    cap: dict[str, int] = {}
+
+
+class Total(BaseModel):
+    """A score of its own: the sum of criteria over a number, rounded half up to so many decimals."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    sum: list[str] = Field(min_length=1)
+    over: int = Field(ge=1)
+    decimals: int = Field(ge=0, le=6)
+    metric: str
+
+
+class RubricContent(BaseModel):
+    """The section `rubric` of a prompt file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    needs: list[Need]
+    criteria: dict[str, Criterion] = Field(min_length=1)
+    rules: list[Rule] = []
+    totals: dict[str, Total] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What the judge said of one criterion: a number of its scale (a spread's weighted mean), with the reason."""
+
+    reason: str
+    rating: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grade:
+    """What a criterion or total came to: `said` by the judge (None when it was not asked), `rating` after the rules.
+
+    `rule` tells what changed it, None when nothing did.
+    """
+
+    criterion: str
+    said: float | None
+    rating: float
+    scale_min: float
+    scale_max: float
+    reason: str
+    rule: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rubric:
+    """A checked rubric. `metrics` gives each score's name its criterion or total."""
+
+    name: str
+    needs: tuple[Need, ...]
+    criteria: Mapping[str, Criterion]
+    rules: tuple[Rule, ...]
+    totals: Mapping[str, Total]
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The scores this rubric gives: metric -> criterion or total."""
+        alone = len(self.criteria) == 1
+        named = {
+            name: criterion.metric or (self.name if alone else f"{self.name}_{name}")
+            for name, criterion in self.criteria.items()
+            if criterion.metric is not None
+        }
+        named |= {name: total.metric for name, total in self.totals.items()}
+        return {metric: name for name, metric in named.items()}
+
+    def settle(self, said: Mapping[str, Said], *, has_contexts: bool, totals_said: Mapping[str, float]) -> list[Grade]:
+        """Apply the rules in their order and add the totals; `totals_said` is what the judge, unasked, made of them."""
+        rated = {name: one.rating for name, one in said.items()}
+        told: dict[str, str] = {}
+        for rule in self.rules:
+            cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
+            if cause is not None:
+                _apply(rule, rated, told, cause)
+        grades = [
+            Grade(
+                criterion=name,
+                said=said[name].rating,
+                rating=rated[name],
+                scale_min=criterion.min,
+                scale_max=criterion.max,
+                reason=said[name].reason,
+                rule=told.get(name),
+            )
+            for name, criterion in self.criteria.items()
+        ]
+        return grades + [self._total(name, total, rated, totals_said.get(name)) for name, total in self.totals.items()]
+
+    def _total(self, name: str, total: Total, rated: Mapping[str, float], said: float | None) -> Grade:
+        value = round_half_up(sum(rated[part] for part in total.sum) / total.over, total.decimals)
+        parts = " + ".join(f"{rated[part]:g}" for part in total.sum)
+        return Grade(
+            criterion=name,
+            said=said,
+            rating=value,
+            scale_min=0,
+            scale_max=1,
+            reason=f"({parts}) / {total.over}",
+            rule=None if said is None or math.isclose(said, value) else f"recomputed: the judge said {said:g}",
+        )
+
+
+def round_half_up(value: float, decimals: int) -> float:
+    """Round as people do by hand: 0.25 to one decimal is 0.3. Python's own `round` gives 0.2."""
+    scaled = value * 10**decimals
+    # A quotient such as 8.5 may have come out a hair below; twelve digits are far finer than any scale here.
+    return float(math.floor(round(scaled, 9) + 0.5) / 10**decimals)
+
+
+def make_rubric(name: str, content: RubricContent) -> Rubric:
+    """The rubric of a section in which `find_rubric_faults` found nothing."""
+    return Rubric(
+        name=name,
+        needs=tuple(content.needs),
+        criteria=dict(content.criteria),
+        rules=tuple(content.rules),
+        totals=dict(content.totals),
+    )
+
+
+def build_reply_schema(content: RubricContent) -> dict[str, Any]:
+    """The schema of a reply: an object by criterion, the reason before the rating."""
+    return _make_object({name: _make_object(_describe_verdict(one)) for name, one in content.criteria.items()})
+
+
+def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:
+    """What does not agree within the section: scales, anchors, names in rules and totals, blocks that are needed."""
+    for name, criterion in content.criteria.items():
+        key = f"rubric.criteria.{name}"
+        if criterion.kind != "flag" and criterion.min >= criterion.max:
+            message = f"min {criterion.min} must be below max {criterion.max}"
+            yield PromptProblem(file=file, key=key, message=message)
+        outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
+        if outside:
+            message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
+            yield PromptProblem(file=file, key=f"{key}.anchors", message=message)
+    for need in content.needs:
+        if need not in variables:
+            message = f"'{need}' is needed but no variable: declare its block under `variables`"
+            yield PromptProblem(file=file, key="rubric.needs", message=message)
+    for position, rule in enumerate(content.rules):
+        yield from _find_rule_faults(content, rule, file=file, key=f"rubric.rules[{position}]")
+    for name, total in content.totals.items():
+        yield from _find_name_faults(content, total.sum, file=file, key=f"rubric.totals.{name}.sum")
+        if name in content.criteria:
+            message = "is a criterion; give the total another name"
+            yield PromptProblem(file=file, key=f"rubric.totals.{name}", message=message)
+
+
+def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str) -> Iterator[PromptProblem]:
+    when = rule.when
+    asked = [when.no_contexts is not None, when.at_most is not None, when.is_true is not None]
+    if sum(asked) != 1 or (when.criterion is None) != (when.no_contexts is not None):
+        message = "must be {no_contexts: true}, {criterion: NAME, at_most: NUMBER} or {criterion: NAME, is: true}"
+        yield PromptProblem(file=file, key=f"{key}.when", message=message)
+    if not rule.set and not rule.cap:
+        message = "does nothing; give it `set` or `cap` with a number by criterion"
+        yield PromptProblem(file=file, key=key, message=message)
+    names = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
+    yield from _find_name_faults(content, names, file=file, key=key)
+    for name, number in (*rule.set.items(), *rule.cap.items()):
+        criterion = content.criteria.get(name)
+        if criterion and not criterion.min <= number <= criterion.max:
+            message = f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}"
+            yield PromptProblem(file=file, key=key, message=message)
+
+
+def _find_name_faults(content: RubricContent, names: list[str], *, file: str, key: str) -> Iterator[PromptProblem]:
+    for name in names:
+        if name not in content.criteria:
+            message = f"'{name}' is no criterion; there are {', '.join(content.criteria)}"
+            yield PromptProblem(file=file, key=key, message=message)
+
+
+def _describe_verdict(criterion: Criterion) -> dict[str, Any]:
+    reason: dict[str, Any] = {"type": "string"}
+    scale = list(range(criterion.min, criterion.max + 1))
+    if criterion.kind == "flag":
+        return {"reason": reason, "verdict": {"type": "boolean"}}
+    if criterion.kind == "rating":
+        return {"reason": reason, "rating": {"type": "integer", "enum": scale}}
+    entry = _make_object({"score": {"type": "integer", "enum": scale}, "probability": {"type": "number"}})
+    return {"reason": reason, "scores": {"type": "array", "items": entry}}
+
+
+def _make_object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _describe_cause(when: When, rated: Mapping[str, float], *, has_contexts: bool) -> str | None:
+    """Why a rule applies, in words; None when it does not."""
+    if when.no_contexts:
+        return None if has_contexts else "there is no context"
+    assert when.criterion is not None
+    value = rated[when.criterion]
+    if when.at_most is not None:
+        return f"{when.criterion} is {value:g}, at most {when.at_most}" if value <= when.at_most else None
+    return f"{when.criterion} is {'true' if value else 'false'}" if bool(value) is when.is_true else None
+
+
+def _apply(rule: Rule, rated: dict[str, float], told: dict[str, str], cause: str) -> None:
+    for name, number in rule.set.items():
+        if rated[name] != number:
+            rated[name] = number
+            told[name] = f"set to {number}: {cause}"
+    for name, number in rule.cap.items():
+        if rated[name] > number:
+            rated[name] = number
+            told[name] = f"capped at {number}: {cause}"

@@ -1,0 +1,176 @@
+"""Grade: rate a sample by rubrics, each a prompt file that says what is judged, on which scale and by which rules.
+
+One request a rubric gives all its criteria. What the judge said and what the rules made of it are both kept, in
+`grades`. Endpoints without structured output may write `[[7]]` for a rubric of one rating.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeGuard
+
+from prefect import task
+
+from prompts import BlockValue, Grade, Prompt, Rubric, Said
+from tasks.asking import Answer
+from tasks.bench import Bench
+from tasks.judge import Question
+from tasks.judge_errors import JudgeFailed, UnusableReply
+from tasks.reading import parse_object
+from tasks.shard import SampleWork
+from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.verdicts import gather_all
+from warehouse.samples import StoredSample
+
+_MARKED = re.compile(r"\[\[\s*(-?\d+(?:\.\d+)?)\s*\]\]")
+# Models round probabilities; more than this is no rounding.
+_SPREAD_SLACK = 0.02
+
+Settle = Callable[[Bench, StoredSample], Awaitable[Grade | None]]
+
+
+@task(name="grade", task_run_name="grade shard {shard}", **TASK_OPTIONS)
+async def grade(run_id: str, shard: int) -> None:
+    """Rate the samples of a shard by the run's rubrics."""
+    await run_step(run_id, shard, grade_sample)
+
+
+async def grade_sample(bench: Bench, work: SampleWork) -> None:
+    """Rate one sample by all rubrics of the run, side by side."""
+    await gather_all([_grade_by(bench, work, prompt) for prompt in bench.rubrics])
+
+
+async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
+    rubric, step = prompt.rubric, f"grade_{prompt.name}"
+    assert rubric is not None
+    reason, detail = _why_not(work.sample, rubric), None
+    if reason is None:
+        try:
+            answer = await _ask_grades(bench, work, prompt, rubric)
+            for one in answer.value:
+                _add(work, rubric, one, answer.call_id)
+        except JudgeFailed as error:
+            reason, detail = error.reason, str(error)
+    work.note_outcome(step, reason, detail)
+
+
+def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
+    for need in rubric.needs:
+        if not getattr(sample, need):
+            return f"no_{need}"
+    return None
+
+
+async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
+    has_contexts = bool(work.sample.contexts)
+
+    def read(text: str) -> list[Grade]:
+        return read_grades(text, rubric, has_contexts=has_contexts)
+
+    question = Question(
+        step=f"grade_{prompt.name}",
+        sample_id=work.sample.sample_id,
+        prompt=prompt,
+        data=build_data(bench, work, prompt),
+    )
+    return await bench.asker.ask(question, read)
+
+
+def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
+    """The blocks a rubric declares, from the sample; what the sample does not have is empty."""
+    sample, metadata = work.sample, work.sample.metadata
+    offered: dict[str, BlockValue] = {
+        "question": sample.question,
+        "answer": sample.answer or "",
+        "ground_truth": sample.ground_truth or "",
+        "contexts": work.context_items,
+        "contexts_role": str(metadata.get("contexts_role") or bench.settings.contexts_role),
+        "schema": str(metadata.get("schema") or ""),
+        "sql": sample.answer or "",
+        "expected_sql": sample.ground_truth or "",
+    }
+    return {name: offered[name] for name in prompt.variables}
+
+
+def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+    """The grades of a reply after the rubric's rules; raises UnusableReply for what is missing or off its scale."""
+    try:
+        reply = parse_object(text, next(iter(rubric.criteria)))
+    except UnusableReply:
+        reply = _read_marked(text, rubric)
+    said = {name: _read_said(reply.get(name), name, rubric) for name in rubric.criteria}
+    totals = {name: float(value) for name in rubric.totals if _is_number(value := reply.get(name))}
+    return rubric.settle(said, has_contexts=has_contexts, totals_said=totals)
+
+
+def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
+    """A rating as `[[7]]` in plain text: the last one counts, for models speak of ratings before they give theirs."""
+    (name, criterion), *others = rubric.criteria.items()
+    marked = list(_MARKED.finditer(text))
+    if others or criterion.kind != "rating" or not marked:
+        raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating')
+    number = float(marked[-1][1])
+    reason = (text[: marked[-1].start()] + text[marked[-1].end() :]).strip()
+    return {name: {"reason": reason, "rating": int(number) if number.is_integer() else number}}
+
+
+def _read_said(entry: object, name: str, rubric: Rubric) -> Said:
+    criterion = rubric.criteria[name]
+    if not isinstance(entry, dict):
+        raise UnusableReply(f"the reply gave nothing for {name}")
+    reason = entry.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise UnusableReply(f"the reply gave no reason for {name}")
+    if criterion.kind == "flag":
+        rating = _read_flag(entry.get("verdict"), name)
+    elif criterion.kind == "rating":
+        rating = _read_rating(entry.get("rating"), name, least=criterion.min, most=criterion.max)
+    else:
+        rating = _read_spread(entry.get("scores"), name, least=criterion.min, most=criterion.max)
+    return Said(reason=reason.strip(), rating=rating)
+
+
+def _read_flag(value: object, name: str) -> float:
+    if not isinstance(value, bool):
+        raise UnusableReply(f"{name} is {value!r:.40}, allowed: true, false")
+    return float(value)
+
+
+def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
+    if not _is_number(value) or float(value) != int(value) or not least <= value <= most:
+        raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {least} to {most}")
+    return float(value)
+
+
+def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
+    """The weighted mean of two neighbouring scores; one alone must have all of the probability."""
+    if not isinstance(entries, list) or not 1 <= len(entries) <= 2 or not all(isinstance(one, dict) for one in entries):
+        raise UnusableReply(f"{name} needs one or two scores with probabilities")
+    scores = sorted(_read_rating(one.get("score"), name, least=least, most=most) for one in entries)
+    if len(scores) == 2 and scores[1] - scores[0] != 1:
+        raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are no neighbours")
+    weights = [one.get("probability") for one in entries]
+    if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
+        raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
+    whole = sum(weights)
+    if abs(whole - 1) > _SPREAD_SLACK:
+        raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
+    return float(sum(float(one["score"]) * one["probability"] for one in entries) / whole)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _add(work: SampleWork, rubric: Rubric, one: Grade, call_id: str | None) -> None:
+    work.add_row(
+        "grades",
+        rubric=rubric.name,
+        criterion=one.criterion,
+        rating=one.rating,
+        scale_min=one.scale_min,
+        scale_max=one.scale_max,
+        said=one.said,
+        rule=one.rule,
+        reason=one.reason,
+        call_id=call_id,
+    )
