@@ -36,6 +36,7 @@ _STEP_PROMPTS = {
     "attribute_answer": "attribute",
     "attribute_ground_truth": "attribute",
     "rank": "rank",
+    "relevancy": "questions",
 }
 
 
@@ -77,12 +78,17 @@ def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tu
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    if wanted and judge.name == "lexical":
+    beyond_words = [metric.name for metric in plan.metrics if any(map(_needs_a_model, metric.needs))]
+    if judge.name == "lexical" and beyond_words:
         raise FatalJudgeError(
-            f"the lexical judge compares words and cannot grade by a rubric ({', '.join(wanted)}); "
-            "name a model with --judge, or leave these metrics out"
+            "the lexical judge compares words; it cannot rate by a rubric or write questions "
+            f"({', '.join(beyond_words)}); name a model with --judge, or leave these metrics out"
         )
     return tuple(prompts[name] for name in wanted)
+
+
+def _needs_a_model(step: str) -> bool:
+    return step == "relevancy" or step.startswith(GRADE_STEP)
 
 
 def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
@@ -110,7 +116,8 @@ def make_bench(
         )
     prompts = make_prompts(settings, judge)
     embedding_model = None
-    if "similarity" in plan.steps and settings.embeddings != "hashing":
+    compares = not plan.steps.isdisjoint(("similarity", "relevancy"))
+    if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
     record = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
     asker = Asker(
@@ -121,7 +128,7 @@ def make_bench(
         price=price,
         budget_usd=settings.budget_usd,
     )
-    embedder: Embedder | None = HashingEmbedder() if "similarity" in plan.steps else None
+    embedder: Embedder | None = HashingEmbedder() if compares else None
     if embedding_model is not None:
         embedder = AskedEmbedder(
             dataclasses.replace(

@@ -14,13 +14,16 @@ from tasks.extract import extract
 from tasks.grading import grade
 from tasks.keep import keep
 from tasks.load import load
+from tasks.measures import measure
 from tasks.rank import rank
+from tasks.relevancy import relevancy
 from tasks.score import publish, score
 from tasks.shard import Shard
 from tasks.similarity import compare
 from warehouse.runs import update_run
 from warehouse.samples import list_unfinished_shards
 
+_FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
 # Nothing is ever stored there; without a path of its own Prefect asks the server for one, which takes 0.4 s.
 _NO_RESULTS = Path(tempfile.gettempdir())
 
@@ -62,7 +65,7 @@ async def judge_shard(bench: Bench, number: int) -> None:
     bench.asker.raise_if_stopped()
     size = bench.settings.shard_size
     shard = await bench.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (classify, attribute, rank, compare, *((grade,) if bench.rubrics else ()))
+    steps = (classify, attribute, rank, compare, *(_FURTHER_STEPS[name] for name in bench.further_steps))
     ended = await asyncio.gather(
         extract_or_release(bench, shard),
         *(step(bench.run_id, shard.number) for step in steps),

@@ -21,6 +21,8 @@ from prompts.schema import order_keys, strip_descriptions
 
 _BUILT_IN = Path(__file__).parent
 _REFERENCE_LANGUAGE = "en"
+# What a language must have; the other prompts are missed only where a metric asks for them.
+_ALWAYS_NEEDED = ("attribute", "classify", "extract", "rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +103,7 @@ def _collect(language: str, folder: Path | None) -> _Collection:
         own = _collect_own(language, folder)
         prompts |= own.prompts
         problems += own.problems
-    # Rubrics are missed only where one is asked for.
-    reference = [name for name, prompt in _load_built_in(_REFERENCE_LANGUAGE).items() if not prompt.rubric]
-    if not problems and (missing := sorted(set(reference) - prompts.keys())):
+    if not problems and (missing := sorted(set(_ALWAYS_NEEDED) - prompts.keys())):
         message = f"there are no built-in prompts in '{language}', so files are needed for: {', '.join(missing)}"
         problems.append(PromptProblem(file=str(folder), key="", message=message))
     return _Collection(prompts=prompts, problems=problems)

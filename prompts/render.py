@@ -44,6 +44,7 @@ BLOCKS: dict[str, Block] = {
     "answer_statements": Block(kind="items", prefix="A"),
     "ground_truth_statements": Block(kind="items", prefix="G"),
     "text": Block(kind="text"),
+    "count": Block(kind="text"),
     "contexts_role": Block(kind="text"),
     "schema": Block(kind="text"),
     "expected_sql": Block(kind="text"),

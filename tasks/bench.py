@@ -73,10 +73,20 @@ class Bench:
         return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
 
     @property
+    def further_steps(self) -> tuple[str, ...]:
+        """The steps that samples take only where a metric rests on them."""
+        wanted = {
+            "grade": bool(self.rubrics),
+            "relevancy": "relevancy" in self.steps,
+            "measure": not self.steps.isdisjoint(("overlap", "tool_calls", "result_sets")),
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+    @property
     def n_sample_steps(self) -> int:
         """How many steps a sample has taken when it is done with."""
-        # extract (twice), classify, attribute, rank, compare; and grade where there is something to grade.
-        return 6 + bool(self.rubrics)
+        # Always: extract (twice), classify, attribute, rank, compare.
+        return 6 + len(self.further_steps)
 
     def needs(self, step: Step, work: SampleWork) -> bool:
         """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""

@@ -17,6 +17,7 @@ from tasks.judge import Question
 from tasks.judge_errors import JudgeFailed, UnusableReply
 from tasks.reading import parse_object
 from tasks.shard import SampleWork
+from tasks.sql_results import prove_by_running
 from tasks.step_runs import TASK_OPTIONS, run_step
 from tasks.verdicts import gather_all
 from warehouse.samples import StoredSample
@@ -25,7 +26,8 @@ _MARKED = re.compile(r"\[\[\s*(-?\d+(?:\.\d+)?)\s*\]\]")
 # Models round probabilities; more than this is no rounding.
 _SPREAD_SLACK = 0.02
 
-Settle = Callable[[Bench, StoredSample], Awaitable[Grade | None]]
+# What can be proved needs no judge.
+_PROOFS: dict[str, Callable[[StoredSample], Awaitable[Grade | None]]] = {"sql_equivalence": prove_by_running}
 
 
 @task(name="grade", task_run_name="grade shard {shard}", **TASK_OPTIONS)
@@ -43,7 +45,10 @@ async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
     rubric, step = prompt.rubric, f"grade_{prompt.name}"
     assert rubric is not None
     reason, detail = _why_not(work.sample, rubric), None
-    if reason is None:
+    proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
+    if proof is not None:
+        _add(work, rubric, proof, None)
+    elif reason is None:
         try:
             answer = await _ask_grades(bench, work, prompt, rubric)
             for one in answer.value:

@@ -40,6 +40,7 @@ class RunSettings(BaseModel):
     votes: int = Field(default=1, ge=1, le=99, description="times each verdict is asked for; the majority counts")
     max_tokens: int | None = Field(default=None, ge=1)
     request_tokens: int = Field(default=24_000, ge=500, description="data tokens one request holds before it is split")
+    regenerated_questions: int = Field(default=3, ge=1, le=20, description="questions an answer's relevancy rests on")
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )

@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 
 PACKAGE = Path(__file__).parent.parent / "prompts"
-NAMES = ["attribute", "classify", "extract", "rank"]
+NAMES = ["attribute", "classify", "extract", "rank"]  # those that give verdicts on items
+ALL_NAMES = sorted(path.stem for path in (PACKAGE / "en").glob("*.yaml"))
 
 
 def read_content(name: str, language: str = "en") -> dict[str, Any]:

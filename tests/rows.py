@@ -4,18 +4,20 @@ A test says what the verdicts of a sample are and reads scores or views; nothing
 own.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 
 import warehouse
-from warehouse.metric_files import STEPS, MetricFile, load_metrics, resolve_parameters, view_scripts
+from warehouse.metric_files import GRADE_STEP, STEPS, MetricFile, load_metrics, resolve_parameters, view_scripts
 
 Row = Mapping[str, object]
 Labels = Sequence[str]
@@ -35,6 +37,7 @@ _DEFAULTS: dict[str, Row] = {
     },
     "scores": {"metric_version": "1"},
     "similarities": {"kind": "answer_ground_truth"},
+    "grades": {"scale_min": 0.0, "scale_max": 10.0},
 }
 
 
@@ -51,7 +54,8 @@ class Sample:
     """The verdicts of one sample.
 
     Labels are those of A1, A2, … and G1, G2, …; support holds, for each of them, the ranks of its contexts. Every step
-    has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all.
+    has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
+    other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion.
     """
 
     sample_id: str = "s"
@@ -61,6 +65,8 @@ class Sample:
     ground_truth_support: Support = ()
     useful: Sequence[bool] = ()
     similarity: float | None = None
+    further: Mapping[str, float] = field(default_factory=dict)
+    grades: Mapping[tuple[str, str], float] = field(default_factory=dict)
     context_ids: Sequence[str | None] | None = None
     reference_ids: Sequence[str | None] | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +77,24 @@ class Sample:
 def read_metrics() -> dict[str, MetricFile]:
     """The built-in metrics, read once."""
     return load_metrics()
+
+
+@cache
+def list_steps() -> tuple[str, ...]:
+    """All steps that a built-in metric can rest on."""
+    named = {step for metric in read_metrics().values() for step in metric.needs}
+    return (*STEPS, *sorted(named.difference(STEPS)))
+
+
+def rate_everything(rating: float) -> dict[str, Mapping[Any, float]]:
+    """The same for every rubric, and every measure, that a built-in metric rests on: `further` and `grades`."""
+    rubrics = [step.removeprefix(GRADE_STEP) for step in list_steps() if step.startswith(GRADE_STEP)]
+    found = {name: re.findall(r"criterion = '(\w+)'", file.sql) for name, file in read_metrics().items()}
+    criteria = {(rubric, name) for rubric in rubrics for names in found.values() for name in names}
+    measured = {("relevancy", "noncommittal"): 0.0}
+    measured |= {(name, order): rating for name in ("tool_calls", "result_sets") for order in ("in_order", "any_order")}
+    kinds = ("regenerated_question", "bleu", "rouge_l", "chrf", "exact_match")
+    return {"further": dict.fromkeys(kinds, rating / 10), "grades": dict.fromkeys(sorted(criteria), rating) | measured}
 
 
 @cache
@@ -133,7 +157,7 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
     ids = {"context_ids": sample.context_ids, "reference_context_ids": sample.reference_ids}
     yield "samples", {"input_hash": input_hash, **ids}
     yield "run_samples", {**run, "input_hash": input_hash}
-    for step in STEPS:
+    for step in list_steps():
         if step not in tuple(sample.missing):
             yield "outcomes", {**run, "step": step, "reason": sample.reasons.get(step)}
     sources = (
@@ -152,6 +176,10 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
         yield "context_verdicts", {**run, "context_rank": rank, "useful": useful}
     if sample.similarity is not None:
         yield "similarities", {**run, "value": sample.similarity}
+    for kind, value in sample.further.items():
+        yield "similarities", {**run, "kind": kind, "value": value}
+    for (rubric, criterion), rating in sample.grades.items():
+        yield "grades", {**run, "rubric": rubric, "criterion": criterion, "rating": rating}
 
 
 def score(con: duckdb.DuckDBPyConnection, metric: str, run_id: str = "r", **settings: float) -> dict[str, Score]:

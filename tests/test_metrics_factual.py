@@ -85,7 +85,7 @@ def test_similarity_without_a_number() -> None:
 def test_similarity_of_another_kind_does_not_count() -> None:
     with open_rows() as con:
         add_samples(con, Sample(similarity=0.5))
-        con.execute("insert into similarities values ('r', 's', 'question_answer', 0.9)")
+        con.execute("insert into similarities values ('r', 's', 'question_answer', 0.9, null, null)")
         assert score(con, "semantic_similarity")["s"].value == 0.5
 
 

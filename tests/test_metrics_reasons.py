@@ -4,9 +4,7 @@ import math
 from itertools import product
 
 import pytest
-from rows import Sample, add_samples, fill, open_rows, read_metrics, reason_of, score
-
-from warehouse.metric_files import STEPS
+from rows import Sample, add_samples, fill, list_steps, open_rows, rate_everything, read_metrics, reason_of, score
 
 METRICS = sorted(read_metrics())
 REASONS = (
@@ -33,6 +31,7 @@ def fully_judged(sample_id: str = "s", **changes: object) -> Sample:
         "ground_truth_support": [[1], [1]],
         "useful": [True, False],
         "similarity": 0.5,
+        **rate_everything(5),
         **changes,
     }
     return Sample(**given)  # type: ignore[arg-type]
@@ -59,7 +58,7 @@ def test_step_without_outcome_is_cancelled(metric: str, step: str) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_steps_that_are_not_needed_do_not_matter(metric: str) -> None:
     file = read_metrics()[metric]
-    others = [step for step in STEPS if step not in file.needs + file.optional_needs]
+    others = [step for step in list_steps() if step not in file.needs + file.optional_needs]
     with open_rows() as con:
         add_samples(con, fully_judged("failed", reasons=dict.fromkeys(others, "judge_failed")))
         add_samples(con, fully_judged("missing", missing=others), fully_judged("whole"))

@@ -44,7 +44,7 @@ def test_a_metric_named_twice_is_scored_once() -> None:
 
 def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        UnknownMetric, match=r"unknown metric 'faithfullness'; known: answer_correctness, .*faithfulness"
+        UnknownMetric, match=r"unknown metric 'faithfullness'; known: .*answer_correctness, .*faithfulness"
     ):
         plan_run(("faithfullness",), KNOWN)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prompt_files import NAMES, read_content, write_prompt
+from prompt_files import ALL_NAMES, NAMES, read_content, write_prompt
 
 from prompts import BlockValue, Item, Message, Prompt, PromptError, check_prompts, list_languages, load_prompts
 from prompts.render import derive_nonce
@@ -28,11 +28,11 @@ CLASSIFY_DATA: dict[str, BlockValue] = {
 # --- the built-in prompts
 
 
-def test_english_and_chinese_have_the_same_four_prompts() -> None:
+def test_english_and_chinese_have_the_same_prompts() -> None:
     assert list_languages() == ["en", "zh"]
     for language in list_languages():
         prompts = load_prompts(language)
-        assert sorted(prompts) == NAMES
+        assert sorted(prompts) == ALL_NAMES
         assert {prompt.language for prompt in prompts.values()} == {language}
         assert check_prompts(None, language) == []
 
@@ -47,7 +47,7 @@ def test_both_languages_ask_for_the_same_shape(name: str) -> None:
 
 
 def test_labels_and_blocks_are_those_the_steps_work_with() -> None:
-    prompts = load_prompts()
+    prompts = {name: load_prompts()[name] for name in NAMES}
     assert {name: prompt.labels for name, prompt in prompts.items()} == {
         "extract": {},
         "classify": {"A": ("TP", "FP"), "G": ("TP", "FN")},
@@ -66,7 +66,7 @@ def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
     keys = {
         name: list(prompt.reply_schema["properties"]["verdicts"]["items"]["properties"])
         for name, prompt in load_prompts().items()
-        if name != "extract"
+        if "verdicts" in prompt.reply_schema["properties"]
     }
     assert keys == {
         "classify": ["id", "reason", "label"],

@@ -79,7 +79,7 @@ def test_an_unknown_language_is_refused() -> None:
 @pytest.mark.parametrize(
     ("file_name", "message"),
     [
-        ("clasify.yaml", "'clasify' is no prompt; known: attribute, classify, extract, rank"),
+        ("clasify.yaml", "'clasify' is no prompt; known: accuracy, "),
         ("classify.yml", "must end in .yaml: rename it to classify.yaml"),
         ("notes.txt", "has no prompt files"),
     ],

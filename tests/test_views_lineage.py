@@ -1,8 +1,10 @@
 """score_lineage: from a score to its verdicts, the raw reply that was used, the prompt and the sample."""
 
+from dataclasses import replace
+
 import duckdb
 import pytest
-from rows import Sample, add_samples, fill, open_rows, read, read_metrics
+from rows import Sample, add_samples, fill, open_rows, rate_everything, read, read_metrics
 
 JUDGED = Sample(
     answer=["TP", "FP"],
@@ -38,9 +40,13 @@ def test_every_label_behind_a_score() -> None:
 @pytest.mark.parametrize("metric", sorted(read_metrics()))
 def test_every_metric_rests_on_the_steps_it_names(metric: str) -> None:
     n_verdicts = {"classify": 3, "attribute_answer": 2, "attribute_ground_truth": 1, "rank": 2, "similarity": 1}
+    n_verdicts |= {"relevancy": 2, "overlap": 4, "tool_calls": 2, "result_sets": 2}
     file = read_metrics()[metric]
+    rated = rate_everything(5)
+    for rubric, _ in rated["grades"]:
+        n_verdicts.setdefault(f"grade_{rubric}", sum(name == rubric for name, _ in rated["grades"]))
     with open_rows() as con:
-        add_samples(con, JUDGED, Sample(sample_id="other", answer=["TP"], useful=[True]))
+        add_samples(con, replace(JUDGED, **rated), Sample(sample_id="other", answer=["TP"], useful=[True]))
         add_samples(con, JUDGED, run_id="earlier")
         add_score(con, metric)
         rows = read(con, "select step, count(*) as n from score_lineage group by step")

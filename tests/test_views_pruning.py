@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from rows import Sample, add_samples, fill, open_rows, read_metrics
+from rows import Sample, add_samples, fill, list_steps, open_rows, read_metrics
 
 RUNS = [f"r{n}" for n in range(20)]
 ONE_RUN = Sample(
@@ -20,7 +20,7 @@ ONE_RUN = Sample(
 )
 ROWS_OF_ONE_RUN = {
     "run_samples": 1,
-    "outcomes": 7,
+    "outcomes": len(list_steps()),
     "statements": 3,
     "classifications": 3,
     "attributions": 3,

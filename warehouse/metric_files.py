@@ -25,6 +25,10 @@ STEPS: Final[tuple[Step, ...]] = (
     "attribute_ground_truth",
     "rank",
     "similarity",
+    "relevancy",
+    "overlap",
+    "tool_calls",
+    "result_sets",
 )
 GRADE_STEP: Final = "grade_"
 """How the steps of rubrics begin; the rubric's name follows."""

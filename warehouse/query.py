@@ -42,10 +42,17 @@ def run_query(
     and other types that Polars has not come as text.
     """
     with open_reader(location) as connection:
-        # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
-        _shut_in(connection, memory_limit)
-        _check_statement(connection, sql)
-        return _run_timed(connection, sql, timeout_s)
+        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit)
+
+
+def run_shut_in(
+    connection: duckdb.DuckDBPyConnection, sql: str, *, timeout_s: float, memory_limit: str | None = None
+) -> pl.DataFrame:
+    """As `run_query`, on a connection that is shut in from here on."""
+    # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
+    _shut_in(connection, memory_limit)
+    _check_statement(connection, sql)
+    return _run_timed(connection, sql, timeout_s)
 
 
 def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:

@@ -129,11 +129,11 @@ comment on column score_lineage.label is 'TP, FP or FN; NULL but in step classif
 comment on column score_lineage.supported is 'Whether a context supports the statement; NULL but in the attribute steps.';
 comment on column score_lineage.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL but in the attribute steps.';
 comment on column score_lineage.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
-comment on column score_lineage.similarity is 'Cosine of answer and ground truth, 0 to 1; NULL but in step similarity.';
-comment on column score_lineage.criterion is 'Criterion or total of a rubric; NULL but in the grade steps.';
-comment on column score_lineage.rating is 'Rating after the rubric''s rules; NULL but in the grade steps.';
-comment on column score_lineage.scale_max is 'Highest rating of the scale; NULL but in the grade steps.';
-comment on column score_lineage.said is 'Rating as the judge gave it; NULL but in the grade steps, or when it was not asked.';
+comment on column score_lineage.similarity is 'Similarity of two texts, 0 to 1; NULL but in the steps similarity, relevancy and overlap.';
+comment on column score_lineage.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';
+comment on column score_lineage.rating is 'Rating after the rubric''s rules; NULL where nothing was rated.';
+comment on column score_lineage.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
+comment on column score_lineage.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
 comment on column score_lineage.rule is 'Rule that changed the rating; NULL when none did.';
 comment on column score_lineage.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column score_lineage.statement_call_id is 'Call that the statement was split by; NULL without a statement.';

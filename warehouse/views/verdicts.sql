@@ -61,16 +61,27 @@ ranked as (
 ),
 
 compared as (
-    select run_id, sample_id, 'similarity' as step, value as similarity
+    select
+        run_id,
+        sample_id,
+        case kind
+            when 'answer_ground_truth' then 'similarity'
+            when 'regenerated_question' then 'relevancy'
+            else 'overlap'
+        end as step,
+        text as statement,
+        value as similarity,
+        kind as criterion,
+        call_id
     from similarities
-    where kind = 'answer_ground_truth'
 ),
 
 graded as (
     select
         run_id,
         sample_id,
-        'grade_' || rubric as step,
+        -- What was measured without a rubric's prompt has the name of its step.
+        if(rubric in ('relevancy', 'tool_calls', 'result_sets'), rubric, 'grade_' || rubric) as step,
         criterion,
         rating,
         scale_min,
@@ -128,18 +139,18 @@ comment on column verdicts.step is 'Step that gave the verdict, as in sample_ste
 comment on column verdicts.statement_id is 'Statement the verdict is about; NULL when it is about a context or the whole texts.';
 comment on column verdicts.source is 'Text the statement was split from: answer or ground_truth; NULL as statement_id.';
 comment on column verdicts.ordinal is 'Place of the statement in its text; NULL as statement_id.';
-comment on column verdicts.statement is 'The statement; NULL as statement_id.';
+comment on column verdicts.statement is 'The statement, or the regenerated question; NULL when the verdict is about a context or the whole texts.';
 comment on column verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column verdicts.label is 'TP, FP or FN; NULL but in step classify.';
 comment on column verdicts.supported is 'Whether a context supports the statement; NULL but in the attribute steps.';
 comment on column verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL but in the attribute steps.';
 comment on column verdicts.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
-comment on column verdicts.similarity is 'Cosine of answer and ground truth, 0 to 1; NULL but in step similarity.';
-comment on column verdicts.criterion is 'Criterion or total of a rubric; NULL but in the grade steps.';
-comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL but in the grade steps.';
-comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL but in the grade steps.';
-comment on column verdicts.scale_max is 'Highest rating of the scale; NULL but in the grade steps.';
-comment on column verdicts.said is 'Rating as the judge gave it; NULL but in the grade steps, or when it was not asked.';
+comment on column verdicts.similarity is 'Similarity of two texts, 0 to 1; NULL but in the steps similarity, relevancy and overlap.';
+comment on column verdicts.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';
+comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL where nothing was rated.';
+comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL where nothing was rated.';
+comment on column verdicts.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
+comment on column verdicts.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
 comment on column verdicts.rule is 'Rule that changed the rating; NULL when none did.';
 comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';

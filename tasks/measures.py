@@ -1,0 +1,88 @@
+"""Measure: what can be told of a sample without a judge. Text overlap, tool calls, rows returned by SQL.
+
+Expected and made tool calls, the tables of a query and its rows are further columns of the dataset, kept as the
+sample's metadata.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from prefect import task
+
+from prompts import Grade
+from tasks.bench import Bench
+from tasks.judge_errors import FatalJudgeError
+from tasks.overlap import measure_overlap
+from tasks.shard import SampleWork
+from tasks.sql_results import RUBRIC as RESULT_SETS
+from tasks.sql_results import compare_results
+from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.tool_calls import RUBRIC as TOOL_CALLS
+from tasks.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
+from warehouse.metric_files import Step
+
+
+@task(name="measure", task_run_name="measure shard {shard}", **TASK_OPTIONS)
+async def measure(run_id: str, shard: int) -> None:
+    """Measure the samples of a shard."""
+    await run_step(run_id, shard, measure_sample)
+
+
+async def measure_sample(bench: Bench, work: SampleWork) -> None:
+    """Take each of the measures that the run's metrics rest on."""
+    for step, take in MEASURES.items():
+        if bench.needs(step, work):
+            reason = await take(work)
+            work.note_outcome(step, reason)
+
+
+async def _measure_overlap(work: SampleWork) -> str | None:
+    sample = work.sample
+    if sample.answer is None or sample.ground_truth is None:
+        return "no_answer" if sample.answer is None else "no_ground_truth"
+    for kind, value in measure_overlap(sample.answer, sample.ground_truth).items():
+        work.add_row("similarities", kind=kind, value=value)
+    return None
+
+
+async def _compare_tool_calls(work: SampleWork) -> str | None:
+    metadata = work.sample.metadata
+    expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
+    if expected is None or made is None:
+        return "no_ground_truth" if expected is None else "no_answer"
+    try:
+        wanted = read_tool_calls(expected, strict=True)
+    except ToolCallError as error:
+        raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
+    for one in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
+        _add(work, TOOL_CALLS, one)
+    return None
+
+
+async def _compare_result_sets(work: SampleWork) -> str | None:
+    found = await asyncio.to_thread(compare_results, work.sample)
+    if isinstance(found, str):
+        return found
+    for one in found:
+        _add(work, RESULT_SETS, one)
+    return None
+
+
+def _add(work: SampleWork, rubric: str, one: Grade) -> None:
+    work.add_row(
+        "grades",
+        rubric=rubric,
+        criterion=one.criterion,
+        rating=one.rating,
+        scale_min=one.scale_min,
+        scale_max=one.scale_max,
+        reason=one.reason,
+    )
+
+
+# No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.
+MEASURES: dict[Step, Callable[[SampleWork], Awaitable[str | None]]] = {
+    "overlap": _measure_overlap,
+    "tool_calls": _compare_tool_calls,
+    "result_sets": _compare_result_sets,
+}

@@ -1,0 +1,106 @@
+"""Answer relevancy: questions that the answer would answer, written by the judge, and how near they are to the real
+one.
+
+The judge sees the answer alone. A non-committal answer ("it depends", "I cannot say") has no such questions and scores
+0. After ragas' answer relevancy (Es et al. 2024, arXiv:2309.15217), with the judge's reason and each question on
+record.
+"""
+
+from dataclasses import dataclass
+
+from prefect import task
+
+from tasks.bench import Bench
+from tasks.judge import Question
+from tasks.judge_errors import BudgetExhausted, JudgeFailed, UnusableReply
+from tasks.reading import parse_object
+from tasks.shard import SampleWork
+from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.verdicts import gather_all
+
+KIND = "regenerated_question"
+RUBRIC = "relevancy"
+
+
+@task(name="relevancy", task_run_name="relevancy shard {shard}", **TASK_OPTIONS)
+async def relevancy(run_id: str, shard: int) -> None:
+    """Regenerate questions from the answers of a shard."""
+    await run_step(run_id, shard, regenerate_questions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regenerated:
+    """What a reply held; there are no questions to a non-committal answer."""
+
+    reason: str
+    noncommittal: bool
+    questions: tuple[str, ...]
+
+
+async def regenerate_questions(bench: Bench, work: SampleWork) -> None:
+    """Regenerate questions from one sample's answer and compare them with its question."""
+    if not bench.needs("relevancy", work):
+        return
+    reason, detail = None, None
+    if work.sample.answer is None:
+        reason = "no_answer"
+    else:
+        try:
+            reason, detail = await _find_relevancy(bench, work, work.sample.answer)
+        except JudgeFailed as error:
+            reason, detail = error.reason, str(error)
+    work.note_outcome("relevancy", reason, detail)
+
+
+async def _find_relevancy(bench: Bench, work: SampleWork, answer: str) -> tuple[str | None, str | None]:
+    count = bench.settings.regenerated_questions
+    question = Question(
+        step="relevancy",
+        sample_id=work.sample.sample_id,
+        prompt=bench.prompts["questions"],
+        data={"answer": answer, "count": str(count)},
+    )
+    found = await bench.asker.ask(question, lambda text: read_questions(text, count))
+    work.add_row(
+        "grades",
+        rubric=RUBRIC,
+        criterion="noncommittal",
+        rating=float(found.value.noncommittal),
+        scale_min=0.0,
+        scale_max=1.0,
+        said=float(found.value.noncommittal),
+        reason=found.value.reason,
+        call_id=found.call_id,
+    )
+    try:
+        await gather_all([_compare(bench, work, text, found.call_id) for text in found.value.questions])
+    except BudgetExhausted:
+        raise
+    except JudgeFailed as error:
+        return "embedding_failed", str(error)
+    return None, None
+
+
+async def _compare(bench: Bench, work: SampleWork, regenerated: str, call_id: str) -> None:
+    assert bench.embedder is not None
+    value = await bench.embedder.compare(work.sample.sample_id, work.sample.question, regenerated)
+    work.add_row("similarities", kind=KIND, value=value, text=regenerated, call_id=call_id)
+
+
+def read_questions(text: str, count: int) -> Regenerated:
+    """The questions of a reply; raises UnusableReply unless there are `count`, or none for a non-committal answer."""
+    reply = parse_object(text, "noncommittal")
+    reason, noncommittal, questions = reply.get("reason"), reply.get("noncommittal"), reply.get("questions")
+    if not isinstance(reason, str) or not reason.strip():
+        raise UnusableReply("the reply gave no reason")
+    if not isinstance(noncommittal, bool):
+        raise UnusableReply(f"noncommittal is {noncommittal!r:.40}, allowed: true, false")
+    if not isinstance(questions, list) or not all(isinstance(item, str) and item.strip() for item in questions):
+        raise UnusableReply('the reply had no list of texts under "questions"')
+    if not noncommittal and len(questions) != count:
+        raise UnusableReply(f"the reply had {len(questions)} questions, not {count}")
+    return Regenerated(
+        reason=reason.strip(),
+        noncommittal=noncommittal,
+        questions=() if noncommittal else tuple(" ".join(item.split()) for item in questions),
+    )

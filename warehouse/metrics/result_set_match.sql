@@ -1,0 +1,26 @@
+-- metric: result_set_match
+-- version: 1
+-- needs: result_sets
+-- parameter: ordered = 0
+-- One row per sample of the run: F1 of the cells that the bot's query returned against those of the expected one, over
+-- rows and columns; times the share of rows in the expected order when ordered is 1.
+with steps as (
+    select run_id, sample_id, reason
+    from sample_steps
+    where step = 'result_sets'
+),
+
+compared as (
+    select run_id, sample_id, rating as agreement
+    from grades
+    where rubric = 'result_sets' and criterion = case when $ordered = 1 then 'in_order' else 'any_order' end
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null then agreement end as value,
+    case when value is null then coalesce(reason, 'no_answer') end as unscored_reason
+from steps
+left join compared using (run_id, sample_id)
+where run_id = $run_id
