@@ -18,6 +18,7 @@ from tasks.plan import Plan, plan_run
 from tasks.prices import find_price, load_prices
 from tasks.run_settings import RunSettings
 from warehouse.batch import Batch
+from warehouse.calls import sum_cost
 from warehouse.metric_files import (
     GRADE_STEP,
     MetricFile,
@@ -114,6 +115,7 @@ def make_bench(
         raise FatalJudgeError(
             f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
         )
+    spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judge)
     embedding_model = None
     compares = not plan.steps.isdisjoint(("similarity", "relevancy"))
@@ -127,6 +129,7 @@ def make_bench(
         attempts=settings.attempts,
         price=price,
         budget_usd=settings.budget_usd,
+        spent_usd=spent_usd,
     )
     embedder: Embedder | None = HashingEmbedder() if compares else None
     if embedding_model is not None:
@@ -150,6 +153,19 @@ def make_bench(
         embedder=embedder,
         rubrics=_pick_rubrics(plan, prompts, judge),
     )
+
+
+def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> float:
+    """What the run had spent before it was resumed; raises FatalJudgeError when nothing of its budget is left."""
+    if settings.budget_usd is None:
+        return 0.0
+    spent_usd = sum_cost(warehouse, run_id)
+    if spent_usd >= settings.budget_usd:
+        raise FatalJudgeError(
+            f"run {run_id} has spent {spent_usd:.4g} dollars and its budget is {settings.budget_usd:g}, so nothing was "
+            f"asked; go on with a higher one: evalhouse resume {run_id} --budget USD"
+        )
+    return spent_usd
 
 
 def keep_prompts(bench: Bench) -> None:

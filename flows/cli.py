@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
         if str(error) == _DUCKDB_INTERRUPTED:
             click.echo("interrupted", err=True)
             sys.exit(INTERRUPTED)
-        text = _explain(error)
+        text = explain(error)
         if text is None:
             raise
         sys.stdout.flush()
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _explain(error: Exception) -> str | None:
+def explain(error: Exception) -> str | None:
     """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
     if isinstance(error, _known_errors()):
         from flows.output import clean_text  # noqa: PLC0415  # imports Rich

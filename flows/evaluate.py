@@ -1,86 +1,141 @@
-"""The evaluation flow: what happens to a run, in which order."""
+"""Evaluation from Python: samples in, scores, statements and verdicts out as Polars frames.
 
-import asyncio
+    from flows.evaluate import evaluate
+    result = evaluate(samples, metrics=["faithfulness"])
+    assert result.mean("faithfulness") > 0.8
+
+The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
+that what was answered once is never paid for again. It takes place in a child process: a notebook has an event loop of
+its own, Prefect reads its settings only once a process, and nothing of a run's memory stays behind.
+"""
+
+import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from prefect import flow
-from prefect.runtime import flow_run
+import orjson
+import polars as pl
 
-from tasks.attribute import attribute
-from tasks.bench import Bench, find_bench
-from tasks.classify import classify
-from tasks.extract import extract
-from tasks.grading import grade
-from tasks.keep import keep
-from tasks.load import load
-from tasks.measures import measure
-from tasks.rank import rank
-from tasks.relevancy import relevancy
-from tasks.score import publish, score
-from tasks.shard import Shard
-from tasks.similarity import compare
-from warehouse.runs import update_run
-from warehouse.samples import list_unfinished_shards
+from flows.settings import resolve_settings
+from tasks.run_settings import RunSettings
+from warehouse.runs import RunStatus
+from warehouse.store import Warehouse
 
-_FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
-# Nothing is ever stored there; without a path of its own Prefect asks the server for one, which takes 0.4 s.
-_NO_RESULTS = Path(tempfile.gettempdir())
+Samples = Sequence[Mapping[str, Any]] | pl.DataFrame | str | os.PathLike[str]
+
+_ROOT = Path(__file__).resolve().parent.parent
 
 
-@flow(name="evaluate", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
-async def evaluate_run(run_id: str) -> None:
-    """Load the dataset, judge it shard by shard, score the verdicts, publish the scores."""
-    bench = find_bench(run_id)
-    update_run(bench.warehouse, run_id, flow_run_id=str(flow_run.id))
-    await load(run_id)
-    await judge_shards(bench)
-    await score(run_id)
-    await publish(run_id)
+class EvaluationError(Exception):
+    """A run that could not begin, was stopped, or has no score where one was asked for. The text says why."""
 
 
-async def judge_shards(bench: Bench) -> None:
-    """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered."""
-    size = bench.settings.shard_size
-    turns = asyncio.Semaphore(1 + -(-2 * bench.settings.concurrency // size))
-    if bench.resumed:
-        numbers = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size)
-        n_samples = bench.progress.n_samples
-        bench.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
-    else:
-        numbers = list(range(-(-bench.progress.n_samples // size)))
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A run that has ended. `problem` says why when its status is not `completed`; frames are read when first used."""
 
-    async def judge_in_turn(number: int) -> None:
-        async with turns:
-            await judge_shard(bench, number)
+    run_id: str
+    status: RunStatus
+    problem: str | None
+    warehouse: str
 
-    results = await asyncio.gather(*(judge_in_turn(number) for number in numbers), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    def mean(self, metric: str) -> float:
+        """The mean over the samples that were scored, as in `run_scores`; raises EvaluationError when none was."""
+        found = self.summary.filter(pl.col("metric") == metric)
+        if found.is_empty():
+            raise EvaluationError(f"run {self.run_id} has no metric {metric!r}; it has {', '.join(self.metrics)}")
+        mean = found["mean"][0]
+        if mean is None:
+            reasons = self.scores.filter(pl.col("metric") == metric)["unscored_reason"].value_counts(sort=True)
+            told = ", ".join(f"{reason} {count}" for reason, count in reasons.iter_rows())
+            raise EvaluationError(f"run {self.run_id} scored no sample by {metric!r}: {told}")
+        return float(mean)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the run's metrics."""
+        return self.summary["metric"].to_list()
+
+    @cached_property
+    def summary(self) -> pl.DataFrame:
+        """A row per metric: metric, mean, ci_low, ci_high, n_scored, n_unscored."""
+        return self._read(
+            "select metric, mean, ci_low, ci_high, n_scored, n_unscored from run_scores where run_id = $run_id "
+            "order by metric"
+        )
+
+    @cached_property
+    def scores(self) -> pl.DataFrame:
+        """A row per sample and metric: sample_id, metric, value (null allowed), unscored_reason, metric_version."""
+        return self._read("select * exclude run_id from scores where run_id = $run_id order by sample_id, metric")
+
+    @cached_property
+    def statements(self) -> pl.DataFrame:
+        """A row per statement: sample_id, statement_id, source, ordinal, text, call_id."""
+        return self._read(
+            "select * exclude run_id from statements where run_id = $run_id order by sample_id, source, ordinal"
+        )
+
+    @cached_property
+    def verdicts(self) -> pl.DataFrame:
+        """A row per verdict of whatever step, as in the view `verdicts`, with the judge's reason and its call."""
+        return self._read("select * exclude run_id from verdicts where run_id = $run_id order by sample_id, step")
+
+    def _read(self, sql: str) -> pl.DataFrame:
+        return Warehouse(self.warehouse).read(sql, {"run_id": self.run_id})
 
 
-async def judge_shard(bench: Bench, number: int) -> None:
-    """All steps of one shard side by side; what is finished is kept even when a step stops the run."""
-    bench.asker.raise_if_stopped()
-    size = bench.settings.shard_size
-    shard = await bench.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (classify, attribute, rank, compare, *(_FURTHER_STEPS[name] for name in bench.further_steps))
-    ended = await asyncio.gather(
-        extract_or_release(bench, shard),
-        *(step(bench.run_id, shard.number) for step in steps),
-        return_exceptions=True,
-    )
-    await keep(bench.run_id, shard.number)
-    for error in ended:
-        if isinstance(error, BaseException):
-            raise error
+def evaluate(samples: Samples, *, metrics: Sequence[str] = (), **settings: object) -> Evaluation:
+    """Evaluate samples and wait for the end.
+
+    `samples` are dictionaries, a Polars frame, or whatever `evalhouse run` takes as DATASET. `settings` are those of
+    `tasks.run_settings.RunSettings` by name (judge, warehouse, language, label, tags, votes, …); what is not given
+    comes from the EVALHOUSE_* variables, then from the defaults. Raises SettingsError for settings that are
+    refused and EvaluationError when nothing could be evaluated; a run of which only some samples failed is returned,
+    with status `incomplete`.
+    """
+    with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder:
+        dataset = _lay_samples(samples, Path(folder))
+        resolved = resolve_settings({**settings, "dataset": dataset, "metrics": tuple(metrics)})
+        return _run_apart(resolved.settings)
 
 
-async def extract_or_release(bench: Bench, shard: Shard) -> None:
-    """Extract; whatever ends that, Prefect itself included, ends those who wait for the statements too."""
-    try:
-        await extract(bench.run_id, shard.number)
-    except BaseException as error:
-        shard.release_waiting(error)
-        raise
+def _lay_samples(samples: Samples, folder: Path) -> str:
+    """The samples as something a run can load."""
+    if isinstance(samples, str | os.PathLike):
+        return os.fspath(samples)
+    if isinstance(samples, pl.DataFrame):
+        path = folder / "samples.parquet"
+        samples.write_parquet(path)
+        return str(path)
+    path = folder / "samples.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(dict(sample)) + b"\n" for sample in samples))
+    return str(path)
+
+
+def _run_apart(settings: RunSettings) -> Evaluation:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows.evaluate_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        try:
+            told, _ = process.communicate(settings.model_dump_json().encode())
+        except KeyboardInterrupt:
+            # The child has had the signal too and ends in an orderly way; it prints how to go on.
+            process.wait()
+            raise
+    if not told:
+        raise EvaluationError(f"the run's process ended with status {process.returncode} and said nothing")
+    ended = orjson.loads(told)
+    if "error" in ended:
+        raise EvaluationError(ended["error"])
+    return Evaluation(**ended, warehouse=settings.warehouse)

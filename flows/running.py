@@ -142,7 +142,7 @@ def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[]
     problem: BaseException | None = None
     try:
         keep_prompts(bench)
-        import flows.evaluate  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
+        import flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
         wait_for_prefect()
         problem = asyncio.run(_run_flow(bench, watch or (lambda _: nullcontext())))
@@ -163,7 +163,7 @@ def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[]
 
 async def _run_flow(bench: "Bench", watch: Watch) -> Exception | None:
     """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
-    from flows.evaluate import evaluate_run  # noqa: PLC0415
+    from flows.evaluation import evaluate_run  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
 
