@@ -19,6 +19,10 @@ Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]
 
 
+# A sample's two queries stand where others have their texts.
+_SQL_BLOCKS: Mapping[Need, str] = {"answer": "sql", "ground_truth": "expected_sql"}
+
+
 class Criterion(BaseModel):
     """One thing that is judged.
 
@@ -192,7 +196,7 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
             message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
             yield PromptProblem(file=file, key=f"{key}.anchors", message=message)
     for need in content.needs:
-        if need not in variables:
+        if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
             message = f"'{need}' is needed but no variable: declare its block under `variables`"
             yield PromptProblem(file=file, key="rubric.needs", message=message)
     for position, rule in enumerate(content.rules):

@@ -1,0 +1,31 @@
+-- metric: sql_equivalence
+-- version: 1
+-- needs: grade_sql_equivalence
+-- One row per sample of the run: the rating of sql_equivalence by the rubric sql_equivalence, after its rules, over the scale's
+-- maximum.
+with steps as (
+    select
+        run_samples.run_id,
+        run_samples.sample_id,
+        case when outcomes.step is null then 'cancelled' else outcomes.reason end as reason
+    from run_samples
+    left join outcomes
+        on outcomes.run_id = run_samples.run_id
+        and outcomes.sample_id = run_samples.sample_id
+        and outcomes.step = 'grade_sql_equivalence'
+),
+
+rated as (
+    select run_id, sample_id, rating / scale_max as share
+    from grades
+    where rubric = 'sql_equivalence' and criterion = 'sql_equivalence'
+)
+
+select
+    run_id,
+    sample_id,
+    case when reason is null then share end as value,
+    case when value is null then coalesce(reason, 'judge_failed') end as unscored_reason
+from steps
+left join rated using (run_id, sample_id)
+where run_id = $run_id
