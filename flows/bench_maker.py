@@ -125,7 +125,7 @@ def make_bench(
     asker = Asker(
         judge=judge,
         record=record,
-        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
         attempts=settings.attempts,
         price=price,
         budget_usd=settings.budget_usd,
@@ -137,7 +137,7 @@ def make_bench(
             dataclasses.replace(
                 asker,
                 judge=embedding_model,
-                limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+                limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
                 price=find_price(prices, embedding_model.model),
             )
         )

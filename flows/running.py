@@ -6,21 +6,25 @@ after its settings are known, which is why the flow is imported inside a functio
 """
 
 import asyncio
+import dataclasses
 import json
 import secrets
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
+from flows.interrupts import Interrupts
 from flows.local_server import LocalServer
 from flows.prefect_settings import configure_prefect_environment, find_api_url
 from tasks.judge_errors import JudgeError, RunCancelled
 from tasks.run_settings import RunSettings
 from warehouse.calls import take_in_orphans
 from warehouse.errors import WarehouseError
+from warehouse.room import check_room
+from warehouse.run_lock import hold_run
 from warehouse.runs import RunRow, RunStatus, find_run, insert_run, update_run
 from warehouse.samples import count_samples
 from warehouse.store import Warehouse
@@ -56,7 +60,8 @@ def start_run(settings: RunSettings, *, frame: "pl.DataFrame | None" = None, wat
 
     Raises the errors of dataset, settings, warehouse and judge for whatever can be refused beforehand.
     """
-    with _prefect_server() as wait_for_prefect:
+    across_machines = find_api_url() is not None
+    with Interrupts() as interrupts, _prefect_server() as wait_for_prefect:
         warehouse = _open_warehouse(settings)
         # Imported after the server was started: these take a second in which it comes up.
         from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
@@ -68,11 +73,13 @@ def start_run(settings: RunSettings, *, frame: "pl.DataFrame | None" = None, wat
         source = settings.dataset if frame is None else frame
         staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
         run = _make_row(settings, plan, staged)
-        bench = make_bench(run.run_id, settings, plan, judge, warehouse)
-        bench.staged = staged
-        bench.progress.n_samples = staged.n_samples
-        insert_run(warehouse, run)
-        return _evaluate(bench, watch, wait_for_prefect)
+        with hold_run(warehouse.location, run.run_id):
+            bench = make_bench(run.run_id, settings, plan, judge, warehouse)
+            bench.staged = staged
+            bench.progress.n_samples = staged.n_samples
+            with _begun(bench, interrupts):
+                insert_run(warehouse, run)
+            return _evaluate(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
 
 
 def resume_run(
@@ -83,7 +90,9 @@ def resume_run(
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )
-    with _prefect_server() as wait_for_prefect:
+    across_machines = find_api_url() is not None
+    location = Warehouse(warehouse_url).location
+    with Interrupts() as interrupts, hold_run(location, run.run_id), _prefect_server() as wait_for_prefect:
         warehouse = _open_warehouse(settings)
         from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
         from tasks.judge_makers import make_judge  # noqa: PLC0415
@@ -93,8 +102,9 @@ def resume_run(
         bench = make_bench(run.run_id, settings, plan, judge, warehouse)
         bench.resumed, bench.staged = True, staged
         bench.progress.n_samples = run.n_samples or 0
-        update_run(warehouse, run.run_id, status="running", finished_at=None)
-        return _evaluate(bench, watch, wait_for_prefect)
+        with _begun(bench, interrupts):
+            update_run(warehouse, run.run_id, status="running", finished_at=None)
+        return _evaluate(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
 
 
 def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
@@ -114,6 +124,7 @@ def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
 def _open_warehouse(settings: RunSettings) -> Warehouse:
     warehouse = Warehouse(settings.warehouse)
     warehouse.migrate()
+    check_room(warehouse)
     take_in_orphans(warehouse)
     return warehouse
 
@@ -133,67 +144,115 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
         server.stop()
 
 
-def _evaluate(bench: "Bench", watch: Watch | None, wait_for_prefect: Callable[[], None]) -> RunOutcome:
-    """Run the flow to its end and put on record how it ended."""
+@contextmanager
+def _begun(bench: "Bench", interrupts: Interrupts) -> Iterator[None]:
+    """The block puts the run on record. It is not broken off: whoever interrupts a run on record is told its id."""
     from flows.bench_maker import keep_prompts  # noqa: PLC0415
-    from tasks.bench import clear_bench, lay_out_bench  # noqa: PLC0415
+
+    with interrupts.noted():
+        try:
+            keep_prompts(bench)
+            yield
+        except BaseException:
+            bench.asker.record.close()
+            _put_away(bench)
+            raise
+        interrupts.note_on_record(bench.run_id)
+
+
+def _evaluate(
+    bench: "Bench",
+    run: RunRow,
+    watch: Watch | None,
+    wait_for_prefect: Callable[[], None],
+    interrupts: Interrupts,
+    *,
+    across_machines: bool,
+) -> RunOutcome:
+    """Run the flow to its end and put on record how it ended.
+
+    Limits are shared with all processes of this machine, or of all that use the same Prefect server.
+    """
+    from tasks.bench import lay_out_bench  # noqa: PLC0415
 
     lay_out_bench(bench)
-    problem: BaseException | None = None
     try:
-        keep_prompts(bench)
+        interrupts.raise_if_taken()
         import flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
         wait_for_prefect()
-        problem = asyncio.run(_run_flow(bench, watch or (lambda _: nullcontext())))
+        watch = watch or (lambda _: nullcontext())
+        problem = asyncio.run(_run_flow(bench, watch, interrupts, across_machines=across_machines))
+    except KeyboardInterrupt:
+        problem = RunCancelled(f"stopped by {interrupts.taken}")
     except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
-        problem = error
+        _conclude(bench, run, error, interrupts)
         raise
-    finally:
-        try:
-            bench.asker.record.close()
-        finally:
-            _conclude(bench, problem)
-            clear_bench(bench.run_id)
-            if bench.staged is not None:
-                bench.staged.staging.discard()
-    run = find_run(bench.warehouse, bench.run_id)
-    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=str(problem) if problem else None)
+    return _conclude(bench, run, problem, interrupts)
 
 
-async def _run_flow(bench: "Bench", watch: Watch) -> Exception | None:
+async def _run_flow(bench: "Bench", watch: Watch, interrupts: Interrupts, *, across_machines: bool) -> Exception | None:
     """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
     from flows.evaluation import evaluate_run  # noqa: PLC0415
+    from tasks.shared_limit import share_limits  # noqa: PLC0415
 
+    shared = share_limits(bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=across_machines)
     loop = asyncio.get_running_loop()
 
     def stop(name: str) -> None:
-        bench.stop(RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S)
+        loop.call_soon_threadsafe(partial(bench.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number.name)
     try:
-        with watch(bench):
-            await evaluate_run(bench.run_id)
+        with interrupts.answered_by(stop):
+            async with shared:
+                with watch(bench):
+                    await evaluate_run(bench.run_id)
     except (JudgeError, WarehouseError) as error:
         return error
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        interrupts.note_only()
         await bench.close()
     return None
 
 
-def _conclude(bench: "Bench", problem: BaseException | None) -> None:
+def _conclude(bench: "Bench", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
+    """Empty the journal and write how the run ended; when that cannot be written it is only told."""
+    interrupts.note_only()
+    try:
+        bench.asker.record.close()
+        _write_end(bench, problem)
+        run = find_run(bench.warehouse, bench.run_id)
+    except WarehouseError as error:
+        # Replies are in the journal and the verdicts follow from them: there is a run to resume.
+        problem = problem or error
+        run = dataclasses.replace(run, status=_name_end(bench, problem))
+    finally:
+        _put_away(bench)
+    told = str(problem) if problem else None
+    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=told)
+
+
+def _write_end(bench: "Bench", problem: BaseException | None) -> None:
     """Write the run's status; a run that was stopped is scored as far as it came."""
-    status: RunStatus = "incomplete" if bench.progress.n_failed else "completed"
-    if problem is not None:
+    if problem is not None and count_samples(bench.warehouse, bench.run_id):
         from tasks.score import score_verdicts  # noqa: PLC0415
 
-        status = "cancelled" if isinstance(problem, RunCancelled | KeyboardInterrupt) else "failed"
-        if count_samples(bench.warehouse, bench.run_id):
-            score_verdicts(bench)
-    update_run(bench.warehouse, bench.run_id, status=status, finished_at=_now())
+        score_verdicts(bench)
+    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=_now())
+
+
+def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
+    if problem is None:
+        return "incomplete" if bench.progress.n_failed else "completed"
+    return "cancelled" if isinstance(problem, RunCancelled) else "failed"
+
+
+def _put_away(bench: "Bench") -> None:
+    from tasks.bench import clear_bench  # noqa: PLC0415
+
+    clear_bench(bench.run_id)
+    if bench.staged is not None:
+        bench.staged.staging.discard()
 
 
 def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset") -> RunRow:

@@ -31,6 +31,8 @@ _PREFIX = "EVALHOUSE_"
 _LISTS = ("metrics", "tags")
 # What a run is about is said for each run; a variable for it would be forgotten and found in the results.
 _NOT_FROM_ENVIRONMENT = ("dataset", "mapping", "metric_settings", "suite")
+# Where `tasks.shared_limit_files` lets the processes of this machine see each other; no setting of a run.
+LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"
 
 
@@ -101,6 +103,7 @@ def find_variable(name: str) -> str | None:
 def find_unknown_variables() -> dict[str, str | None]:
     """`EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
     known = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
+    known.append(LIMITS_DIR)
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
     return {name: next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in unknown}
 

@@ -34,6 +34,7 @@ from tasks.limits import EndpointLimit, Slot
 from tasks.prices import Price
 from tasks.stop_sign import DRAIN_S, StopSign
 from tasks.tokens import estimate_tokens
+from tasks.usage import price_reply
 
 T = TypeVar("T")
 
@@ -236,7 +237,7 @@ class Asker:
         if reply.prompt_tokens is not None:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
         if reply.limits is not None:
-            self.limit.note_told(reply.limits)
+            self.limit.note_told(reply.limits, slot)
 
     async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
         """The judge's reply; whatever comes instead of one is on record before it is raised."""
@@ -266,7 +267,7 @@ class Asker:
             raise
         except TransientJudgeError as error:
             if error.limits is not None:
-                self.limit.note_told(error.limits)
+                self.limit.note_told(error.limits, slot)
             if error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
             self._keep_failure(call, clock, error)
@@ -337,7 +338,7 @@ class Asker:
         prompt_tokens = reply.prompt_tokens if reply else None
         completion_tokens = reply.completion_tokens if reply else None
         cached_tokens = reply.cached_tokens if reply else None
-        cost = self.price.cost_usd(prompt_tokens, completion_tokens, cached_tokens) if self.price else None
+        cost = price_reply(self.price, call.request, reply) if self.price and reply else None
         self.counts.prompt_tokens += prompt_tokens or 0
         self.counts.cached_tokens += cached_tokens or 0
         self.counts.completion_tokens += completion_tokens or 0

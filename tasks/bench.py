@@ -14,6 +14,7 @@ from prompts import Prompt
 from tasks.asking import Asker
 from tasks.embeddings import AskedEmbedder, Embedder
 from tasks.judge_errors import FatalJudgeError
+from tasks.limits import EndpointLimit
 from tasks.run_settings import RunSettings
 from tasks.shard import SampleWork, Shard, make_work
 from warehouse.metric_files import MetricFile, Step
@@ -71,6 +72,12 @@ class Bench:
     def askers(self) -> tuple[Asker, ...]:
         """Whoever sends requests in this run."""
         return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
+
+    @property
+    def shared_limits(self) -> dict[str, EndpointLimit]:
+        """The limits of whoever asks somewhere, by endpoint and model; they hold for all processes that ask there."""
+        judged = ((asker.judge, asker.limit) for asker in self.askers)
+        return {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
 
     @property
     def further_steps(self) -> tuple[str, ...]:

@@ -68,7 +68,8 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
-        return {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **self.variables}
+        limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
+        return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **self.variables}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -1,6 +1,7 @@
 """What holds for every test: none starts a Prefect server by accident, and none finds a key that is not its own."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from cli_house import House, build_house
 from cli_process import LEFT_OUT, Finished, call_here
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+# What processes tell each other of a shared limit stays in a folder of the session.
+_LIMITS = tempfile.TemporaryDirectory(prefix="evalhouse-limits-")
+os.environ["EVALHOUSE_LIMITS_DIR"] = _LIMITS.name
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 

@@ -35,6 +35,8 @@ from llm_calls
 where rowid in (select place from newest)
 """
 
+_COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedReply:
@@ -63,6 +65,15 @@ def find_replies(
         request_hash: RecordedReply(call_id=call_id, reply=reply)
         for request_hash, call_id, reply in rows.select("request_hash", "call_id", "reply").iter_rows()
     }
+
+
+def sum_cost(warehouse: Warehouse, run_id: str) -> float:
+    """Dollars of a run's calls so far, as far as they are in the warehouse and have a price.
+
+    A reused reply was paid for by the call that first got it, and has no cost of its own.
+    """
+    (row,) = warehouse.read_rows(_COST, {"run_id": run_id})
+    return float(str(row["cost_usd"]))
 
 
 def take_in_segment(warehouse: Warehouse, segment: Segment, *, patience_s: float) -> None:
