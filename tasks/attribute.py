@@ -1,7 +1,10 @@
 """Attribute: which retrieved contexts support each statement of the answer and of the ground truth.
 
-Both texts' statements and all contexts go into one request. What a request does not hold is split, contexts and
-statements alike, and a statement's supporting contexts are the union over the parts.
+Both texts' statements and all contexts go into one request, or with `contexts_alone` into one for each context. What
+a request does not hold is split, contexts and statements alike, and a statement's supporting contexts are the union
+over the parts. A single context that is longer than a request goes into several, part by part under its own id, and
+supports what any of its parts supports: support that stands only in two parts together is not found, as it is not in
+two contexts. A question or a statement that is longer than a request cannot be split and is sent as it is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,8 +17,10 @@ from tasks.judge_errors import JudgeFailed
 from tasks.reading import Verdicts, read_supports
 from tasks.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.tokens import estimate_items, split_by_tokens
+from tasks.text_parts import set_apart, split_items
+from tasks.tokens import estimate_items, leave_room, split_by_tokens
 from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from tasks.votes import keep_votes
 from warehouse.metric_files import Step
 
 _STEPS: dict[Source, Step] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
@@ -55,15 +60,16 @@ def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
 
 
 async def _ask_supports(bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
-    most = bench.settings.request_tokens
+    most = leave_room(bench.settings.request_tokens, work.sample.question)
     statements = [item for extraction in sides.values() for item in extraction.items]
-    fits = estimate_items([*statements, *work.context_items]) <= most
     asked = []
-    for part in split_by_tokens(statements, most if fits else most // 2):
-        room = most - estimate_items(part)
-        for contexts in split_by_tokens(work.context_items, max(room, most // 2)):
-            inquiry = _make_inquiry(bench, work, part, contexts)
-            asked.append(ask_verdicts(bench.asker, inquiry, [item.id for item in part]))
+    for group in set_apart(work.context_items, alone=bench.settings.contexts_alone):
+        fits = estimate_items([*statements, *group]) <= most
+        for part in split_by_tokens(statements, most if fits else most // 2):
+            room = most - estimate_items(part)
+            for contexts in split_items(group, max(room, most // 2)):
+                inquiry = _make_inquiry(bench, work, part, contexts)
+                asked.append(ask_verdicts(bench.asker, inquiry, [item.id for item in part]))
     found = await gather_all(asked)
     for item in statements:
         _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
@@ -92,18 +98,20 @@ def _make_inquiry(bench: Bench, work: SampleWork, statements: Sequence[Item], co
         prompt=bench.prompts["attribute"],
         build_data=build_data,
         read=read,
+        votes=bench.settings.votes,
     )
 
 
 def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> None:
     """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
-    ranks = sorted(int(context_id[1:]) for part in parts for context_id in part.verdict.contexts)
+    ranks = sorted({int(context_id[1:]) for part in parts for context_id in part.verdict.contexts})
     telling = [part for part in parts if part.verdict.contexts] or parts
     work.add_row(
         "attributions",
         statement_id=statement_id,
         supported=bool(ranks),
         context_ranks=ranks,
-        reason=" ".join(part.verdict.reason for part in telling),
+        reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
         call_id=telling[0].call_id,
     )
+    keep_votes(work, "attribute", statement_id, (vote for part in parts for vote in part.votes))

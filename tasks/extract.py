@@ -1,4 +1,12 @@
-"""Extract: split an answer and a ground truth into statements, once a run, for every metric that wants them."""
+"""Extract: split an answer and a ground truth into statements, once a run, for every metric that wants them.
+
+A text that no request holds is cut into parts (`text_parts`), which are asked for side by side, each with the question.
+Nothing of the neighbouring parts goes along, because it would come back as statements a second time. When one part
+fails the whole text has failed: half of its statements would pass for all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from prefect import task
 
@@ -9,9 +17,20 @@ from tasks.judge_errors import JudgeFailed
 from tasks.reading import read_statements
 from tasks.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from tasks.step_runs import TASK_OPTIONS, run_step
+from tasks.text_parts import split_to_judge
+from tasks.tokens import leave_room
+from tasks.verdicts import gather_all
 from warehouse.metric_files import Step
 
 _STEPS: dict[Source, Step] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PartReply:
+    """The statements of one part of a text and the call they came from."""
+
+    statements: Sequence[str]
+    call_id: str
 
 
 @task(name="extract", task_run_name="extract shard {shard}", **TASK_OPTIONS)
@@ -40,32 +59,40 @@ async def _extract(bench: Bench, work: SampleWork, source: Source, text: str | N
         extraction = Extraction(reason=f"no_{source}")
     else:
         try:
-            extraction = await _ask_statements(bench, work, source, text)
+            extraction = _add_rows(work, source, await _ask_statements(bench, work, source, text))
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
-    for ordinal, item in enumerate(extraction.items, start=1):
-        work.add_row(
-            "statements",
-            statement_id=item.id,
-            source=source,
-            ordinal=ordinal,
-            text=item.text,
-            call_id=extraction.call_id,
-        )
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
 
 
-async def _ask_statements(bench: Bench, work: SampleWork, source: Source, text: str) -> Extraction:
+async def _ask_statements(bench: Bench, work: SampleWork, source: Source, text: str) -> list[_PartReply]:
+    room = leave_room(bench.settings.request_tokens, work.sample.question)
+    return await gather_all([_ask_part(bench, work, source, part) for part in split_to_judge(text, room)])
+
+
+async def _ask_part(bench: Bench, work: SampleWork, source: Source, part: str) -> _PartReply:
     question = Question(
         step=_STEPS[source],
         sample_id=work.sample.sample_id,
         prompt=bench.prompts["extract"],
-        data={"question": work.sample.question, "text": text},
+        data={"question": work.sample.question, "text": part},
     )
     answer = await bench.asker.ask(question, read_statements)
-    items = tuple(
-        Item(id=f"{ID_PREFIXES[source]}{number}", text=statement)
-        for number, statement in enumerate(answer.value, start=1)
-    )
-    return Extraction(items=items, call_id=answer.call_id)
+    return _PartReply(statements=answer.value, call_id=answer.call_id)
+
+
+def _add_rows(work: SampleWork, source: Source, parts: Sequence[_PartReply]) -> Extraction:
+    """A row for each statement, numbered over all parts; what was said in an earlier part counts there alone."""
+    call_ids: dict[str, str] = {}
+    for part in parts:
+        for statement in part.statements:
+            call_ids.setdefault(statement, part.call_id)
+    items = []
+    for ordinal, (statement, call_id) in enumerate(call_ids.items(), start=1):
+        item = Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=statement)
+        items.append(item)
+        work.add_row(
+            "statements", statement_id=item.id, source=source, ordinal=ordinal, text=item.text, call_id=call_id
+        )
+    return Extraction(items=tuple(items), call_id=parts[0].call_id)

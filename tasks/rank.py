@@ -1,6 +1,10 @@
 """Rank: is each retrieved context useful for reaching the ground truth? Metrics of ranking rest on the answers.
 
-All contexts go into one request; more than it holds are split, and each is judged in its part alone.
+All contexts go into one request, or with `contexts_alone` each into one of its own. More than a request holds are
+split, and each is judged in its part alone. A single context that is longer than a request goes into several, part by
+part under its own id, and so does a ground truth that leaves too little room: a context is useful when any part of it
+is, for any part of the ground truth, since a piece of either is all that usefulness asks for. A question longer than a
+request cannot be split and is sent as it is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,8 +17,10 @@ from tasks.judge_errors import JudgeFailed
 from tasks.reading import Verdicts, read_labels
 from tasks.shard import SampleWork
 from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.tokens import split_by_tokens
+from tasks.text_parts import set_apart, split_items, split_to_judge
+from tasks.tokens import estimate_items, estimate_tokens, leave_room
 from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from tasks.votes import keep_votes
 
 _LABELS = ("useful", "not_useful")
 
@@ -43,16 +49,30 @@ async def rank_contexts(bench: Bench, work: SampleWork) -> None:
 
 
 async def _ask_usefulness(bench: Bench, work: SampleWork, ground_truth: str) -> None:
-    parts = split_by_tokens(work.context_items, bench.settings.request_tokens)
-    for judged in await gather_all([_ask_part(bench, work, ground_truth, part) for part in parts]):
-        for item_id, item in judged.items():
-            work.add_row(
-                "context_verdicts",
-                context_rank=int(item_id[1:]),
-                useful=item.verdict.label == "useful",
-                reason=item.verdict.reason,
-                call_id=item.call_id,
-            )
+    most = leave_room(bench.settings.request_tokens, work.sample.question)
+    asked = []
+    for group in set_apart(work.context_items, alone=bench.settings.contexts_alone):
+        fits = estimate_tokens(ground_truth) + estimate_items(group) <= most
+        for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
+            for contexts in split_items(group, leave_room(most, truth)):
+                asked.append(_ask_part(bench, work, truth, contexts))
+    found = await gather_all(asked)
+    for item in work.context_items:
+        _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
+
+
+def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None:
+    """One row from the verdicts over all parts: useful anywhere is useful, told with that part's reason and call."""
+    useful = [part for part in parts if part.verdict.label == "useful"]
+    telling = useful or parts
+    work.add_row(
+        "context_verdicts",
+        context_rank=int(context_id[1:]),
+        useful=bool(useful),
+        reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
+        call_id=telling[0].call_id,
+    )
+    keep_votes(work, "rank", context_id, (vote for part in parts for vote in part.votes))
 
 
 async def _ask_part(
@@ -74,5 +94,6 @@ async def _ask_part(
         prompt=bench.prompts["rank"],
         build_data=build_data,
         read=read,
+        votes=bench.settings.votes,
     )
     return await ask_verdicts(bench.asker, inquiry, [item.id for item in contexts])

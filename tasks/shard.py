@@ -25,7 +25,10 @@ ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """The statements of one text, or why there are none to work on."""
+    """The statements of one text, or why there are none to work on.
+
+    `call_id` is the call that split it, the first one where it was split in parts; each statement's own is in its row.
+    """
 
     items: tuple[Item, ...] = ()
     call_id: str | None = None

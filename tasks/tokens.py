@@ -10,28 +10,40 @@ from prompts import Item
 
 _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5
-_ID_TOKENS = 4
+ID_TOKENS = 4
 
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens a text has; at least 1."""
-    if text.isascii():
-        return max(1, round(len(text) / _ASCII_PER_TOKEN))
-    return max(1, round(len(text.encode()) / _BYTES_PER_TOKEN))
+    is_ascii = text.isascii()
+    return estimate_size(len(text) if is_ascii else len(text.encode()), is_ascii=is_ascii)
+
+
+def estimate_size(n_bytes: int, *, is_ascii: bool) -> int:
+    """About how many tokens a text of so many UTF-8 bytes has; for texts that are put together bit by bit."""
+    return max(1, round(n_bytes / (_ASCII_PER_TOKEN if is_ascii else _BYTES_PER_TOKEN)))
 
 
 def estimate_items(items: Sequence[Item]) -> int:
     """About how many tokens items have in a request, ids included."""
-    return sum(estimate_tokens(item.text) + _ID_TOKENS for item in items)
+    return sum(estimate_tokens(item.text) + ID_TOKENS for item in items)
+
+
+def leave_room(most: int, *beside: str) -> int:
+    """What is left of `most` tokens beside texts that go into every request whole; half of it at the very least."""
+    return max(most - sum(estimate_tokens(text) for text in beside), most // 2)
 
 
 def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
-    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole."""
+    """Items in order, in groups of at most `most` tokens; an item larger than that has a group of its own, whole.
+
+    Items of the same id, which are parts of one, never meet in a group.
+    """
     groups: list[list[Item]] = []
     filled = 0
     for item in items:
         size = estimate_items([item])
-        if not groups or filled + size > most:
+        if not groups or filled + size > most or item.id == groups[-1][-1].id:
             groups.append([])
             filled = 0
         groups[-1].append(item)

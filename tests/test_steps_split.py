@@ -1,4 +1,7 @@
-"""Lists that no request holds: split by tokens, judged in parts, merged by id, and never cut."""
+"""Lists that no request holds: split by tokens, judged in parts, merged by id, and never cut.
+
+Single texts that no request holds are in `test_steps_long_texts`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +28,10 @@ from prompts import BlockValue
 from tasks.judge import Question
 from tasks.judge_errors import RefusedRequest, TransientJudgeError
 from tasks.shard import SampleWork
-from tasks.tokens import estimate_items
+from tasks.tokens import estimate_items, estimate_tokens
 
 TOKENS = 1000
+TEXTS = ("question", "ground_truth")
 LONG = " and the keeper writes it down" * 20  # some 150 tokens
 
 
@@ -90,6 +94,19 @@ async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_
         f"C{rank}" for rank in range(1, 21)
     ]
     assert read_useful(work) == {rank: rank == 9 for rank in range(1, 21)}
+
+
+async def test_what_stands_beside_the_contexts_takes_room_as_well(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_good)
+    sample = make_sample(ground_truth=f"It is dark.{LONG * 2}", contexts=[f"Context {n}.{LONG}" for n in range(6)])
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [sample])
+    asked = asked_of(judge, "rank")
+    assert len(asked) == 2
+    for question in asked:
+        assert question.data["ground_truth"] == sample.ground_truth
+        assert measure(question) + sum(estimate_tokens(str(question.data[name])) for name in TEXTS) <= TOKENS
+    assert set(read_useful(work)) == set(range(1, 7))
 
 
 async def test_supporting_contexts_are_the_union_over_all_parts(tmp_path: Path) -> None:
@@ -155,14 +172,21 @@ async def test_each_part_of_one_side_meets_each_part_of_the_other(tmp_path: Path
     assert len(work.rows["classifications"]) == 16
 
 
-async def test_one_item_too_large_for_any_request_is_sent_whole(tmp_path: Path) -> None:
-    judge = ScriptedJudge(say_good)
-    contexts = ["short", "word " * 3000, "short too"]
+async def test_a_statement_too_large_for_any_request_is_sent_whole(tmp_path: Path) -> None:
+    giant = "A1 is " + "very " * 3000 + "long"
+
+    def says(question: Question) -> str | Exception:
+        if question.step == "extract_answer":
+            return orjson.dumps({"statements": [giant, "A2 is short"]}).decode()
+        return say_good(question)
+
+    judge = ScriptedJudge(says)
     async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample(contexts=contexts)])
-    sent: list[Any] = [question.data["contexts"] for question in asked_of(judge, "rank")]
-    assert [[item.text for item in part] for part in sent] == [[text] for text in contexts]
-    assert set(read_useful(work)) == {1, 2, 3}
+        (work,) = await judge_samples(bench, [make_sample()])
+    for step in ("attribute", "classify"):
+        sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["answer_statements"]]
+        assert [(item.id, item.text) for item in sent] == [("A1", giant), ("A2", "A2 is short")]
+    assert set(read_ranks(work)) == set(read_labels(work)) == {"A1", "A2", "G1", "G2"}
 
 
 async def test_what_is_missing_in_one_part_is_asked_for_again_in_that_part(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ causes as (
     inner join metric_steps on metric_steps.step = outcomes.step
     where outcomes.reason is not null
     group by all
+),
+
+-- A step that rests on statements has nothing to tell when there are none because splitting failed.
+splittings as (
+    select run_id, sample_id, reason, string_agg(distinct detail, '; ' order by detail) as detail
+    from outcomes
+    where step in ('extract_answer', 'extract_ground_truth') and detail is not null
+    group by all
 )
 
 select
@@ -31,13 +39,17 @@ select
     missing.metric,
     missing.reason,
     causes.steps,
-    causes.detail
+    coalesce(causes.detail, splittings.detail) as detail
 from missing
 left join causes
     on causes.run_id = missing.run_id
     and causes.sample_id = missing.sample_id
     and causes.metric = missing.metric
-    and causes.reason = missing.reason;
+    and causes.reason = missing.reason
+left join splittings
+    on splittings.run_id = missing.run_id
+    and splittings.sample_id = missing.sample_id
+    and splittings.reason = missing.reason;
 
 comment on view unscored is 'One row per score that is missing.';
 comment on column unscored.run_id is 'Run.';
@@ -45,4 +57,4 @@ comment on column unscored.sample_id is 'Sample.';
 comment on column unscored.metric is 'Metric.';
 comment on column unscored.reason is 'Why, one of unscored_reasons.';
 comment on column unscored.steps is 'Steps that ended with this reason; NULL when none did: the run stopped before them, or all have their verdicts and there is nothing to take a share of.';
-comment on column unscored.detail is 'What happened in those steps, in words; NULL when nothing more is known.';
+comment on column unscored.detail is 'What happened in those steps, or in the splitting that they rest on, in words; NULL when nothing more is known.';
