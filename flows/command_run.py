@@ -45,7 +45,7 @@ order by list_position($metrics, metric), metric
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
-@click.option("--votes", type=int, metavar="N", help="Ask classify, attribute, rank N times, an odd number. Default: 1.")
+@click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")
@@ -177,6 +177,7 @@ def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: W
             "reused": counts.reused,
             "failed": counts.failed,
             "prompt_tokens": counts.prompt_tokens,
+            "cached_tokens": counts.cached_tokens,
             "completion_tokens": counts.completion_tokens,
             "cost_usd": counts.cost_usd if counts.priced else None,
         },
@@ -208,9 +209,10 @@ def _describe_tools(run: RunRow) -> str:
 def _describe_calls(outcome: "RunOutcome") -> str:
     counts = outcome.counts
     cost = write_dollars(counts.cost_usd) if counts.priced else "unknown: no price is on the list (--prices FILE)"
+    cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
     return (
         f"{counts.requests:,} requests, {counts.reused:,} reused from the record, {counts.failed:,} failed; "
-        f"{counts.prompt_tokens:,} + {counts.completion_tokens:,} tokens, cost {cost}"
+        f"{counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
     )
 
 

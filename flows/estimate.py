@@ -1,66 +1,121 @@
 """`run --dry-run`: what a run would ask and cost, less what is on record, with nothing asked and nothing written.
 
 The real steps go over the real samples with the real requests, so that what is on record is found as in the run
-itself. A request that would have to be sent is counted instead, and the lexical judge replies in the model's place,
-so that the steps that rest on statements have some; the length of a model's own replies is guessed from these.
+itself. A request that would have to be sent is counted instead (`usage`) and answered by a stand-in (`stand_ins`).
+Whether a provider's cache holds the beginnings that requests share is known only afterwards (OpenAI keeps none under
+1,024 tokens), so there are two sums: without such a cache, and with one that holds them all.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import orjson
-
 from flows.bench_maker import make_bench, make_plan
-from flows.output import make_console, print_json, write_dollars
+from flows.output import make_table, print_json, print_line, print_table, write_dollars
 from tasks.attribute import attribute_statements
 from tasks.bench import Bench
 from tasks.call_record import Call
 from tasks.classify import classify_statements
 from tasks.embeddings import AskedEmbedder, pack_vector
 from tasks.extract import extract_answer, extract_ground_truth
-from tasks.judge import Judge, ModelReply, ModelRequest, Question, plain_data
+from tasks.grading import grade_sample
+from tasks.judge import Judge, ModelReply, ModelRequest, Question
 from tasks.judge_makers import make_judge
-from tasks.lexical_judge import judge_lexically
+from tasks.prices import Price
 from tasks.rank import rank_contexts
+from tasks.relevancy import regenerate_questions
 from tasks.reply_finder import ReplyFinder
 from tasks.run_settings import RunSettings
 from tasks.shard import SampleWork, make_work
 from tasks.similarity import compare_meaning
 from tasks.staging import stage_dataset
-from tasks.tokens import estimate_tokens
+from tasks.stand_ins import make_stand_in
+from tasks.usage import count_request, count_tokens
 from warehouse.calls import RecordedReply
 from warehouse.samples import Staging
 from warehouse.store import Warehouse
 
+# All steps that may ask for something; measuring asks nobody.
 _STEPS = (
     extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
+    grade_sample, regenerate_questions,
 )  # fmt: skip
 _SAMPLES_AT_ONCE = 200
-# What a chat's wrapping adds to each message, as OpenAI's counting has it.
-_TOKENS_A_MESSAGE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEstimate:
+    """What one step would need.
+
+    `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request. `cost_usd` is the sum
+    without a provider's cache, `cached_usd` with one; both are None when a model has no known price.
+    """
+
+    step: str
+    requests: int
+    reused: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+    cached_usd: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run would need. `cost_usd` is None when a model has no known price."""
+    """What a run would need, in all and by step, which tells what the numbers are."""
 
     n_samples: int
     judge: str
     requests: int
     reused: int
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
     cost_usd: float | None
+    cached_usd: float | None
+    steps: tuple[StepEstimate, ...]
+    budget_usd: float | None = None
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """What a step's calls come to so far."""
+
+    requests: int = 0
+    reused: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cached_usd: float = 0.0
+    saved_usd: float = 0.0
+    priced: bool = True
+
+    def add(self, call: Call, price: Price | None) -> None:
+        """Count a call; `price` is the judge's, for embeddings share no beginnings."""
+        if call.status == "cached":
+            self.reused += 1
+            return
+        self.requests += 1
+        self.prompt_tokens += call.prompt_tokens or 0
+        self.completion_tokens += call.completion_tokens or 0
+        self.cached_tokens += call.cached_tokens or 0
+        self.cached_usd += call.cost_usd or 0.0
+        if price is not None and call.cached_tokens:
+            uncached, cached = (price.cost_usd(call.cached_tokens, 0, part) for part in (0, call.cached_tokens))
+            self.saved_usd += (uncached or 0.0) - (cached or 0.0)
+        self.priced = self.priced and call.cost_usd is not None
 
 
 @dataclass(kw_only=True)
 class _DryRecord:
-    """Finds what is on record and keeps nothing, but remembers what was counted once."""
+    """Finds what is on record and keeps nothing, but counts calls and remembers what was answered once."""
 
     finder: ReplyFinder | None
+    price: Price | None = None
+    tallies: dict[str, _Tally] = field(default_factory=dict)  # by step
     counted: dict[str, RecordedReply] = field(default_factory=dict)
 
     async def find(self, request_hash: str) -> RecordedReply | None:
@@ -71,9 +126,10 @@ class _DryRecord:
         return await self.finder.find(request_hash)
 
     def keep(self, call: Call) -> str:
-        """Remember a stand-in."""
+        """Count a call, and remember its stand-in."""
         if call.status == "ok" and call.reply is not None:
             self.counted[call.request_hash] = RecordedReply(call_id=call.request_hash, reply=call.reply)
+        self.tallies.setdefault(call.step, _Tally()).add(call, self.price)
         return call.request_hash
 
     def close(self) -> None:
@@ -81,17 +137,19 @@ class _DryRecord:
 
 
 class _DryJudge:
-    """The real judge's requests, counted, with the lexical judge's replies."""
+    """The real judge's requests, counted, with replies that stand in for a model's."""
+
+    endpoint = None  # where nothing is asked there are no limits to share
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._asked: dict[str, Question] = {}
+        self._beginnings: set[int] = set()
         self.name = judge.name
         self.model = judge.model
-        self.endpoint = judge.endpoint
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The real request; the question is kept for the stand-in reply."""
+        """The real request; the question is kept for the stand-in."""
         request = self._judge.prepare(question)
         self._asked[request.request_hash] = question
         return request
@@ -100,13 +158,24 @@ class _DryJudge:
         """A stand-in of about the length of a model's reply; the lexical judge itself takes no tokens."""
         question = self._asked.pop(request.request_hash)
         if question.prompt is None:
-            return ModelReply(text=pack_vector([1.0]), prompt_tokens=estimate_tokens(str(question.data["text"])))
-        text = orjson.dumps(judge_lexically(question.prompt.name, plain_data(question.data))).decode()
+            return ModelReply(text=pack_vector([1.0]), prompt_tokens=count_request(request.payload))
+        text = make_stand_in(question)
         if "messages" not in request.payload:
             return ModelReply(text=text, prompt_tokens=0, completion_tokens=0)
         return ModelReply(
-            text=text, prompt_tokens=_count_prompt(request.payload), completion_tokens=estimate_tokens(text)
+            text=text,
+            prompt_tokens=count_request(request.payload),
+            cached_tokens=self._count_cached(request.payload),
+            completion_tokens=round(count_tokens(text)),
         )
+
+    def _count_cached(self, payload: Mapping[str, Any]) -> int:
+        """Tokens of all messages but the last, when an earlier request began with the same."""
+        beginning = hash(tuple(message["content"] for message in payload["messages"][:-1]))
+        if beginning in self._beginnings:
+            return count_request({**payload, "messages": payload["messages"][:-1]})
+        self._beginnings.add(beginning)
+        return 0
 
     async def close(self) -> None:
         """Close what the real judge had opened."""
@@ -123,37 +192,57 @@ def estimate_run(settings: RunSettings) -> Estimate:
         warehouse = Warehouse(settings.warehouse)
         known = warehouse.location.path.exists() and not settings.fresh
         record = _DryRecord(finder=ReplyFinder(warehouse) if known else None)
-        judge = _DryJudge(make_judge(settings))
-        bench = make_bench("dry-run", settings, plan, judge, warehouse, record=record)
+        unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
+        bench = make_bench("dry-run", unlimited, plan, _DryJudge(make_judge(settings)), warehouse, record=record)
         if isinstance(bench.embedder, AskedEmbedder):
             bench.embedder.asker.judge = _DryJudge(bench.embedder.asker.judge)
+        for asker in bench.askers:
+            asker.budget_usd = None
+        record.price = bench.asker.price
         asyncio.run(_go_through(bench, staged.staging))
     finally:
         staged.staging.discard()
-    counts = bench.asker.counts
+    steps = tuple(_sum_up(step, tally) for step, tally in sorted(record.tallies.items()))
     return Estimate(
         n_samples=staged.n_samples,
         judge=settings.judge,
-        requests=counts.requests,
-        reused=counts.reused,
-        prompt_tokens=counts.prompt_tokens,
-        completion_tokens=counts.completion_tokens,
-        cost_usd=counts.cost_usd if counts.priced else None,
+        requests=sum(step.requests for step in steps),
+        reused=sum(step.reused for step in steps),
+        prompt_tokens=sum(step.prompt_tokens for step in steps),
+        cached_tokens=sum(step.cached_tokens for step in steps),
+        completion_tokens=sum(step.completion_tokens for step in steps),
+        cost_usd=_sum_dollars(step.cost_usd for step in steps),
+        cached_usd=_sum_dollars(step.cached_usd for step in steps),
+        steps=steps,
+        budget_usd=settings.budget_usd,
     )
 
 
 def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print an estimate as a line for people or as JSON."""
+    """Print an estimate as a table for people or as JSON."""
     if as_json:
         print_json(asdict(estimate))
         return
-    tokens = f"{estimate.prompt_tokens:,} + {estimate.completion_tokens:,} tokens"
-    make_console().print(
-        f"{estimate.n_samples} samples, judged by {estimate.judge}: {estimate.requests} requests to send and "
-        f"{estimate.reused} replies on record; about {tokens}, cost {write_dollars(estimate.cost_usd)}. "
-        "Nothing was asked.",
-        markup=False,
+    columns = [
+        "step",
+        "#requests",
+        "#on record",
+        "#tokens in",
+        "#of them shared",
+        "#tokens out",
+        "#cost",
+        "#with cache",
+    ]
+    rows = [_make_cells(step.step, step) for step in estimate.steps]
+    print_table(make_table(columns, [*rows, _make_cells("total", estimate)]))
+    print_line()
+    print_line(
+        f"{estimate.n_samples} samples, judged by {estimate.judge}: {estimate.requests:,} requests to send and "
+        f"{estimate.reused:,} replies on record; about {estimate.prompt_tokens:,} + {estimate.completion_tokens:,} "
+        f"tokens, cost {_write_cost(estimate)}. Nothing was asked."
     )
+    if estimate.budget_usd is not None and (estimate.cost_usd or 0.0) > estimate.budget_usd:
+        print_line(f"That is more than the budget of ${estimate.budget_usd:g}: the run would stop with samples left.")
 
 
 async def _go_through(bench: Bench, staging: Staging) -> None:
@@ -170,8 +259,36 @@ async def _take_steps(bench: Bench, work: SampleWork) -> None:
     await asyncio.gather(*(step(bench, work) for step in _STEPS))
 
 
-def _count_prompt(payload: Mapping[str, Any]) -> int:
-    """Tokens of a request: its messages, and the reply's schema, which is sent along."""
-    messages = sum(estimate_tokens(message["content"]) + _TOKENS_A_MESSAGE for message in payload["messages"])
-    schema = payload.get("response_format")
-    return messages + (estimate_tokens(orjson.dumps(schema).decode()) if schema else 0)
+def _write_cost(estimate: Estimate) -> str:
+    """The cost, and what it comes to where the provider's cache helps; that there is one shows in its price."""
+    cost = write_dollars(estimate.cost_usd)
+    if estimate.cached_usd == estimate.cost_usd:
+        return cost
+    return f"{cost}, or {write_dollars(estimate.cached_usd)} if the provider caches what requests have in common"
+
+
+def _sum_up(step: str, tally: _Tally) -> StepEstimate:
+    return StepEstimate(
+        step=step,
+        requests=tally.requests,
+        reused=tally.reused,
+        prompt_tokens=tally.prompt_tokens,
+        cached_tokens=tally.cached_tokens,
+        completion_tokens=tally.completion_tokens,
+        cost_usd=tally.cached_usd + tally.saved_usd if tally.priced else None,
+        cached_usd=tally.cached_usd if tally.priced else None,
+    )
+
+
+def _sum_dollars(parts: Iterable[float | None]) -> float | None:
+    """The sum, or None when a part is not known."""
+    known = list(parts)
+    return None if None in known else sum(part for part in known if part is not None)
+
+
+def _make_cells(name: str, counted: StepEstimate | Estimate) -> list[object]:
+    return [
+        name, f"{counted.requests:,}", f"{counted.reused:,}", f"{counted.prompt_tokens:,}",
+        f"{counted.cached_tokens:,}", f"{counted.completion_tokens:,}", write_dollars(counted.cost_usd),
+        write_dollars(counted.cached_usd),
+    ]  # fmt: skip

@@ -33,7 +33,7 @@ _SHORT_WORD = 6
 _PER_NUMBER = 1.6  # the space in front of it is a token of its own
 _PER_WIDE_CHARACTER = 0.8
 _PER_RUN_OF_MARKS = 0.95
-_PER_OTHER_LETTER = 0.45
+_PER_OTHER_LETTER = 0.3  # Cyrillic, Arabic, Devanagari and so on, roughly
 
 # What a chat's wrapping adds to each message, and to the whole for the reply's beginning, as OpenAI's counting has it.
 _PER_MESSAGE = 4

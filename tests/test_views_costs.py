@@ -39,6 +39,26 @@ def test_run_answered_from_the_record_costs_nothing() -> None:
     assert (row["n_requests"], row["prompt_tokens"], row["cost_usd"]) == (0, 0, 0)
 
 
+def test_cached_tokens_are_part_of_the_prompt_and_not_added_to_it() -> None:
+    spent = {"prompt_tokens": 100, "cached_tokens": 64, "cost_usd": 0.5}
+    (row,) = costs_of(spent, {"prompt_tokens": 50}, {"status": "cached", "reused_call_id": "c0", **spent})
+    assert (row["prompt_tokens"], row["cached_tokens"]) == (150, 64)
+    (row,) = costs_of({"prompt_tokens": 50}, {"status": "cached"})
+    assert row["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("prompt_tokens", [None, 0])
+def test_a_cost_without_tokens_is_told_to_be_an_estimate(prompt_tokens: int | None) -> None:
+    estimated = {"prompt_tokens": prompt_tokens, "cost_usd": 0.25}
+    (row,) = costs_of(estimated, estimated, {"prompt_tokens": 9, "cost_usd": 0.5})
+    assert (row["n_estimated"], row["cost_usd"], row["n_unpriced"]) == (2, 1.0, 0)
+
+
+def test_what_is_free_or_has_no_price_is_no_estimate() -> None:
+    (row,) = costs_of({"prompt_tokens": 0, "cost_usd": 0.0}, {"cost_usd": None}, {"status": "error"})
+    assert (row["n_estimated"], row["n_unpriced"]) == (0, 1)
+
+
 def test_one_row_per_step() -> None:
     rows = costs_of({"step": "rank"}, {"step": "classify"}, {"step": "rank"}, {"run_id": "other"})
     assert [(row["run_id"], row["step"], row["n_calls"]) for row in rows] == [
