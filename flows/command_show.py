@@ -44,9 +44,11 @@ where scores.run_id = $run_id and scores.metric = $metric and scores.value is no
 order by case when $low_is_good then -scores.value else scores.value end, run_samples.ordinal
 limit $worst
 """
-_COSTS = """
-select step, n_calls, n_requests, n_reused, n_failed, prompt_tokens, completion_tokens, cost_usd
-from run_costs where run_id = $run_id order by step
+# All columns: a warehouse that was last written by an older evalhouse has fewer.
+_COSTS = "select * exclude run_id from run_costs where run_id = $run_id order by step"
+_VOTES = """
+select step, n_items, n_flipped, flip_rate, n_votes, n_against, against_rate
+from vote_flips where run_id = $run_id order by step
 """
 _UNSCORED = """
 select reason, count(distinct sample_id) as n_samples, list(distinct metric order by metric) as metrics,
@@ -146,6 +148,8 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
         "worst_by": metric,
         "worst": _read_worst(store, run, metric, worst) if metric else [],
         "costs": store.read_rows(_COSTS, of_run),
+        # A warehouse that no run with votes was written to may be older than they are.
+        "votes": store.read_rows(_VOTES, of_run) if run.config.get("votes", 1) > 1 else [],
         "unscored": store.read_rows(_UNSCORED, of_run),
     }
 
@@ -179,6 +183,7 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
         print_line("No scores yet.")
     _print_worst(document)
     _print_costs(document)
+    _print_votes(document)
     _print_unscored(document)
     _print_next(run, document)
 
@@ -216,13 +221,24 @@ def _print_costs(document: Mapping[str, Any]) -> None:
     rows = [
         [
             row["step"], row["n_requests"], row["n_reused"], row["n_failed"], row["prompt_tokens"],
-            row["completion_tokens"], write_dollars(row["cost_usd"]),
+            row.get("cached_tokens"), row["completion_tokens"],
+            write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else ""),
         ]
         for row in document["costs"]
     ]  # fmt: skip
-    columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#tokens out", "#cost"]
+    columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#cached", "#tokens out", "#cost"]
     print_line()
     print_table(make_table(columns, rows, title="Calls"))
+
+
+def _print_votes(document: Mapping[str, Any]) -> None:
+    if not document["votes"]:
+        return
+    names = ("step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate")
+    rows = [[row[name] for name in names] for row in document["votes"]]
+    columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
+    print_line()
+    print_table(make_table(columns, rows, title="Votes"))
 
 
 def _print_unscored(document: Mapping[str, Any]) -> None:

@@ -44,7 +44,9 @@ def limit_options(command: _Command) -> _Command:
             "--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."
         ),
         click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
-        click.option("--prices", metavar="FILE", help="Prices of your own: `model: [input, output]` or `[input, output, cached]` in $ per million."),
+        click.option(
+            "--prices", metavar="FILE", help="Own prices: `model: [input, output, cached input]`, $ per million."
+        ),
     )
     # A decorator puts its option before those already there.
     for option in reversed(options):

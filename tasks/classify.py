@@ -18,8 +18,9 @@ from tasks.judge_errors import JudgeFailed
 from tasks.reading import Verdicts, read_labels
 from tasks.shard import Extraction, SampleWork
 from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.tokens import estimate_items, split_by_tokens
+from tasks.tokens import estimate_items, leave_room, split_by_tokens
 from tasks.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from tasks.votes import keep_votes
 
 _LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
 
@@ -60,7 +61,7 @@ def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> N
 
 
 async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
-    most = bench.settings.request_tokens
+    most = leave_room(bench.settings.request_tokens, work.sample.question)
     if estimate_items([*answer.items, *truth.items]) > most:
         most //= 2  # a part of each side
     pairs = [
@@ -74,6 +75,7 @@ async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth:
         # Told with the first part that holds the statement, else with the first that does not.
         telling = next((one for one in verdicts if one.verdict.label == "TP"), verdicts[0])
         _add(work, item.id, str(telling.verdict.label), telling.verdict.reason, telling.call_id)
+        keep_votes(work, "classify", item.id, (vote for one in verdicts for vote in one.votes))
     work.note_outcome("classify")
 
 
@@ -98,6 +100,7 @@ async def _ask_pair(
         prompt=bench.prompts["classify"],
         build_data=build_data,
         read=read,
+        votes=bench.settings.votes,
     )
     return await ask_verdicts(bench.asker, inquiry, [item.id for item in (*answers, *truths)])
 

@@ -5,7 +5,8 @@ Secrets are no part of it: they come from the environment when a model is made a
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -37,7 +38,9 @@ class RunSettings(BaseModel):
     timeout_s: float = Field(default=60.0, gt=0, description="seconds one request may take")
     attempts: int = Field(default=5, ge=1, le=50, description="times one question is asked before it is given up")
     temperature: float | None = Field(default=0.0, ge=0, le=2, description="None sends no temperature at all")
-    votes: int = Field(default=1, ge=1, le=99, description="times each verdict is asked for; the majority counts")
+    votes: int = Field(
+        default=1, ge=1, le=99, description="times classify, attribute and rank are asked; the majority counts"
+    )
     max_tokens: int | None = Field(default=None, ge=1)
     request_tokens: int = Field(default=24_000, ge=500, description="data tokens one request holds before it is split")
     regenerated_questions: int = Field(default=3, ge=1, le=20, description="questions an answer's relevancy rests on")
@@ -45,6 +48,20 @@ class RunSettings(BaseModel):
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )
     contexts_alone: bool = Field(default=False, description="judge each context in a request of its own")
+    logprobs: bool = Field(
+        default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
+    )
     fresh: bool = Field(default=False, description="ask anew although a reply is on record")
     shard_size: int = Field(default=128, ge=1, le=4096, description="samples that one task run works on")
     warehouse: str = "duckdb:///evalhouse.duckdb"
+
+    @field_validator("votes")
+    @classmethod
+    def _check_votes(cls, votes: int, info: ValidationInfo) -> int:
+        if votes % 2 == 0:
+            raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
+        if votes > 1 and info.data.get("judge") == "lexical":
+            raise PydanticCustomError(
+                "equal_votes", "the lexical judge says the same each time; name a model with --judge, or take one vote"
+            )
+        return votes

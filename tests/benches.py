@@ -64,8 +64,8 @@ class ScriptedJudge:
         self._questions: dict[str, Question] = {}
 
     def prepare(self, question: Question) -> ModelRequest:
-        keyed = [require_prompt(question).name, plain_data(question.data), question.number, question.only]
-        request_hash = hash_canonical(keyed)
+        name, data = require_prompt(question).name, plain_data(question.data)
+        request_hash = hash_canonical([name, data, question.vote, question.number, question.only])
         self._questions[request_hash] = question
         return ModelRequest(request_hash=request_hash, payload={"model": self.model, "note": question.note})
 

@@ -26,6 +26,7 @@ ROWS_OF_ONE_RUN = {
     "attributions": 3,
     "context_verdicts": 1,
     "similarities": 1,
+    "votes": 3,
     "scores": 2,
     "llm_calls": 1,
 }
@@ -37,6 +38,7 @@ VIEWS = [
     "verdicts",
     "run_scores",
     "run_costs",
+    "vote_flips",
     "unscored",
 ]
 
@@ -60,6 +62,8 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         missing = {"metric": "faithfulness", "unscored_reason": "cancelled"}
         fill(filled, "scores", *({**key, **missing} for key in keys))
         fill(filled, "llm_calls", *({**key, "step": "rank", "call_id": f"c-{key['run_id']}"} for key in keys))
+        votes = [{"step": "rank", "item_id": "C1", "vote": n, "verdict": "useful", "agrees": True} for n in (1, 2, 3)]
+        fill(filled, "votes", *({**key, **vote} for key in keys for vote in votes))
         filled.execute("update context_verdicts set call_id = 'c-' || run_id")
         yield filled
 

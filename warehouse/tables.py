@@ -19,8 +19,8 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "llm_calls": {
         "call_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "prompt": pl.String,
         "prompt_hash": pl.String, "judge": pl.String, "model": pl.String, "request_hash": pl.String,
-        "request_key": pl.UInt64, "request": pl.String, "reply": pl.String, "status": pl.String, "error": pl.String,
-        "attempts": pl.Int32, "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64, "completion_tokens": pl.Int64,
+        "request_key": pl.UInt64, "request": pl.String, "reply": pl.String, "logprobs": pl.String,
+        "status": pl.String, "error": pl.String, "attempts": pl.Int32, "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64, "completion_tokens": pl.Int64,
         "cost_usd": pl.Float64, "latency_ms": pl.Float64, "reused_call_id": pl.String, "flow_run_id": pl.String,
         "task_run_id": pl.String, "started_at": _TIME,
     },
@@ -44,6 +44,10 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "run_id": pl.String, "sample_id": pl.String, "context_rank": pl.Int32, "useful": pl.Boolean,
         "reason": pl.String, "call_id": pl.String,
     },
+    "votes": {
+        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "item_id": pl.String, "vote": pl.Int32,
+        "verdict": pl.String, "agrees": pl.Boolean, "reason": pl.String, "call_id": pl.String,
+    },
     "similarities": {
         "run_id": pl.String, "sample_id": pl.String, "kind": pl.String, "value": pl.Float64, "text": pl.String,
         "call_id": pl.String,
@@ -65,7 +69,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
 }  # fmt: skip
 
 VERDICT_TABLES = (
-    "statements", "classifications", "attributions", "context_verdicts", "similarities", "grades", "outcomes",
+    "statements", "classifications", "attributions", "context_verdicts", "votes", "similarities", "grades", "outcomes",
 )  # fmt: skip
 
 

@@ -1,0 +1,187 @@
+"""Whole runs with votes, as a person starts them, against an endpoint whose verdicts flip by seed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import House, write_dataset
+from cli_process import Finished, Place, finish, wait_for
+from endpoint import Endpoint, running_endpoint
+from endpoint_replies import Asked, compose_reply
+
+N_SAMPLES = 12
+N_VOTES = 3
+CHAT = "/v1/chat/completions"
+RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--votes", str(N_VOTES), "--concurrency", "6")
+
+
+def make_rows(number: int) -> list[dict[str, Any]]:
+    """Two statements in the answer, one in the ground truth and two contexts each."""
+    return [
+        {
+            "id": f"berth-{place}",
+            "question": f"Which ship lies at berth {place}?",
+            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
+            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
+            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
+        }
+        for place in range(1, number + 1)
+    ]
+
+
+def flip(asked: Asked) -> dict[str, Any]:
+    """The endpoint's own verdicts, but the second vote turns all of a ranking and the third one label of A1."""
+    reply = compose_reply(asked)
+    assert isinstance(reply, dict)
+    seed = asked.body["seed"]
+    for verdict in reply["verdicts"]:
+        if asked.kind == "rank" and seed == 2:
+            verdict["label"] = "not_useful" if verdict["label"] == "useful" else "useful"
+        if asked.kind == "classify" and seed == 3 and verdict["id"] == "A1":
+            verdict["label"] = "FP"
+    return reply
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(models=("judge",), script={"rank": flip, "classify": flip}, latency=0.15) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, endpoint: Endpoint) -> Place:
+    folder = tmp_path_factory.mktemp("votes")
+    write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test"}
+    return Place(folder=folder, variables=variables)
+
+
+@pytest.fixture(scope="module")
+def estimates(place: Place) -> dict[int, Any]:
+    """What a dry run says before anything is on record, by number of votes."""
+    return {
+        votes: place.call(*RUN[:-4], "--votes", str(votes), "--dry-run", "--json").document for votes in (1, N_VOTES)
+    }
+
+
+@pytest.fixture(scope="module")
+def resumed(place: Place, endpoint: Endpoint, estimates: dict[int, Any]) -> Finished:
+    """A run that was stopped before its end, and gone on with."""
+    assert endpoint.stats.requests.total() == 0
+    process = place.start(*RUN)
+    wait_for(lambda: endpoint.stats.requests[CHAT] >= 40, process)
+    process.send_signal(signal.SIGINT)
+    stopped = finish(process)
+    assert stopped.status == 130, stopped.stderr
+    resume = re.search(r"evalhouse resume (\S+)", stopped.stdout + stopped.stderr)
+    assert resume is not None
+    assert endpoint.stats.requests[CHAT] < estimates[N_VOTES]["requests"], "it was stopped before its end"
+    return place.call("resume", resume[1], "--json")
+
+
+def query(place: Place, sql: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(place.folder / "evalhouse.duckdb"), read_only=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_a_dry_run_counts_each_vote_on_a_verdict_and_one_split(estimates: dict[int, Any]) -> None:
+    assert estimates[1]["requests"] == N_SAMPLES * (2 + 3)
+    assert estimates[N_VOTES]["requests"] == N_SAMPLES * (2 + 3 * N_VOTES)
+    assert estimates[N_VOTES]["prompt_tokens"] > 2 * estimates[1]["prompt_tokens"]
+
+
+def test_a_stopped_run_goes_on_and_pays_nothing_twice(
+    resumed: Finished, place: Place, endpoint: Endpoint, estimates: dict[int, Any]
+) -> None:
+    assert resumed.status == 0, resumed.stderr
+    assert resumed.document["status"] == "completed"
+    assert endpoint.stats.duplicates_answered == 0
+    # What the stop cut off was sent and never answered.
+    assert endpoint.stats.statuses[200] == estimates[N_VOTES]["requests"]
+    sent = (
+        "select distinct request ->> 'seed', request ->> 'temperature' from llm_calls where status = 'ok' order by all"
+    )
+    assert query(place, sent) == [("1", "0.7"), ("2", "0.7"), ("3", "0.7"), (None, "0.0")]
+
+
+def test_every_vote_is_kept_once(resumed: Finished, place: Place) -> None:
+    counted = query(place, "select step, vote, count(*) from votes group by all order by all")
+    assert counted == [
+        (step, vote, n * N_SAMPLES)
+        for step, n in (("attribute", 3), ("classify", 3), ("rank", 2))
+        for vote in range(1, N_VOTES + 1)
+    ]
+    assert query(place, "select count(*) from votes anti join llm_calls using (run_id, call_id)") == [(0,)]
+
+
+def test_the_majority_is_what_is_scored(resumed: Finished, place: Place) -> None:
+    """Of the own verdicts two votes stand in each step, so they are what came out."""
+    assert query(place, "select statement_id, list(distinct label) from classifications group by all order by all") == [
+        ("A1", ["TP"]), ("A2", ["FP"]), ("G1", ["TP"]),
+    ]  # fmt: skip
+    ranked = "select context_rank, list(distinct useful) from context_verdicts group by all order by all"
+    assert query(place, ranked) == [(1, [True]), (2, [False])]
+    assert resumed.document["metrics"]["factual_precision"]["mean"] == 0.5
+
+
+def test_show_tells_how_often_votes_flipped(resumed: Finished, place: Place) -> None:
+    run_id = resumed.document["run_id"]
+    n = N_SAMPLES
+    assert place.call("show", run_id, "--json").document["votes"] == [
+        {"step": "attribute", "n_items": 3 * n, "n_flipped": 0, "flip_rate": 0.0,
+         "n_votes": 9 * n, "n_against": 0, "against_rate": 0.0},
+        {"step": "classify", "n_items": 3 * n, "n_flipped": n, "flip_rate": pytest.approx(1 / 3),
+         "n_votes": 9 * n, "n_against": n, "against_rate": pytest.approx(1 / 9)},
+        {"step": "rank", "n_items": 2 * n, "n_flipped": 2 * n, "flip_rate": 1.0,
+         "n_votes": 6 * n, "n_against": 2 * n, "against_rate": pytest.approx(1 / 3)},
+    ]  # fmt: skip
+    lines = place.call("show", run_id).lines
+    first = lines.index("Votes")
+    assert [line.split() for line in lines[first + 3 : first + 5]] == [
+        ["classify", "36", "12", "0.333", "108", "12", "0.111"],
+        ["rank", "24", "24", "1.000", "72", "24", "0.333"],
+    ]
+
+
+def test_lineage_leads_from_a_voted_verdict_to_a_reply(resumed: Finished, place: Place) -> None:
+    run_id = resumed.document["run_id"]
+    rows = place.call("lineage", run_id, "berth-1", "context_precision", "--json").document
+    assert [(row["context_rank"], row["useful"]) for row in rows] == [(1, True), (2, False)]
+    assert {(row["step"], row["call_status"]) for row in rows} <= {("rank", "ok"), ("rank", "cached")}
+    assert all(json.loads(row["request"])["seed"] == 1 for row in rows)
+    assert all('"label":"useful"' in row["reply"] for row in rows)
+
+
+def test_a_later_run_finds_every_vote_on_record(resumed: Finished, place: Place, endpoint: Endpoint) -> None:
+    n_before = endpoint.stats.requests.total()
+    again = place.call(*RUN, "--json")
+    assert again.status == 0, again.stderr
+    assert again.document["calls"]["requests"] == 0
+    assert endpoint.stats.requests.total() == n_before
+    flips = query(place, "select step, flip_rate from vote_flips order by step, run_id")
+    assert [rate for _, rate in flips] == pytest.approx([0.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0])
+
+
+def test_an_even_number_of_votes_is_refused_in_one_line(place: Place) -> None:
+    refused = place.call("run", "berths.jsonl", "--judge", "openai:judge", "--votes", "2")
+    assert refused.status == 2
+    assert refused.stderr == "Error: --votes: got 2; an even number of votes can tie; give an odd one\n"
+
+
+def test_a_warehouse_older_than_votes_can_be_shown(house: House, tmp_path: Path) -> None:
+    old = tmp_path / "old.duckdb"
+    shutil.copy(house.path, old)
+    with duckdb.connect(str(old)) as connection:
+        connection.execute("drop view vote_flips; drop table votes")
+    shown = house.place.call("show", house.run_id, "--warehouse", str(old), "--json")
+    assert shown.status == 0, shown.stderr
+    assert shown.document["votes"] == []
+    assert shown.document["costs"]
