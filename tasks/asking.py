@@ -45,6 +45,8 @@ _RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
 _OPTIONS_DROPPED_MOST = 2
+# So many requests refused without a reason that lies in them, and not one answered: the rest would end like them.
+_REFUSED_MOST = 8
 # What a reply is taken to be as long as there was none.
 _REPLY_TOKENS = 200
 # In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
@@ -59,10 +61,11 @@ LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Generic[T]):
-    """A reply that was read, and the call it stands in."""
+    """A reply that was read, the call it stands in, and the packed log-probabilities that came with it, if any."""
 
     call_id: str
     value: T
+    logprobs: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -131,6 +134,7 @@ class Asker:
             )
         self._sending: set[asyncio.Timeout] = set()
         self._was_answered = False
+        self._n_unexplained = 0
         self.stop_sign.listen(self._wind_down)
 
     async def ask(self, question: Question, read: Callable[[str], T], *, attempts: int | None = None) -> Answer[T]:
@@ -171,13 +175,14 @@ class Asker:
             return None  # an older evalhouse could read it and this one cannot: it is asked anew
         self.counts.reused += 1
         call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
-        return Answer(call_id=self._put_on_record(call), value=value)
+        return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs)
 
     async def _send_until_usable(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
         while attempts.used < attempts.most:
             try:
                 return await self._send_once(replace(question, note=attempts.note), read, attempts)
             except RefusedRequest as error:
+                self._stop_if_all_are_refused(error)
                 raise JudgeFailed(str(error)) from None
             except UnusableReply as error:
                 attempts.used += 1
@@ -193,17 +198,24 @@ class Asker:
                 attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
         self._give_up(attempts)
 
+    def _stop_if_all_are_refused(self, error: RefusedRequest) -> None:
+        self._n_unexplained += error.unexplained
+        if error.unexplained and not self._was_answered and self._n_unexplained >= _REFUSED_MOST:
+            told = f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
+            self.stop(FatalJudgeError(told))
+            self.raise_if_stopped()
+
     def _give_up(self, attempts: _Attempts) -> NoReturn:
         told = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
         if attempts.transport_failures < attempts.used:
             raise JudgeFailed(told)
-        if not LAST_CHANCE.get():
-            raise EndpointDown(told)
         if attempts.unreachable == attempts.used and not self._was_answered:
             # Not one request of the run got through: a wrong address, not a verdict on every sample.
             error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
             self.stop(error)
             raise error
+        if not LAST_CHANCE.get():
+            raise EndpointDown(told)
         raise JudgeFailed(told)
 
     async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
@@ -230,7 +242,7 @@ class Asker:
         except UnusableReply as error:
             self._keep_failure(call, clock, error, reply=reply)
             raise
-        return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value)
+        return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
 
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
         self.limit.note_success(slot)
@@ -350,6 +362,7 @@ class Asker:
                 status=status,
                 error=error,
                 reply=reply.text if reply else None,
+                logprobs=reply.logprobs if reply else None,
                 model=(reply.model if reply else None) or call.model,
                 prompt_tokens=prompt_tokens,
                 cached_tokens=cached_tokens,

@@ -34,11 +34,12 @@ from tasks.judge_errors import (
     UnsupportedOption,
     UnusableReply,
 )
+from tasks.logprobs import TOP_LOGPROBS, pack_logprobs
 from tasks.provider_errors import redact, shorten, translate_error
 from tasks.rate_headers import read_rate_limits
 from tasks.run_settings import RunSettings
 
-_OPTIONS = ("temperature", "max_tokens", "seed")
+_OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 # What votes are asked at where the run's own temperature is 0, at which they would all be equal.
 _VOTING_TEMPERATURE = 0.7
@@ -78,6 +79,7 @@ class ChatModelJudge:
         self._structured = structured
         self._voting = dict(voting or {})
         self._takes_seed = isinstance(chat, BaseChatOpenAI)
+        self._takes_logprobs = isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api
         self._keyed = keyed
         self._completions = completions
         self._close = close
@@ -94,6 +96,9 @@ class ChatModelJudge:
         if question.vote:
             keyed += [question.vote, self._voting]
             options = options | self._voting | ({"seed": question.vote} if self._takes_seed else {})
+        if question.logprobs:
+            keyed += ["logprobs"]
+            options = options | ({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self._takes_logprobs else {})
         payload: dict[str, object] = {
             "endpoint": self.endpoint,
             "model": self.model,
@@ -109,8 +114,9 @@ class ChatModelJudge:
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._completions is not None:
-                    return _read_completion(await self._completions.post(_shape(request.payload)))
-                return _read_message(await self._invoke(request.payload))
+                    completion = await self._completions.post(_shape(request.payload))
+                    return _read_completion(completion, sent=request.payload)
+                return _read_message(await self._invoke(request.payload), sent=request.payload)
         except JudgeError:
             raise
         except TimeoutError:
@@ -132,7 +138,7 @@ class ChatModelJudge:
         return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
 
     def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
-        """A refused schema or seed is left out from now on; a temperature is not dropped behind anybody's back."""
+        """A refused schema, seed or logprobs are left out from now on; a temperature is not dropped unasked."""
         translated = translate_error(error, name=self.name, endpoint=self.endpoint)
         if not isinstance(translated, UnsupportedOption):
             return translated
@@ -145,6 +151,9 @@ class ChatModelJudge:
             return translated
         if translated.option == "seed" and "seed" in sent:
             self._takes_seed = False
+            return translated
+        if translated.option == "logprobs" and "logprobs" in sent:
+            self._takes_logprobs = False
             return translated
         return RefusedRequest(str(translated))  # not sent, so its name only happens to stand in the message
 
@@ -269,8 +278,18 @@ def call_factory(name: str) -> object:
 
 
 def find_endpoint() -> str:
-    """The address of the environment, as OpenAI's own clients read it."""
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
+    """The address of the environment, as OpenAI's own clients read it; raises FatalJudgeError when it is none."""
+    named = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
+    try:
+        parts = urlsplit(named.strip())
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half a bracket
+        is_address = False
+    if not is_address:
+        raise FatalJudgeError(
+            f"OPENAI_BASE_URL is {redact(named)!r}, which is no address; write it like http://localhost:8000/v1"
+        )
+    return named.strip()
 
 
 def read_openai_key(endpoint: str) -> SecretStr:
@@ -325,21 +344,31 @@ def _shape(payload: Mapping[str, object]) -> dict[str, object]:
     return wire
 
 
-def _read_completion(completion: Completion) -> ModelReply:
+def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
     """The text and counts of a completion. What was cached of a prompt has two names among providers."""
     body, choice = completion.body, completion.body["choices"][0]
-    said, usage = choice.get("message") or {}, body.get("usage") or {}
+    said, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
+    details, model = _read_mapping(usage.get("prompt_tokens_details")), body.get("model")
+    text = _read_content(said.get("content"))
     reply = ModelReply(
-        text=_read_content(said.get("content")),
-        model=body.get("model"),
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get(
-            "cached_tokens", usage.get("prompt_cache_hit_tokens")
-        ),
+        text=text,
+        model=model if isinstance(model, str) else None,
+        prompt_tokens=_read_count(usage.get("prompt_tokens")),
+        completion_tokens=_read_count(usage.get("completion_tokens")),
+        cached_tokens=_read_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
         limits=read_rate_limits(completion.headers),
+        logprobs=pack_logprobs(choice.get("logprobs"), text) if "logprobs" in sent else None,
     )
-    return _check_ending(reply, choice.get("finish_reason"), said.get("refusal"))
+    return _check_ending(reply, choice.get("finish_reason"), said)
+
+
+def _read_mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read_count(value: object) -> int | None:
+    """A number of tokens, where it is one."""
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 def _read_content(content: object) -> str:
@@ -349,7 +378,7 @@ def _read_content(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _read_message(message: BaseMessage) -> ModelReply:
+def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelReply:
     """The text and counts of a reply that came through LangChain."""
     metadata = message.response_metadata
     usage = getattr(message, "usage_metadata", None) or {}
@@ -360,16 +389,24 @@ def _read_message(message: BaseMessage) -> ModelReply:
         completion_tokens=usage.get("output_tokens"),
         cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
         limits=read_rate_limits(metadata.get("headers") or {}),
+        logprobs=pack_logprobs(metadata.get("logprobs"), message.text) if "logprobs" in sent else None,
     )
-    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs.get("refusal"))
+    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs)
 
 
-def _check_ending(reply: ModelReply, finish: object, refusal: object) -> ModelReply:
+def _check_ending(reply: ModelReply, finish: object, said: Mapping[str, Any]) -> ModelReply:
     """The reply, unless it was refused, filtered or cut off: then that is raised, with what was paid for."""
-    if refusal:
+    if refusal := said.get("refusal"):
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
     if finish == "content_filter":
         raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
+    thoughts = "" if reply.text.strip() else _read_content(said.get("reasoning_content") or said.get("reasoning"))
+    came = replace(reply, text=thoughts) if thoughts else reply
     if finish == "length":
-        raise UnusableReply("the reply was cut off at the model's output limit", reply=reply)
+        raise UnusableReply("the reply was cut off at the model's output limit", reply=came)
+    if finish == "error":
+        raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
+    if thoughts:
+        # They hold drafts of a reply at best, so nothing is read from them.
+        raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=came)
     return reply

@@ -6,10 +6,13 @@ alone needs 0.3. Our requests are plain texts in shape already, retries are not 
 Address, key and headers are those of the client that `ChatOpenAI` makes, environment and all.
 """
 
+import codecs
 import os
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -18,17 +21,22 @@ import openai
 import orjson
 from yarl import URL
 
+from tasks.error_bodies import ErrorBody, read_error_body, read_told_error
+
+# A connection that the other side had closed is found out at once; what ends later was under way.
+_STALE_WITHIN_S = 1.0
+
 
 class StatusError(Exception):
     """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
 
-    def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
-        told = _read_error(content)
+    def __init__(self, status_code: int, headers: Mapping[str, str], told: ErrorBody) -> None:
         self.status_code = status_code
         self.headers = headers
-        self.message = str(told.get("message") or content.decode(errors="replace"))
-        self.code = told.get("code")
-        self.param = told.get("param")
+        self.message = told.message
+        self.code = told.code
+        self.type = told.kind
+        self.param = told.param
         super().__init__(self.message)
 
 
@@ -52,11 +60,25 @@ class Completions:
     async def post(self, payload: Mapping[str, object]) -> Completion:
         """Send one request; raises StatusError, ValueError for no completion, or what aiohttp raises on the way."""
         session = self._session or self._open_session()
-        async with session.post(self._url, data=orjson.dumps(payload)) as response:
+        async with await self._send(session, orjson.dumps(payload)) as response:
             content = await response.read()
-        if response.status != 200:
-            raise StatusError(response.status, response.headers, content)
-        return Completion(body=_parse(content), headers=response.headers)
+        if not 200 <= response.status < 300:
+            raise StatusError(response.status, response.headers, read_error_body(content))
+        return Completion(body=_parse(content, response.headers), headers=response.headers)
+
+    async def _send(self, session: aiohttp.ClientSession, content: bytes) -> aiohttp.ClientResponse:
+        """The head of the answer. A server may close an idle connection in the moment in which it is used again.
+
+        Then the request reached nobody, and it goes out once more on another connection. Redirects are not followed:
+        as a request of another kind, or without its key, it would end in an error that says nothing of the reason.
+        """
+        while True:
+            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
+            try:
+                return await session.post(self._url, data=content, allow_redirects=False, trace_request_ctx=way)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
+                    raise
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -68,8 +90,11 @@ class Completions:
             limit=0,  # how many are in flight is decided elsewhere
             ssl=_make_ssl_context() if self._url.scheme == "https" else True,
         )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=connector,
+            trace_configs=[tracing],
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),  # whoever asks sets one
             trust_env=True,  # proxies
@@ -83,23 +108,25 @@ def _make_ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=None if named else certifi.where())
 
 
-def _parse(content: bytes) -> dict[str, Any]:
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.is_reused = True
+
+
+def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The completion; an error in its place, as gateways send it with status 200, is raised as if it had its status."""
+    shown = content[:80].decode(errors="replace")
     try:
-        body = orjson.loads(content)
+        body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError:
-        raise ValueError(f"the endpoint sent no JSON but {content[:80].decode(errors='replace')!r}") from None
-    choices = body.get("choices") if isinstance(body, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ValueError(f"the endpoint sent no completion but {content[:80].decode(errors='replace')!r}")
-    found: dict[str, Any] = body
+        streamed = headers.get("content-type", "").startswith("text/event-stream")
+        came = "a stream, which was not asked for:" if streamed else "no JSON but"
+        raise ValueError(f"the endpoint sent {came} {shown!r}") from None
+    found: dict[str, Any] = body if isinstance(body, dict) else {}
+    choices = found.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    if told := found.get("error") or (choice or {}).get("error"):
+        error = read_told_error(told)
+        raise StatusError(error.status or 500, headers, error)
+    if choice is None:
+        raise ValueError(f"the endpoint sent no completion but {shown!r}")
     return found
-
-
-def _read_error(content: bytes) -> Mapping[str, Any]:
-    """Message, code and param of an error's body: OpenAI nests them, others put them at the top or send a text."""
-    try:
-        body = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return {}
-    told = body.get("error", body) if isinstance(body, dict) else body
-    return told if isinstance(told, dict) else {"message": told}

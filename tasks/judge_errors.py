@@ -55,11 +55,15 @@ class TransientJudgeError(JudgeError):
 
 
 class RefusedRequest(JudgeError):
-    """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was."""
+    """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was.
 
-    def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
+    `unexplained` says that nothing shows it to be the fault of this one request: all others may end like it.
+    """
+
+    def __init__(self, message: str, *, reply: "ModelReply | None" = None, unexplained: bool = False) -> None:
         super().__init__(message)
         self.reply = reply
+        self.unexplained = unexplained
 
 
 class UnusableReply(JudgeError):

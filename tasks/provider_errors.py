@@ -7,13 +7,25 @@ only where nothing better is there. Whatever text goes on from here has no key i
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urljoin
 
-from tasks.judge_errors import FatalJudgeError, JudgeError, RefusedRequest, TransientJudgeError, UnsupportedOption
+from tasks.judge_errors import (
+    FatalJudgeError,
+    JudgeError,
+    RefusedRequest,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
 from tasks.rate_headers import read_rate_limits
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
 _KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
-_LENGTH = re.compile(r"maximum context length|context (?:length|window)|(?:prompt|input) is too long")
+_LENGTH = re.compile(
+    r"maximum (?:context|model) length|context (?:length|window|size)|(?:prompt|input) is too long|request too large"
+    r"|input token count|reduce the length|range of input length|must have less than \d+ tokens"
+)
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|inappropriate content|data[ _]inspection|moderation")
 _SCHEMA = re.compile(r"response[ _]format|json[ _]schema|structured output|guided decoding")
 _TEMPERATURE = re.compile(
@@ -21,10 +33,46 @@ _TEMPERATURE = re.compile(
     r"|(?:unsupported|not support).{0,80}temperature"
 )
 _SEED = re.compile(r"\bseed\b")
+_LOGPROBS = re.compile(r"log_?prob")
+_MODEL_CODES = ("model_not_found", "modelnotfound", "deploymentnotfound")
 _NO_MODEL = re.compile(
     r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown|not a valid) model"
 )
-_PASSING = (408, 409, 425, 429)
+# A quota that is used up has a code of its own; the words alone are also used for limits that pass within a minute.
+_UNPAID_CODE = re.compile(
+    r"insufficient_(?:user_)?quota|exceeded_current_quota|billing|insufficient_(?:balance|credit|fund)|arrear"
+)
+_UNPAID = re.compile(
+    r"billing (?:hard )?limit|billing details|insufficient (?:account )?(?:balance|credit|funds)|in arrears"
+    r"|account is in good standing"
+)
+# The model's reply did not fit the schema, which the next one may; Groq says so with status 400.
+_MISFIT_CODES = ("json_validate_failed",)
+# No answer can come from an address that says one of these to a request for a completion.
+_WRONG_PLACE = (404, 405, 501)
+_PASSING = (408, 409, 425, 429, 499)
+_WRONG_CERTIFICATE = ("ClientConnectorCertificateError", "SSLCertVerificationError")
+_WAIT = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s))+)")
+_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """An error with a status as it is looked at here; all but `text` in lower case. `kind` is its `type`."""
+
+    status: int
+    text: str
+    lowered: str
+    code: str
+    kind: str
+    param: str
+    headers: Mapping[str, str]
+
+    @property
+    def is_page(self) -> bool:
+        """Whether a page for people came, as from a proxy or a firewall and never from a model's endpoint."""
+        return self.headers.get("content-type", "").lower().startswith("text/html")
 
 
 def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError:
@@ -33,11 +81,24 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return _translate_unsent(error)
-    text = shorten(redact(str(getattr(error, "message", None) or error)))
-    if status in _PASSING or status >= 500:
-        return _translate_passing(error, status, text, name=name, endpoint=endpoint)
-    return _translate_lasting(error, status, text, name=name, endpoint=endpoint)
+        return _translate_unsent(error, endpoint=endpoint)
+    text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
+    told = _Told(
+        status=status,
+        text=text,
+        lowered=text.lower(),
+        code=_read_field(error, "code"),
+        kind=_read_field(error, "type"),
+        param=_read_field(error, "param"),
+        headers=_read_headers(error),
+    )
+    if _is_unpaid(told):
+        return FatalJudgeError(
+            f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
+        )
+    if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
+        return _translate_passing(told)
+    return _find_fatal(told, name=name, endpoint=endpoint) or _translate_refusal(told)
 
 
 def redact(text: str) -> str:
@@ -55,12 +116,18 @@ def shorten(text: str, limit: int = 400) -> str:
     return flat if len(flat) <= limit else f"{flat[:limit]} …"
 
 
-def _translate_unsent(error: Exception) -> JudgeError:
+def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:
     """An error without a status: no connection, a connection that broke, or a reply that no client could read."""
     chain = list(_walk_causes(error))
     told = [str(item) for item in chain if str(item)]
     text = shorten(redact(": ".join(dict.fromkeys(told))))
-    unreachable = any(type(item).__name__ in ("ConnectError", "ClientConnectorError") for item in chain)
+    kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
+    if kinds.intersection(_WRONG_CERTIFICATE):
+        return FatalJudgeError(
+            f"the certificate of {endpoint} is not trusted: {text}; "
+            "check OPENAI_BASE_URL, or name a file with the certificates to trust in SSL_CERT_FILE"
+        )
+    unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
     return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
 
 
@@ -70,40 +137,82 @@ def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _translate_passing(error: Exception, status: int, text: str, *, name: str, endpoint: str) -> JudgeError:
-    retry_after_s = _read_retry_after(error)
-    if status == 429 and _read_field(error, "code") == "insufficient_quota" and "allocated quota" not in text.lower():
-        return FatalJudgeError(f"{endpoint} says the quota for {name} is used up: {text}")
+def _is_unpaid(told: _Told) -> bool:
+    """Whether nothing goes on until somebody pays or raises a limit.
+
+    DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
+    """
+    if told.status >= 500 or "allocated quota" in told.lowered:
+        return False
+    if _UNPAID_CODE.search(f"{told.code} {told.kind}"):
+        return True
+    return told.status in (400, 403) and _UNPAID.search(told.lowered) is not None
+
+
+def _translate_passing(told: _Told) -> JudgeError:
+    if told.status == 429 and "request too large" in told.lowered:
+        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {told.text}")
     return TransientJudgeError(
-        f"status {status}: {text}",
-        retry_after_s=retry_after_s,
-        rate_limited=status in (425, 429),
-        limits=read_rate_limits(_read_headers(error)),
+        f"status {told.status}: {told.text}",
+        retry_after_s=_read_retry_after(told),
+        rate_limited=told.status in (425, 429),
+        limits=read_rate_limits(told.headers),
     )
 
 
-def _translate_lasting(error: Exception, status: int, text: str, *, name: str, endpoint: str) -> JudgeError:
-    code, lowered = _read_field(error, "code"), text.lower()
-    filtered = "content_filter" in code or "content_policy" in code or _FILTER.search(lowered)
-    if status == 401 or (status == 403 and not filtered):
+def _find_fatal(told: _Told, *, name: str, endpoint: str) -> FatalJudgeError | None:
+    """What stops the run, with what to do about it."""
+    status, text = told.status, told.text
+    is_key = status == 403 and not told.is_page and not _is_filtered(told) and not _LOGPROBS.search(told.lowered)
+    if status == 401 or is_key:
         return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
     if status == 402:
-        return FatalJudgeError(f"{endpoint} wants to be paid before {name} answers (status 402): {text}")
-    if status == 404 or code == "model_not_found" or _NO_MODEL.search(lowered):
-        return FatalJudgeError(f"{endpoint} does not know {name} (status {status}): {text}")
-    if code in ("context_length_exceeded", "string_above_max_length") or status == 413 or _LENGTH.search(lowered):
-        return RefusedRequest(f"too long for the model: {text}")
-    if filtered:
-        return RefusedRequest(f"content filter: {text}")
-    return _find_unsupported(error, lowered, text) or RefusedRequest(f"status {status}: {text}")
+        return FatalJudgeError(
+            f"{endpoint} wants to be paid before {name} answers (status 402): {text}; add credit there"
+        )
+    if 300 <= status < 400:
+        target = redact(urljoin(f"{endpoint}/chat/completions", told.headers.get("location", "")))
+        return FatalJudgeError(
+            f"{endpoint} redirects to {target} (status {status}), which is not followed; "
+            "set OPENAI_BASE_URL to the address that answers itself"
+        )
+    if told.code in _MODEL_CODES or _NO_MODEL.search(told.lowered) or (status == 404 and "model" in told.lowered):
+        return FatalJudgeError(
+            f"{endpoint} does not know {name} (status {status}): {text}; name a model that it has, "
+            "`evalhouse doctor` asks for a list"
+        )
+    if status in _WRONG_PLACE:
+        return FatalJudgeError(
+            f"{endpoint} answers no chat requests (status {status}): {text}; "
+            "check OPENAI_BASE_URL, which usually ends in /v1"
+        )
+    return None
 
 
-def _find_unsupported(error: Exception, lowered: str, text: str) -> UnsupportedOption | None:
+def _translate_refusal(told: _Told) -> JudgeError:
+    """What is wrong with this one request."""
+    too_long = told.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
+    if too_long or told.status == 413 or _LENGTH.search(told.lowered):
+        return RefusedRequest(f"too long for the model: {told.text}")
+    if _is_filtered(told):
+        return RefusedRequest(f"content filter: {told.text}")
+    if told.code in _MISFIT_CODES:
+        return UnusableReply(f"the reply did not fit the schema: {told.text}")
+    unexplained = RefusedRequest(f"status {told.status}: {told.text}", unexplained=True)
+    return _find_unsupported(told) or unexplained
+
+
+def _is_filtered(told: _Told) -> bool:
+    coded = "content_filter" in told.code or "content_policy" in told.code
+    return coded or _FILTER.search(told.lowered) is not None
+
+
+def _find_unsupported(told: _Told) -> UnsupportedOption | None:
     """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
-    named = _read_field(error, "param")
-    for option, pattern in (("temperature", _TEMPERATURE), ("response_format", _SCHEMA), ("seed", _SEED)):
-        if named.startswith(option) or (not named and pattern.search(lowered)):
-            return UnsupportedOption(f"the endpoint does not take {option}: {text}", option=option)
+    patterns = {"temperature": _TEMPERATURE, "response_format": _SCHEMA, "seed": _SEED, "logprobs": _LOGPROBS}
+    for option, pattern in patterns.items():
+        if told.param.removeprefix("top_").startswith(option) or (not told.param and pattern.search(told.lowered)):
+            return UnsupportedOption(f"the endpoint does not take {option}: {told.text}", option=option)
     return None
 
 
@@ -115,12 +224,15 @@ def _read_headers(error: Exception) -> Mapping[str, str]:
     return getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
 
 
-def _read_retry_after(error: Exception) -> float | None:
-    """Seconds that the endpoint asks to wait. The date form is rare among providers and is read as not given."""
-    headers = _read_headers(error)
+def _read_retry_after(told: _Told) -> float | None:
+    """Seconds that the endpoint asks to wait, in a header or, as Gemini and Groq do, in words.
+
+    The date form of the header is rare among providers and is read as not given.
+    """
     for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers[header]) * scale)
+            return max(0.0, float(told.headers[header]) * scale)
         except (KeyError, ValueError):
             continue
-    return None
+    found = _WAIT.search(told.lowered)
+    return sum(float(n) * _UNIT_S[unit] for n, unit in _WAIT_PART.findall(found[1])) if found else None

@@ -6,6 +6,7 @@ this is as good as missing, and is asked for again.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from tasks.judge_errors import UnusableReply
 _MOST_FALSE_STARTS = 100
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
+_THINK, _THOUGHT = "<think>", "</think>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,15 @@ class Verdicts:
 _Check = Callable[[Mapping[str, object], str], Verdict | str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A JSON object within a text, and where it stands there."""
+
+    value: dict[str, object]
+    start: int
+    end: int
+
+
 @dataclass(kw_only=True)
 class _Sorting:
     """Verdicts on their way to being usable or not."""
@@ -50,17 +61,18 @@ class _Sorting:
 def parse_object(text: str, key: str) -> dict[str, object]:
     """The JSON object with `key` in a reply; raises UnusableReply when there is none or it is cut off.
 
-    The last one counts where there are several, since models think aloud before they answer.
+    The last one counts where there are several, since models think aloud before they answer. Thoughts that are marked
+    as such hold no answer, and neither do drafts when the answer after them is cut off.
     """
     if not text.strip():
         raise UnusableReply("the reply was empty")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        fitting = [found for found in _find_objects(text) if key in found]
-        if not fitting:
+        fitting = [found for found in _find_objects(text) if key in found.value]
+        if not fitting or _is_draft(text, fitting[-1], key):
             raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
-        return _as_storable(fitting[-1])
+        return _as_storable(fitting[-1].value)
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was no JSON object but {type(value).__name__}")
     return value
@@ -150,7 +162,14 @@ def _as_storable(found: dict[str, object]) -> dict[str, object]:
     return stored
 
 
-def _find_objects(text: str) -> Iterator[dict[str, object]]:
+def _is_draft(text: str, found: _Found, key: str) -> bool:
+    """Whether the answer proper was still to come: what was found stands in thoughts, or before another one's start."""
+    before, after = text[: found.start], text[found.end :]
+    thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
+    return thinks or re.search(rf'\{{\s*"{re.escape(key)}"\s*:', after) is not None
+
+
+def _find_objects(text: str) -> Iterator[_Found]:
     """The complete JSON objects within a text, outermost first come.
 
     A bracket that opens none costs a scan, so only so many are tried: a text made of brackets must not keep us busy.
@@ -159,8 +178,9 @@ def _find_objects(text: str) -> Iterator[dict[str, object]]:
     place = text.find("{")
     while place != -1 and false_starts < _MOST_FALSE_STARTS:
         try:
-            value, place = _DECODER.raw_decode(text, place)
-            yield value
+            value, end = _DECODER.raw_decode(text, place)
+            yield _Found(value=value, start=place, end=end)
+            place = end
         except (json.JSONDecodeError, RecursionError):
             false_starts += 1
             place += 1
