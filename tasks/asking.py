@@ -245,11 +245,12 @@ class Asker:
         return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
 
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
-        self.limit.note_success(slot)
-        if reply.prompt_tokens is not None:
-            self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
+        # What was told first: the others may let waiting requests start.
         if reply.limits is not None:
             self.limit.note_told(reply.limits, slot)
+        if reply.prompt_tokens is not None:
+            self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
+        self.limit.note_success(slot)
 
     async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
         """The judge's reply; whatever comes instead of one is on record before it is raised."""

@@ -165,7 +165,8 @@ class EndpointLimit:
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
         """The endpoint said 429 to a request whose slot is still held; what it told with it was noted before."""
-        if self._requests.is_used_up(1, slot.started_at) or self._tokens.is_used_up(slot.tokens, slot.started_at):
+        for_requests = self._requests.note_refused(1, slot.started_at)
+        if self._tokens.note_refused(slot.tokens, slot.started_at) or for_requests:
             return  # it is their rate, which is waited for, and not their number
         now = _read_clock()
         others = self._in_flight - 1

@@ -4,10 +4,13 @@ Providers agree on HTTP statuses and on little else, so the status decides, then
 only where nothing better is there. Whatever text goes on from here has no key in it.
 """
 
+import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 
 from tasks.judge_errors import (
@@ -52,9 +55,10 @@ _MISFIT_CODES = ("json_validate_failed",)
 _WRONG_PLACE = (404, 405, 501)
 _PASSING = (408, 409, 425, 429, 499)
 _WRONG_CERTIFICATE = ("ClientConnectorCertificateError", "SSLCertVerificationError")
-_WAIT = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s))+)")
-_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNIT = r"ms|[smhd](?:ec(?:ond)?s?|in(?:ute)?s?|(?:ou)?rs?|ays?)?(?![a-z])"
+_WAIT = re.compile(rf"(?:try again in|retry in|retry after|wait) ((?:\d+(?:\.\d+)?\s?(?:{_UNIT})\s?)+)")
+_WAIT_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,14 +229,27 @@ def _read_headers(error: Exception) -> Mapping[str, str]:
 
 
 def _read_retry_after(told: _Told) -> float | None:
-    """Seconds that the endpoint asks to wait, in a header or, as Gemini and Groq do, in words.
-
-    The date form of the header is rare among providers and is read as not given.
-    """
+    """Seconds that the endpoint asks to wait, in a header or, as Gemini, Groq and Azure do, in words."""
     for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(told.headers[header]) * scale)
-        except (KeyError, ValueError):
+        named = told.headers.get(header)
+        if named is None:
             continue
+        try:
+            seconds = float(named) * scale
+        except ValueError:
+            seconds = _read_date(named, told.headers.get("date"))
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
     found = _WAIT.search(told.lowered)
-    return sum(float(n) * _UNIT_S[unit] for n, unit in _WAIT_PART.findall(found[1])) if found else None
+    if found is None:
+        return None
+    return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(found[1]))
+
+
+def _read_date(named: str, now: str | None) -> float:
+    """Seconds until an HTTP date, by the clock of whoever named it; NaN for what is none."""
+    try:
+        present = parsedate_to_datetime(now).timestamp() if now else time.time()
+        return parsedate_to_datetime(named).timestamp() - present
+    except (TypeError, ValueError):
+        return math.nan

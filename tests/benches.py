@@ -148,7 +148,7 @@ async def lay_bench(
     asker = Asker(
         judge=judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings),
         record=record,
-        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm),
+        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
         attempts=settings.attempts,
         price=price or FREE,
         budget_usd=settings.budget_usd,

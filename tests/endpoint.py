@@ -4,7 +4,8 @@ It answers chat completions and embeddings, keeps exact counters of what it was 
 broken in every way a provider can. In a test: `with running_endpoint(latency=0.3, faults={"rate_limit": 0.1}) as
 endpoint`. For a benchmark in another process: `python tests/endpoint.py --port 0 --latency 0.3`, which prints its
 addresses as one line of JSON and then serves, with `GET /stats` and `POST /reset` beside the protocol. Contents are
-made in `endpoint_replies.py`, options and errors in `endpoint_options.py`; here are the server, its limits and faults.
+made in `endpoint_replies.py`, options and errors in `endpoint_options.py`, limits by the minute in
+`endpoint_limits.py`; here are the server and its faults.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from typing import Any, get_args
 
 import orjson
 from aiohttp import web
+from endpoint_limits import Counted, Window
 from endpoint_options import (
     Canned,
     Chances,
@@ -78,7 +80,7 @@ class _Memory:
     answered: set[bytes] = field(default_factory=set)
     prefixes: set[int] = field(default_factory=set)  # hashes of model and all messages but the last
     scripted: Counter[str] = field(default_factory=Counter)
-    admitted_at: deque[float] = field(default_factory=deque)
+    counted: Counted = field(default_factory=Counted)
     cpu_s: float = 0.0  # of the server's thread when counting began
 
 
@@ -186,7 +188,7 @@ class Endpoint:
         self.stats.kinds[asked.kind] += 1
         if self.options.keep_bodies:
             self.stats.bodies.append(body)
-        if refused := self._check_key(request) or refuse_request(self.options, asked) or self._check_limits():
+        if refused := self._check_key(request) or refuse_request(self.options, asked) or self._check_limits(asked):
             return self._send(refused)
         self.stats.in_flight += 1
         self.stats.max_in_flight = max(self.stats.max_in_flight, self.stats.in_flight)
@@ -214,19 +216,15 @@ class Endpoint:
             return None
         return make_error(401, "Incorrect API key provided.", code="invalid_api_key")
 
-    def _check_limits(self) -> Raw | None:
-        options, admitted, now = self.options, self._memory.admitted_at, time.monotonic()
+    def _check_limits(self, asked: Asked) -> Raw | None:
+        options = self.options
         if options.max_in_flight is not None and self.stats.in_flight >= options.max_in_flight:
             return make_http_fault("rate_limit", options.retry_after)
-        if options.rpm is None:
+        wait_s = self._memory.counted.let_in(count_tokens(*asked.texts), options, time.monotonic())
+        if wait_s is None:
             return None
-        while admitted and admitted[0] <= now - options.rpm_window_s:
-            admitted.popleft()
-        if len(admitted) >= options.rpm:
-            wait_s = math.ceil(admitted[0] + options.rpm_window_s - now)  # whole seconds, as the header is defined
-            return make_http_fault("rate_limit", None if options.retry_after is None else wait_s)
-        admitted.append(now)
-        return None
+        # Whole seconds, as the header is defined.
+        return make_http_fault("rate_limit", None if options.retry_after is None else math.ceil(wait_s))
 
     async def _answer(
         self, request: web.BaseRequest, asked: Asked, chances: Chances, digest: bytes, arrived_at: float
@@ -299,14 +297,8 @@ class Endpoint:
     def _make_headers(self, raw: Raw) -> dict[str, str]:
         self._memory.n_sent += 1
         headers = {"x-request-id": f"req_{self._memory.n_sent}", **raw.headers}
-        limit = self.options.rpm or self.options.max_in_flight
-        if self.options.rate_limit_headers and limit is not None:
-            admitted = self._memory.admitted_at
-            used = len(admitted) if self.options.rpm else self.stats.in_flight
-            left_s = admitted[0] + self.options.rpm_window_s - time.monotonic() if admitted else 0.0
-            headers["x-ratelimit-limit-requests"] = str(limit)
-            headers["x-ratelimit-remaining-requests"] = str(limit - used)
-            headers["x-ratelimit-reset-requests"] = f"{max(0.0, left_s):.3f}s"
+        if self.options.rate_limit_headers:
+            headers |= self._memory.counted.tell(self.options, time.monotonic())
         return headers
 
     async def _break_off(self, request: web.BaseRequest, raw: Raw) -> web.StreamResponse:
@@ -363,7 +355,9 @@ def _read_arguments() -> dict[str, Any]:
     parser.add_argument("--faults", type=_read_faults, help="name=probability,...")
     parser.add_argument("--max-in-flight", type=int)
     parser.add_argument("--rpm", type=int)
+    parser.add_argument("--tpm", type=int)
     parser.add_argument("--rpm-window-s", type=float)
+    parser.add_argument("--window", choices=get_args(Window))
     parser.add_argument("--retry-after", type=lambda text: None if text == "none" else float(text))
     parser.add_argument("--expected-key")
     parser.add_argument("--models", type=lambda text: tuple(text.split(",")), help="name,...")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from endpoint_limits import Window
 from endpoint_replies import FAULTS, Asked, Fault, count_tokens
 
 TAIL_CAP = 100.0  # a heavy tail ends at this multiple of its least latency
@@ -49,10 +50,12 @@ class Options:
     latency: float | str = 0.0
     faults: Mapping[Fault, float] = field(default_factory=dict)
     max_in_flight: int | None = None  # more at once are answered 429
-    rpm: int | None = None  # requests let in within any `rpm_window_s`; more are answered 429
+    rpm: int | None = None  # requests let in within a window; more are answered 429
+    tpm: int | None = None  # tokens of prompts let in within a window
     rpm_window_s: float = 60.0
+    window: Window = "sliding"  # how the two above are counted
     retry_after: float | None = 1.0  # seconds in the Retry-After of a 429 or 503, written as given; None sends none
-    rate_limit_headers: bool = False  # x-ratelimit-*-requests on every answer of a model
+    rate_limit_headers: bool = False  # x-ratelimit-* for rpm and tpm on every answer of a model
     expected_key: str | None = None
     models: tuple[str, ...] = ()  # the only models known; empty knows every name
     context_limit: int | None = None  # tokens of a prompt; longer ones are refused

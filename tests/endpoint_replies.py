@@ -91,7 +91,7 @@ def read_chat(body: Mapping[str, Any]) -> Asked:
     blocks = parse_blocks(humans[-1]) if humans else {}
     schema = (body.get("response_format") or {}).get("json_schema") or {}
     named = schema.get("name")
-    kind: Kind = named if named in _KINDS else _kind_of_blocks(blocks)
+    kind: Kind = named if named in _KINDS else "other" if named else _kind_of_blocks(blocks)
     return Asked(kind=kind, model=body["model"], texts=texts, blocks=blocks, body=body)
 
 

@@ -127,7 +127,15 @@ async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
         ({"error": {"message": "Limit reached. Please try again in 1m2.5s. Visit us."}}, {}, 62.5),
         ({"error": {"message": "Please try again in 6h0m0s."}}, {}, 21600.0),
         ({"error": {"message": "Please retry in 34.07s."}}, {"retry-after": "2"}, 2.0),
-        ({"error": {"message": "Please retry later."}}, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        (
+            {"error": {"message": "Please retry later."}},
+            {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:27:30 GMT"},
+            30.0,
+        ),
+        ({"error": {"message": "Please retry later."}}, {"retry-after": "soon"}, None),
+        ({"error": {"message": "Please retry later."}}, {"retry-after": "inf"}, None),
+        ({"error": {"message": "Please retry after 26 seconds."}}, {}, 26.0),
+        ({"error": {"message": "Rate limit reached, please wait 2 minutes 5 seconds"}}, {"retry-after": "nan"}, 125.0),
     ],
 )
 def test_a_wait_is_read_from_the_header_or_else_from_the_words(
