@@ -12,8 +12,9 @@ from typing import Literal
 import click
 
 from flows.address import hide_credentials
-from flows.options import JSON_OPTION, WAREHOUSE_OPTION
-from flows.output import make_table, print_json, print_line, print_table, write_value
+from flows.cli import INTERRUPTED
+from flows.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError
+from flows.output import make_table, print_json, print_line, print_notice, print_table, write_value
 from flows.prefect_reach import ask_health, explain_unreachable
 from flows.prefect_settings import find_api_url
 from flows.settings import Resolved, find_unknown_variables, find_variable, resolve_settings
@@ -46,24 +47,70 @@ class Finding:
 @click.command()
 @click.option("--judge", metavar="J", help="The judge to look at; default: the one a run would use.")
 @click.option("--embeddings", metavar="E", help="The embeddings to look at; default: those a run would use.")
+@click.option(
+    "--attack",
+    is_flag=True,
+    help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
+    "Sends some 370 requests, which cost money; their number and price are said first.",
+)
+@click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def doctor(judge: str | None, embeddings: str | None, warehouse: str | None, as_json: bool) -> int:
+def doctor(
+    *, judge: str | None, embeddings: str | None, warehouse: str | None, attack: bool, dry_run: bool, as_json: bool
+) -> int:
     """Say what is configured and where each value came from, what is reachable, and what is wrong.
 
-    Asks the judge's endpoint for its list of models, which costs nothing. Exit status 2 when something is wrong.
+    Asks the judge's endpoint for its list of models, which costs nothing. Exit status 2 when something is wrong. With
+    --attack the judge is put to the test as well; however often it is fooled is a measurement and no error, so the
+    exit status stays 0.
     """
+    if dry_run and not attack:
+        raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse})
     checks: list[Callable[[RunSettings], Finding]] = [
         _check_variables, _check_warehouse, _check_judge, _check_embeddings, _check_prices, _check_prompts,
         _check_metrics, _check_prefect,
     ]  # fmt: skip
     findings = [check(resolved.settings) for check in checks]
-    if as_json:
-        print_json(_to_document(resolved, findings))
-    else:
+    status = 2 if any(finding.verdict == "wrong" for finding in findings) else 0
+    document = _to_document(resolved, findings)
+    if not as_json:
         _print(resolved, findings)
-    return 2 if any(finding.verdict == "wrong" for finding in findings) else 0
+    if attack:
+        status = _attack(resolved.settings, findings, document, dry_run=dry_run, as_json=as_json) or status
+    if as_json:
+        print_json(document)
+    return status
+
+
+def _attack(
+    settings: RunSettings, findings: list[Finding], document: dict[str, object], *, dry_run: bool, as_json: bool
+) -> int:
+    """Measure how often the judge is fooled, put it into the document or print it; returns an exit status of its own.
+
+    A judge, prompts or prices with which something is wrong are not put to the test.
+    """
+    needed = (f"judge {settings.judge}", f"prompts in {settings.language}", "prices")
+    if any(finding.what in needed and finding.verdict == "wrong" for finding in findings):
+        print_notice("The judge is not attacked as long as there is something wrong with it, its prompts or prices.")
+        return 2
+    from flows import attack_report  # noqa: PLC0415  # imports all that asks
+
+    plan = attack_report.plan_attacks(settings)
+    estimate = plan.estimate()
+    if dry_run:
+        document["attack"] = asdict(estimate)
+        if not as_json:
+            print_line(f"\n{plan.describe(estimate)}. Nothing was asked.")
+        return 0
+    print_notice(f"{plan.describe(estimate)}; a reply that is of no use is asked for again. Ctrl-C stops it.")
+    report = attack_report.run_attacks(plan)
+    document["attack"] = attack_report.to_document(report)
+    if not as_json:
+        print_line()
+        attack_report.print_report(report)
+    return INTERRUPTED if report.interrupted else 0
 
 
 def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prompts.errors import PromptError
-from prompts.neutralise import Neutraliser
+from prompts.neutralise import Neutraliser, fold_text
 
 BlockKind = Literal["text", "items"]
 
@@ -125,11 +125,11 @@ def _check_ids(name: str, prefix: str, ids: Sequence[str]) -> None:
 
 
 def derive_nonce(body: str) -> str:
-    """Eight hex digits that follow from the data and occur nowhere in it."""
-    content = body.encode()
+    """Eight hex digits that follow from the data and occur nowhere in it, in no other dress either."""
+    content, plain = body.encode(), fold_text(body)
     nonce = hashlib.sha256(content).hexdigest()[:8]
     counter = 0
-    while nonce in body:
+    while nonce in body or nonce in plain:
         counter += 1
         nonce = hashlib.sha256(b"%d\n" % counter + content).hexdigest()[:8]
     return nonce
