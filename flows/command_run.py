@@ -47,6 +47,7 @@ order by list_position($metrics, metric), metric
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
+@click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where there are any.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")
 @click.option("--label", metavar="TEXT", help="A name for this run.")

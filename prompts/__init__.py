@@ -7,11 +7,12 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 from prompts.errors import PromptError, PromptProblem
 from prompts.loader import Prompt, check_prompts, list_languages, load_prompts
 from prompts.render import BlockKind, BlockValue, Item, Message
-from prompts.rubric import Grade, Rubric, Said
+from prompts.rubric import Criterion, Grade, Rubric, Said
 
 __all__ = [
     "BlockKind",
     "BlockValue",
+    "Criterion",
     "Grade",
     "Item",
     "Message",

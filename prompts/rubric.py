@@ -7,8 +7,11 @@ judge: `Rubric.settle` works it out, and says for each criterion what was said a
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,9 +21,14 @@ from prompts.errors import PromptProblem
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]
 
-
+# The blocks that are made from a sample; the others belong to single steps.
+_BLOCKS = ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema", "expected_sql", "sql")
 # A sample's two queries stand where others have their texts.
 _SQL_BLOCKS: Mapping[Need, str] = {"answer": "sql", "ground_truth": "expected_sql"}
+# Steps that are no rubrics keep their grades under these names.
+_RESERVED = ("relevancy", "result_sets", "tool_calls")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME_RULE = "names are small letters, digits and underscores, beginning with a letter"
 
 
 class Criterion(BaseModel):
@@ -34,8 +42,8 @@ class Criterion(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     kind: CriterionKind = "rating"
-    min: int = 0
-    max: int = Field(default=1, ge=1)
+    min: int = Field(default=0, ge=0)
+    max: int = Field(default=1, ge=1, le=100)
     anchors: list[int] = []
     metric: str | None = ""
 
@@ -81,17 +89,22 @@ class RubricContent(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What the judge said of one criterion: a number of its scale (a spread's weighted mean), with the reason."""
+    """What the judge said of one criterion: a number of its scale (a spread's weighted mean), with the reason.
+
+    `expected` counts in place of `rating` where log-probabilities gave one; `note` tells of it, or why they did not.
+    """
 
     reason: str
     rating: float
+    expected: float | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
     """What a criterion or total came to: `said` by the judge (None when it was not asked), `rating` after the rules.
 
-    `rule` tells what changed it, None when nothing did.
+    `rule` tells what changed it, None when nothing did; where log-probabilities were asked for, what came of them too.
     """
 
     criterion: str
@@ -116,18 +129,11 @@ class Rubric:
     @property
     def metrics(self) -> dict[str, str]:
         """The scores this rubric gives: metric -> criterion or total."""
-        alone = len(self.criteria) == 1
-        named = {
-            name: criterion.metric or (self.name if alone else f"{self.name}_{name}")
-            for name, criterion in self.criteria.items()
-            if criterion.metric is not None
-        }
-        named |= {name: total.metric for name, total in self.totals.items()}
-        return {metric: name for name, metric in named.items()}
+        return {metric: name for name, metric in _name_scores(self.name, self.criteria, self.totals).items()}
 
     def settle(self, said: Mapping[str, Said], *, has_contexts: bool, totals_said: Mapping[str, float]) -> list[Grade]:
         """Apply the rules in their order and add the totals; `totals_said` is what the judge, unasked, made of them."""
-        rated = {name: one.rating for name, one in said.items()}
+        rated = {name: one.rating if one.expected is None else one.expected for name, one in said.items()}
         told: dict[str, str] = {}
         for rule in self.rules:
             cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
@@ -141,7 +147,7 @@ class Rubric:
                 scale_min=criterion.min,
                 scale_max=criterion.max,
                 reason=said[name].reason,
-                rule=told.get(name),
+                rule="; ".join(text for text in (said[name].note, told.get(name)) if text) or None,
             )
             for name, criterion in self.criteria.items()
         ]
@@ -185,16 +191,14 @@ def build_reply_schema(content: RubricContent) -> dict[str, Any]:
 
 
 def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:
-    """What does not agree within the section: scales, anchors, names in rules and totals, blocks that are needed."""
+    """What does not agree within the section: names, scales, anchors, rules and totals, blocks that are needed."""
+    yield from _find_naming_faults(content, file=file)
     for name, criterion in content.criteria.items():
-        key = f"rubric.criteria.{name}"
-        if criterion.kind != "flag" and criterion.min >= criterion.max:
-            message = f"min {criterion.min} must be below max {criterion.max}"
-            yield PromptProblem(file=file, key=key, message=message)
-        outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
-        if outside:
-            message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
-            yield PromptProblem(file=file, key=f"{key}.anchors", message=message)
+        yield from _find_scale_faults(criterion, file=file, key=f"rubric.criteria.{name}")
+    for name in variables:
+        if name not in _BLOCKS:
+            message = f"is no block a rubric is given; allowed: {', '.join(_BLOCKS)}"
+            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
     for need in content.needs:
         if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
             message = f"'{need}' is needed but no variable: declare its block under `variables`"
@@ -202,10 +206,67 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
     for position, rule in enumerate(content.rules):
         yield from _find_rule_faults(content, rule, file=file, key=f"rubric.rules[{position}]")
     for name, total in content.totals.items():
-        yield from _find_name_faults(content, total.sum, file=file, key=f"rubric.totals.{name}.sum")
-        if name in content.criteria:
-            message = "is a criterion; give the total another name"
-            yield PromptProblem(file=file, key=f"rubric.totals.{name}", message=message)
+        yield from _find_total_faults(content, total, file=file, key=f"rubric.totals.{name}")
+
+
+def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping[str, Total]) -> dict[str, str]:
+    """The metric of each criterion or total that has one."""
+    alone = len(criteria) == 1
+    named = {
+        name: criterion.metric or (rubric if alone else f"{rubric}_{name}")
+        for name, criterion in criteria.items()
+        if criterion.metric is not None
+    }
+    return named | {name: total.metric for name, total in totals.items()}
+
+
+def _find_naming_faults(content: RubricContent, *, file: str) -> Iterator[PromptProblem]:
+    rubric = PurePath(file).stem
+    if rubric in _RESERVED:
+        message = f"'{rubric}' is the name of a step of ours; give the rubric another one"
+        yield PromptProblem(file=file, key="name", message=message)
+    scores = _name_scores(rubric, content.criteria, content.totals)
+    for key, names in {
+        "name": [rubric],
+        "rubric.criteria": content.criteria,
+        "rubric.totals": content.totals,
+        "rubric": scores.values(),
+    }.items():
+        yield from _find_odd_names(names, file=file, key=key)
+    for name in content.criteria.keys() & content.totals.keys():
+        message = "is a criterion; give the total another name"
+        yield PromptProblem(file=file, key=f"rubric.totals.{name}", message=message)
+    for metric, times in Counter(scores.values()).items():
+        if times > 1:
+            message = f"the score '{metric}' is given {times} times; give each a `metric` of its own"
+            yield PromptProblem(file=file, key="rubric", message=message)
+
+
+def _find_odd_names(names: Iterable[str], *, file: str, key: str) -> Iterator[PromptProblem]:
+    # They become names of metrics and stand in their SQL.
+    for name in names:
+        if not _NAME.fullmatch(name):
+            yield PromptProblem(file=file, key=key, message=f"'{name}' cannot be a name; {_NAME_RULE}")
+
+
+def _find_scale_faults(criterion: Criterion, *, file: str, key: str) -> Iterator[PromptProblem]:
+    if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
+        yield PromptProblem(file=file, key=key, message="a flag is 0 or 1; leave `min` and `max` out")
+    if criterion.min >= criterion.max:
+        message = f"min {criterion.min} must be below max {criterion.max}"
+        yield PromptProblem(file=file, key=key, message=message)
+    outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
+    if outside:
+        message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
+        yield PromptProblem(file=file, key=f"{key}.anchors", message=message)
+
+
+def _find_total_faults(content: RubricContent, total: Total, *, file: str, key: str) -> Iterator[PromptProblem]:
+    yield from _find_name_faults(content, total.sum, file=file, key=f"{key}.sum")
+    most = sum(content.criteria[name].max for name in total.sum if name in content.criteria)
+    if most > total.over:
+        message = f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
+        yield PromptProblem(file=file, key=f"{key}.over", message=message)
 
 
 def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str) -> Iterator[PromptProblem]:
@@ -219,7 +280,12 @@ def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str
         yield PromptProblem(file=file, key=key, message=message)
     names = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
     yield from _find_name_faults(content, names, file=file, key=key)
-    for name, number in (*rule.set.items(), *rule.cap.items()):
+    asked_of = content.criteria.get(when.criterion or "")
+    if asked_of and when.is_true is not None and asked_of.kind != "flag":
+        message = f"{when.criterion} is no flag; ask whether it is `at_most` a number"
+        yield PromptProblem(file=file, key=f"{key}.when", message=message)
+    compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
+    for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
         criterion = content.criteria.get(name)
         if criterion and not criterion.min <= number <= criterion.max:
             message = f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}"

@@ -33,8 +33,7 @@ from tasks.judge_errors import (
 from tasks.limits import EndpointLimit, Slot
 from tasks.prices import Price
 from tasks.stop_sign import DRAIN_S, StopSign
-from tasks.tokens import estimate_tokens
-from tasks.usage import price_reply
+from tasks.usage import guess_tokens, price_reply
 
 T = TypeVar("T")
 
@@ -154,7 +153,7 @@ class Asker:
             found = await self._find(question, request, read)
             if found is not None:
                 return found
-            tokens = _guess_tokens(request, self.counts.usual_reply_tokens)
+            tokens = guess_tokens(request.payload, self.counts.usual_reply_tokens)
             counted = _Attempts(most=attempts or self.attempts, tokens=tokens)
             return await self._send_until_usable(question, read, counted)
         except (JudgeFailed, EndpointDown) as error:
@@ -379,14 +378,6 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
-
-
-def _guess_tokens(request: ModelRequest, reply_tokens: int) -> int:
-    """About how many tokens a request takes: its texts and, of a chat model, the reply."""
-    messages, text = request.payload.get("messages"), request.payload.get("input")
-    if isinstance(messages, list):
-        return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
-    return estimate_tokens(text) if isinstance(text, str) else 0
 
 
 def _draw_backoff(failures: int) -> float:

@@ -53,6 +53,7 @@ class Call:
     attempt: int
     request: str | None = None
     reply: str | None = None
+    logprobs: str | None = None
     error: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -85,6 +86,7 @@ class CallRecord:
         self._finder = ReplyFinder(warehouse, only_run=run_id if fresh else None)
         self._journal = Journal(warehouse.location.journal_path)
         self._unmoved: dict[str, RecordedReply] = {}
+        self.n_lost = 0  # replies that came and could not be kept
         self._mover = _Mover(warehouse, self._journal, self._forget)
         self._mover.start()
 
@@ -109,6 +111,7 @@ class CallRecord:
             "request_key": make_request_key(call.request_hash),
             "request": call.request,
             "reply": call.reply,
+            "logprobs": call.logprobs,
             "status": call.status,
             "error": call.error,
             "attempts": call.attempt,
@@ -125,13 +128,14 @@ class CallRecord:
         try:
             self._journal.append(row)
         except OSError as error:
+            self.n_lost += call.reply is not None
             raise FatalJudgeError(
                 f"cannot keep a reply on disk beside the warehouse ({error.strerror or error}); "
                 "make room and go on with `evalhouse resume`"
             ) from None
         if call.status == "ok" and call.reply is not None:
             self._finder.expect(call.request_hash)
-            self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply)
+            self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply, logprobs=call.logprobs)
         self._mover.raise_failure()  # only now: what was paid for is on disk whatever becomes of the run
         return call_id
 

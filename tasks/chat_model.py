@@ -5,14 +5,12 @@ client for each call costs ten times what the call itself costs here.
 """
 
 import asyncio
-import base64
 import importlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import openai
 import orjson
@@ -21,10 +19,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
-from pydantic import SecretStr
 
 from prompts import Prompt
 from tasks.completions import Completion, Completions
+from tasks.endpoint_address import find_endpoint, make_login_header, read_openai_key, strip_credentials
 from tasks.judge import STEP_VERSIONS, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
 from tasks.judge_errors import (
     FatalJudgeError,
@@ -43,7 +41,6 @@ _OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 # What votes are asked at where the run's own temperature is 0, at which they would all be equal.
 _VOTING_TEMPERATURE = 0.7
-_DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
 
@@ -275,53 +272,6 @@ def call_factory(name: str) -> object:
     except Exception as error:  # a factory of any maker may raise anything
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
     return made
-
-
-def find_endpoint() -> str:
-    """The address of the environment, as OpenAI's own clients read it; raises FatalJudgeError when it is none."""
-    named = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
-    try:
-        parts = urlsplit(named.strip())
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
-        is_address = False
-    if not is_address:
-        raise FatalJudgeError(
-            f"OPENAI_BASE_URL is {redact(named)!r}, which is no address; write it like http://localhost:8000/v1"
-        )
-    return named.strip()
-
-
-def read_openai_key(endpoint: str) -> SecretStr:
-    """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
-    key = os.environ.get("OPENAI_API_KEY")
-    if key:
-        return SecretStr(key)
-    if endpoint == _DEFAULT_ENDPOINT:
-        raise FatalJudgeError(
-            "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
-            "or use --judge lexical"
-        )
-    return SecretStr("no-key")
-
-
-def strip_credentials(endpoint: str) -> str:
-    """An endpoint's address without user and password, fit to be kept; a query, which may hold a key, is left out."""
-    parts = urlsplit(endpoint)
-    host = parts.netloc.rsplit("@", 1)[-1]
-    return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
-
-
-def make_login_header(endpoint: str) -> dict[str, str]:
-    """The header for an address with a user and a password in it, as a gateway may want one instead of a key.
-
-    HTTP clients make it themselves, but refuse to when a key claims the same header.
-    """
-    parts = urlsplit(endpoint)
-    if parts.username is None:
-        return {}
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
 def _response_format(prompt: Prompt) -> dict[str, object]:

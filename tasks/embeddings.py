@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from tasks.asking import Asker
+from tasks.endpoint_address import find_endpoint, make_login_header, read_openai_key, strip_credentials
 from tasks.judge import ModelReply, ModelRequest, Question, hash_canonical
 from tasks.judge_errors import (
     FatalJudgeError,
@@ -192,8 +193,6 @@ def make_embedding_model(name: str, settings: RunSettings) -> EmbeddingModel:
 def _make_openai_model(name: str, model: str, settings: RunSettings) -> EmbeddingModel:
     import openai  # noqa: PLC0415  # not needed for `hashing`
     from langchain_openai import OpenAIEmbeddings  # noqa: PLC0415
-
-    from tasks.chat_model import find_endpoint, make_login_header, read_openai_key, strip_credentials  # noqa: PLC0415
 
     endpoint = find_endpoint()
     client = openai.DefaultAioHttpClient(timeout=settings.timeout_s)

@@ -6,6 +6,7 @@ One request a rubric gives all its criteria. What the judge said and what the ru
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from prefect import task
@@ -13,21 +14,35 @@ from prefect import task
 from prompts import BlockValue, Grade, Prompt, Rubric, Said
 from tasks.asking import Answer
 from tasks.bench import Bench
+from tasks.expected_ratings import expect_ratings, find_expectable
 from tasks.judge import Question
-from tasks.judge_errors import JudgeFailed, UnusableReply
+from tasks.judge_errors import FatalJudgeError, JudgeFailed, UnusableReply
 from tasks.reading import parse_object
+from tasks.run_settings import RunSettings
 from tasks.shard import SampleWork
 from tasks.sql_results import prove_by_running
 from tasks.step_runs import TASK_OPTIONS, run_step
 from tasks.verdicts import gather_all
 from warehouse.samples import StoredSample
 
-_MARKED = re.compile(r"\[\[\s*(-?\d+(?:\.\d+)?)\s*\]\]")
+_MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
+_WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")
+_THINK, _THOUGHT = "<think>", "</think>"
 # Models round probabilities; more than this is no rounding.
 _SPREAD_SLACK = 0.02
+_ROLES = ("authoritative", "supplementary")
 
 # What can be proved needs no judge.
 _PROOFS: dict[str, Callable[[StoredSample], Awaitable[Grade | None]]] = {"sql_equivalence": prove_by_running}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """A reply that keeps to its rubric: the text, the object in it, and what was said of each criterion."""
+
+    text: str
+    reply: Mapping[str, object]
+    said: Mapping[str, Said]
 
 
 @task(name="grade", task_run_name="grade shard {shard}", **TASK_OPTIONS)
@@ -66,18 +81,23 @@ def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
 
 
 async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
-    has_contexts = bool(work.sample.contexts)
-
-    def read(text: str) -> list[Grade]:
-        return read_grades(text, rubric, has_contexts=has_contexts)
+    def read(text: str) -> _Reading:
+        return _read_reply(text, rubric)
 
     question = Question(
         step=f"grade_{prompt.name}",
         sample_id=work.sample.sample_id,
         prompt=prompt,
         data=build_data(bench, work, prompt),
+        logprobs=bench.settings.logprobs and bool(find_expectable(rubric)),
     )
-    return await bench.asker.ask(question, read)
+    answer = await bench.asker.ask(question, read)
+    reading = answer.value
+    said = reading.said
+    if question.logprobs:
+        said = expect_ratings(said, reading.reply, reading.text, answer.logprobs, rubric)
+    grades = _settle(said, reading, rubric, has_contexts=bool(work.sample.contexts))
+    return Answer(call_id=answer.call_id, value=grades)
 
 
 def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
@@ -88,7 +108,7 @@ def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, B
         "answer": sample.answer or "",
         "ground_truth": sample.ground_truth or "",
         "contexts": work.context_items,
-        "contexts_role": str(metadata.get("contexts_role") or bench.settings.contexts_role),
+        "contexts_role": _find_role(sample, bench.settings) if "contexts_role" in prompt.variables else "",
         "schema": str(metadata.get("schema") or ""),
         "sql": sample.answer or "",
         "expected_sql": sample.ground_truth or "",
@@ -96,26 +116,50 @@ def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, B
     return {name: offered[name] for name in prompt.variables}
 
 
+def _find_role(sample: StoredSample, settings: RunSettings) -> str:
+    """What the sample says of its contexts, else the run; raises FatalJudgeError for a word that is neither."""
+    role = sample.metadata.get("contexts_role") or settings.contexts_role
+    if role not in _ROLES:
+        raise FatalJudgeError(
+            f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be {' or '.join(_ROLES)}, "
+            "or empty for the setting of the run"
+        )
+    return str(role)
+
+
 def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     """The grades of a reply after the rubric's rules; raises UnusableReply for what is missing or off its scale."""
+    reading = _read_reply(text, rubric)
+    return _settle(reading.said, reading, rubric, has_contexts=has_contexts)
+
+
+def _read_reply(text: str, rubric: Rubric) -> _Reading:
     try:
         reply = parse_object(text, next(iter(rubric.criteria)))
     except UnusableReply:
         reply = _read_marked(text, rubric)
     said = {name: _read_said(reply.get(name), name, rubric) for name in rubric.criteria}
-    totals = {name: float(value) for name in rubric.totals if _is_number(value := reply.get(name))}
+    return _Reading(text=text, reply=reply, said=said)
+
+
+def _settle(said: Mapping[str, Said], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+    totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
     return rubric.settle(said, has_contexts=has_contexts, totals_said=totals)
 
 
 def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
     """A rating as `[[7]]` in plain text: the last one counts, for models speak of ratings before they give theirs."""
     (name, criterion), *others = rubric.criteria.items()
+    text = text.rpartition(_THOUGHT)[2]
     marked = list(_MARKED.finditer(text))
-    if others or criterion.kind != "rating" or not marked:
+    # Within a JSON object that broke off, or thoughts that did, what is marked may be a quotation.
+    is_broken = _THINK in text or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', text) is not None
+    if others or criterion.kind != "rating" or not marked or is_broken:
         raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating')
-    number = float(marked[-1][1])
-    reason = (text[: marked[-1].start()] + text[marked[-1].end() :]).strip()
-    return {name: {"reason": reason, "rating": int(number) if number.is_integer() else number}}
+    last = marked[-1]
+    given = last[1].strip()
+    reason = (text[: last.start()] + text[last.end() :]).strip()
+    return {name: {"reason": reason, "rating": int(float(given)) if _WHOLE.fullmatch(given) else given}}
 
 
 def _read_said(entry: object, name: str, rubric: Rubric) -> Said:
@@ -141,7 +185,7 @@ def _read_flag(value: object, name: str) -> float:
 
 
 def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
-    if not _is_number(value) or float(value) != int(value) or not least <= value <= most:
+    if not _is_number(value) or not least <= value <= most or value != int(value):
         raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {least} to {most}")
     return float(value)
 

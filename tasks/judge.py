@@ -26,7 +26,8 @@ class Question:
     `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
     `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
     the data; both belong to the question. `note` tells the model that its last reply was of no use, which does not
-    make it another question. Embeddings are asked for without a prompt.
+    make it another question; `logprobs` wants to know how likely each token of the reply was. Embeddings are asked
+    for without a prompt.
     """
 
     step: str
@@ -37,6 +38,7 @@ class Question:
     number: int = 1
     only: tuple[str, ...] = ()
     note: str = ""
+    logprobs: bool = False
 
     @property
     def instruction(self) -> str:
@@ -58,6 +60,7 @@ class ModelReply:
     """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
 
     `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
+    `logprobs` are packed as `tasks/logprobs.py` does, None where the endpoint gives none or was not asked.
     """
 
     text: str
@@ -66,6 +69,7 @@ class ModelReply:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     limits: RateLimits | None = None
+    logprobs: str | None = None
 
 
 def require_prompt(question: Question) -> Prompt:

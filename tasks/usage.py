@@ -17,6 +17,7 @@ import orjson
 
 from tasks.judge import ModelReply
 from tasks.prices import Price
+from tasks.tokens import estimate_tokens
 
 _LATIN = r"A-Za-z\u00c0-\u024f"
 # Chinese characters, kana, hangul, and the wide forms of punctuation and letters.
@@ -67,6 +68,14 @@ def count_request(payload: Mapping[str, Any]) -> int:
     if schema and urlsplit(str(payload.get("endpoint", ""))).hostname == _CHARGES_SCHEMA:
         n_tokens += count_tokens(orjson.dumps(schema).decode())
     return round(n_tokens)
+
+
+def guess_tokens(payload: Mapping[str, object], reply_tokens: int) -> int:
+    """About how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply."""
+    messages, text = payload.get("messages"), payload.get("input")
+    if isinstance(messages, list):
+        return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
+    return estimate_tokens(text) if isinstance(text, str) else 0
 
 
 def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:

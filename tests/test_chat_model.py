@@ -16,7 +16,8 @@ from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
 from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
 
-from tasks.chat_model import ChatModelJudge, make_factory_judge, make_openai_judge, strip_credentials
+from tasks.chat_model import ChatModelJudge, make_factory_judge, make_openai_judge
+from tasks.endpoint_address import strip_credentials
 from tasks.judge import Question
 from tasks.judge_errors import FatalJudgeError, JudgeFailed
 from tasks.judge_makers import check_reachable

@@ -20,7 +20,7 @@ from endpoint import Endpoint, running_endpoint
 from odd_server import read_request, serving, write_answer, write_completion
 from test_provider_shapes import GOOD, KEY, ask, make_question
 
-from tasks.chat_model import find_endpoint
+from tasks.endpoint_address import find_endpoint
 from tasks.judge_errors import FatalJudgeError
 
 

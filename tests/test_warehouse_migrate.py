@@ -148,7 +148,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     broken = Migration(number=len(MIGRATIONS) + 1, name="broken", sql="create table extra (a int); select nonsense;")
     with (
         open_writer(location, patience_s=5) as con,
-        pytest.raises(MigrationError, match=r"000\d_broken of .* failed: .*nonsense"),
+        pytest.raises(MigrationError, match=r"00\d\d_broken of .* failed: .*nonsense"),
     ):
         apply_migrations(con, location, [*MIGRATIONS, broken])
     assert "extra" not in read_columns(location.path)

@@ -12,6 +12,7 @@ from warehouse.tables import build_frame
 
 # The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
 # plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
+# A dry run reads the warehouse as it is, which may still be without the column `logprobs`.
 _FIND = """
 with hits as materialized (
     select rowid as place
@@ -30,7 +31,7 @@ newest as materialized (
     group by request_hash
 )
 
-select request_hash, call_id, reply
+select columns(c -> c in ('request_hash', 'call_id', 'reply', 'logprobs'))
 from llm_calls
 where rowid in (select place from newest)
 """
@@ -40,10 +41,11 @@ _COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedReply:
-    """A usable reply on record."""
+    """A usable reply on record, with the log-probabilities that were kept of it."""
 
     call_id: str
     reply: str
+    logprobs: str | None = None
 
 
 def make_request_key(request_hash: str) -> int:
@@ -62,8 +64,8 @@ def find_replies(
     wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
     rows = warehouse.read(_FIND, {"run_id": only_run}, frames={"wanted": wanted})
     return {
-        request_hash: RecordedReply(call_id=call_id, reply=reply)
-        for request_hash, call_id, reply in rows.select("request_hash", "call_id", "reply").iter_rows()
+        row["request_hash"]: RecordedReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
+        for row in rows.iter_rows(named=True)
     }
 
 

@@ -134,7 +134,7 @@ comment on column score_lineage.criterion is 'Criterion or total of a rubric, or
 comment on column score_lineage.rating is 'Rating after the rubric''s rules; NULL where nothing was rated.';
 comment on column score_lineage.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
 comment on column score_lineage.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
-comment on column score_lineage.rule is 'Rule that changed the rating; NULL when none did.';
+comment on column score_lineage.rule is 'Rule that changed the rating, and what came of log-probabilities where they were asked for; NULL when neither.';
 comment on column score_lineage.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column score_lineage.statement_call_id is 'Call that the statement was split by; NULL without a statement.';
 comment on column score_lineage.call_id is 'Call of this run that gave the verdict; NULL when no request was needed.';

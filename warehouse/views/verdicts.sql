@@ -151,7 +151,7 @@ comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL whe
 comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL where nothing was rated.';
 comment on column verdicts.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
 comment on column verdicts.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
-comment on column verdicts.rule is 'Rule that changed the rating; NULL when none did.';
+comment on column verdicts.rule is 'Rule that changed the rating, and what came of log-probabilities where they were asked for; NULL when neither.';
 comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';
 comment on column verdicts.statement_call_id is 'Call in llm_calls that the statement was split by; NULL without a statement, or when the step is the split itself.';
