@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.interrupts import take_signals_back
 from tasks.attribute import attribute
 from tasks.bench import Bench, find_bench
 from tasks.classify import classify
@@ -31,6 +32,7 @@ _NO_RESULTS = Path(tempfile.gettempdir())
 @flow(name="evaluate", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
 async def evaluate_run(run_id: str) -> None:
     """Load the dataset, judge it shard by shard, score the verdicts, publish the scores."""
+    take_signals_back()
     bench = find_bench(run_id)
     update_run(bench.warehouse, run_id, flow_run_id=str(flow_run.id))
     await load(run_id)

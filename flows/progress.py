@@ -55,9 +55,9 @@ def show_run(notice: str | None = None) -> Iterator["Watch"]:
     try:
         yield watch
     except KeyboardInterrupt:
-        # While samples are judged a Ctrl-C stops the run in good order; this one came before or after that.
+        # Of a run that is on record a Ctrl-C makes an outcome; this one came before.
         _clear_line()
-        print_notice("If the run is on record already, `evalhouse resume latest` goes on with it.")
+        print_notice("Nothing was asked, and nothing was put on record.")
         raise
     finally:
         _clear_line()

@@ -193,6 +193,8 @@ def _evaluate(
 
 async def _run_flow(bench: "Bench", watch: Watch, interrupts: Interrupts, *, across_machines: bool) -> Exception | None:
     """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
+    from prefect.exceptions import TerminationSignal  # noqa: PLC0415
+
     from flows.evaluation import evaluate_run  # noqa: PLC0415
     from tasks.shared_limit import share_limits  # noqa: PLC0415
 
@@ -209,6 +211,8 @@ async def _run_flow(bench: "Bench", watch: Watch, interrupts: Interrupts, *, acr
                     await evaluate_run(bench.run_id)
     except (JudgeError, WarehouseError) as error:
         return error
+    except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
+        return RunCancelled("stopped by SIGTERM")
     finally:
         interrupts.note_only()
         await bench.close()
@@ -228,8 +232,7 @@ def _conclude(bench: "Bench", run: RunRow, problem: BaseException | None, interr
         run = dataclasses.replace(run, status=_name_end(bench, problem))
     finally:
         _put_away(bench)
-    told = str(problem) if problem else None
-    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=told)
+    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=_describe_end(bench, problem))
 
 
 def _write_end(bench: "Bench", problem: BaseException | None) -> None:
@@ -245,6 +248,15 @@ def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
     if problem is None:
         return "incomplete" if bench.progress.n_failed else "completed"
     return "cancelled" if isinstance(problem, RunCancelled) else "failed"
+
+
+def _describe_end(bench: "Bench", problem: BaseException | None) -> str | None:
+    from tasks.call_record import CallRecord  # noqa: PLC0415
+
+    record = bench.asker.record
+    n_lost = record.n_lost if isinstance(record, CallRecord) else 0
+    lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
+    return f"{problem}{lost}" if problem else None
 
 
 def _put_away(bench: "Bench") -> None:

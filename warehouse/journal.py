@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _SEGMENT = ".jsonl"
 _OWNER_LOCK = ".lock"
+_SWEPT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,8 @@ class Journal:
         self._owner = uuid.uuid4().hex[:16]
         # Not bound to a thread: whoever closes the journal must be able to let go of it.
         self._lock = FileLock(folder / f"{self._owner}{_OWNER_LOCK}", thread_local=False)
-        self._lock.acquire(timeout=0)
+        # It is new, but whoever sweeps up after dead processes may hold it for a moment.
+        self._lock.acquire(timeout=_SWEPT_S)
         self._guard = threading.Lock()
         self._number = 0
         self._file: int | None = None
@@ -127,7 +129,10 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
     """
     if not folder.exists():
         return
-    for owner in sorted({path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}):
+    owners = {path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}
+    # Those who left a lock and nothing else: killed before their first call, or a run's (`run_lock`).
+    owners |= {path.stem for path in folder.glob(f"*{_OWNER_LOCK}")}
+    for owner in sorted(owners):
         lock = FileLock(folder / f"{owner}{_OWNER_LOCK}", thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -137,8 +142,9 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
             for path in sorted(folder.glob(f"{owner}-*{_SEGMENT}")):
                 yield Segment(path=path, rows=_read_rows(path))
         finally:
-            lock.release()
+            # While it is still held: afterwards the file may already be somebody else's.
             Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
 def _read_rows(path: Path) -> list[dict[str, object]]:

@@ -88,16 +88,15 @@ def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]
 def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
 
-    Raises WarehouseError that lists the newest runs when nothing or more than one run fits.
+    `latest:SUITE` and `previous:SUITE` are those of a suite. Raises WarehouseError that lists the newest runs when
+    nothing or more than one run fits.
     """
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"no run is on record in {warehouse.location.path}; start one with `evalhouse run`")
-    if wanted in ("latest", "previous"):
-        place = 0 if wanted == "latest" else 1
-        if place >= len(runs):
-            raise WarehouseError("there is only one run so far, so there is no previous one")
-        return runs[place]
+    word, colon, suite = wanted.partition(":")
+    if word in ("latest", "previous"):
+        return _find_newest(runs, 0 if word == "latest" else 1, suite if colon else None)
     exact = [run for run in runs if run.run_id == wanted]
     starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted]
@@ -111,6 +110,18 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
         f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
         "`evalhouse runs` lists all"
     )
+
+
+def _find_newest(runs: Sequence[RunRow], place: int, suite: str | None) -> RunRow:
+    """The run at a place counted from the newest, of a suite where one is named."""
+    of_suite = [run for run in runs if suite is None or run.suite == suite]
+    if not of_suite:
+        known = ", ".join(sorted({run.suite for run in runs if run.suite})) or "none"
+        raise WarehouseError(f"no run is of suite {suite!r}; suites on record: {known}")
+    if place >= len(of_suite):
+        of_what = "" if suite is None else f" of suite {suite!r}"
+        raise WarehouseError(f"there is only one run{of_what} so far, so there is no previous one")
+    return of_suite[place]
 
 
 def _write_config(config: object) -> str:

@@ -1,0 +1,116 @@
+"""Ctrl-C and SIGTERM from the first second of a run to its last.
+
+Before the run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
+good order, whatever it is at, and the second ends the process at once: that leaves what `kill -9` leaves, a run that
+can be resumed. `running` says at each stage what good order means.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = 130
+# A progress display has hidden it.
+_SHOW_CURSOR = "\x1b[?25h"
+
+Answer = Callable[[str], None]
+
+
+class Interrupts:
+    """Takes the signals while it is open; use as a context manager. `taken` is the name of the first that came.
+
+    In a thread that is not the main one no signals arrive, and one that the process was started to ignore (`nohup`,
+    a background job) stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.taken: str | None = None
+        self._run_id: str | None = None
+        self._answer: Answer = _raise_interrupt
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._previous[number] = signal.signal(number, self._take)
+            _open.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self in _open:
+            _open.remove(self)
+
+    def note_on_record(self, run_id: str) -> None:
+        """From now on there is a run to resume."""
+        self._run_id = run_id
+
+    def note_only(self) -> None:
+        """Let the first signal that comes from now on be no more than noted: the end is near and is to be written."""
+        self._answer = _do_nothing
+
+    def raise_if_taken(self) -> None:
+        """Raise KeyboardInterrupt for a signal that was only noted."""
+        if self.taken is not None:
+            raise KeyboardInterrupt(self.taken)
+
+    @contextmanager
+    def answered_by(self, answer: Answer) -> Iterator[None]:
+        """Call `answer` with the name of the first signal that comes within the block."""
+        before, self._answer = self._answer, answer
+        try:
+            yield
+        finally:
+            self._answer = before
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Let nothing break the block off; `raise_if_taken` afterwards."""
+        with self.answered_by(_do_nothing):
+            yield
+
+    def take_back(self) -> None:
+        """Put our handlers in the place of those that somebody else has set meanwhile."""
+        for number in self._previous:
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if self.taken is not None and self._run_id is not None:
+            _leave_at_once(self._run_id)
+        self.taken = signal.Signals(number).name
+        self._answer(self.taken)
+
+
+_open: list[Interrupts] = []
+
+
+def take_signals_back() -> None:
+    """For a flow, when it has begun: Prefect has put a handler for SIGTERM in the place of ours, and crashes by it."""
+    for interrupts in _open:
+        interrupts.take_back()
+
+
+def _raise_interrupt(name: str) -> None:
+    raise KeyboardInterrupt(name)
+
+
+def _do_nothing(_: str) -> None:
+    """For a signal that is looked at later."""
+
+
+def _leave_at_once(run_id: str) -> None:
+    shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
+    told = f"{shown}\nstopped at once; next: evalhouse resume {run_id}   (what was answered is on record)\n"
+    # Past everything that buffers or locks: a signal may have come in the middle of either.
+    os.write(2, told.encode())
+    os._exit(_INTERRUPTED)

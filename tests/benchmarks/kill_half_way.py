@@ -1,0 +1,87 @@
+"""What a `kill -9` half way costs: a run of 300 samples of five contexts is killed after half of its requests were
+answered, resumed, and counted at the endpoint.
+
+`asked again` are requests whose body had been received before; `paid twice` those that had been answered before. What
+had not been answered when the process died (`in flight`) may be asked anew, what is on record never is.
+
+    python tests/benchmarks/kill_half_way.py [--samples 300] [--latency 0.3] [--in-flight 16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from call_path import build_samples  # noqa: E402
+from cli_process import Place  # noqa: E402
+from kill_runs import Lane, Life, Moment, noting_endpoint, read_recorded, read_rows  # noqa: E402
+
+METRICS = "answer_correctness,context_recall,context_precision,faithfulness"
+REQUESTS_A_SAMPLE = 5
+
+
+def write_samples(path: Path, count: int) -> None:
+    """The samples of `call_path.py` as a dataset."""
+    with path.open("w", encoding="utf-8") as file:
+        for sample in build_samples(count):
+            row = {
+                "id": sample.sample_id,
+                "question": sample.question,
+                "answer": sample.answer,
+                "ground_truth": sample.ground_truth,
+                "contexts": sample.contexts,
+            }
+            file.write(f"{json.dumps(row)}\n")
+
+
+def report(lane: Lane, life: Life, document: dict[str, object]) -> None:
+    """Three lines of figures."""
+    asked = [noted.texts for noted in lane.endpoint.asked]
+    path = lane.place.folder / "evalhouse.duckdb"
+    (scored,) = read_rows(path, "select count(*) as n, count(value) as scored from scores")
+    n_twice = sum(read_recorded(path).values()) - len(read_recorded(path))
+    print(
+        f"killed after {life.n_asked} requests: {life.n_recorded} replies on record, {life.n_open} in flight, "
+        f"{len(life.unsettled) - life.n_open} answered and not on record (the oldest sent "
+        f"{life.late_s * 1000:.0f} ms before the kill)"
+    )
+    print(
+        f"resumed to the end ({document['status']}): {len(set(asked))} different requests, "
+        f"{len(asked) - len(set(asked))} asked again, {lane.endpoint.stats.duplicates_answered} paid twice, "
+        f"{n_twice} of those on record asked again"
+    )
+    print(f"scores: {scored['n']}, of them without a value {scored['n'] - scored['scored']}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kill a run half way, resume it, and count what is paid again.")
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--latency", type=float, default=0.3, help="seconds")
+    parser.add_argument("--in-flight", type=int, default=16)
+    options = parser.parse_args()
+    run = ("samples.jsonl", "--judge", "openai:judge", "--metrics", METRICS, "--concurrency", str(options.in_flight))
+    n_requests = options.samples * REQUESTS_A_SAMPLE
+    half = Moment(stage="asking", n_more=n_requests // 2, delay_s=0.0)
+    with noting_endpoint(latency=options.latency) as endpoint, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_samples(folder / "samples.jsonl", options.samples)
+        variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none", "PREFECT_HOME": f"{name}/prefect"}
+        lane = Lane(
+            place=Place(folder=folder, variables=variables), endpoint=endpoint, arguments=run, n_requests=n_requests
+        )
+        if not lane.kill_at(half):
+            raise SystemExit("the run ended before it was killed; give it more samples or latency")
+        finished = lane.place.call("resume", "latest", "--json", timeout_s=3600.0)
+        if finished.status != 0:
+            raise SystemExit(finished.stderr)
+        report(lane, lane.lives[0], finished.document)
+
+
+if __name__ == "__main__":
+    main()
