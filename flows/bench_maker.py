@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from flows.rubric_metrics import make_rubric_metrics
 from prompts import Prompt, load_prompts
 from tasks.asking import Asker
 from tasks.bench import Bench
@@ -19,14 +20,7 @@ from tasks.prices import find_price, load_prices
 from tasks.run_settings import RunSettings
 from warehouse.batch import Batch
 from warehouse.calls import sum_cost
-from warehouse.metric_files import (
-    GRADE_STEP,
-    MetricFile,
-    load_metrics,
-    parse_metric,
-    resolve_parameters,
-    write_rubric_metric,
-)
+from warehouse.metric_files import GRADE_STEP, load_metrics, resolve_parameters
 from warehouse.store import Warehouse
 from warehouse.tables import build_frame
 
@@ -44,31 +38,14 @@ _STEP_PROMPTS = {
 def make_plan(settings: RunSettings) -> Plan:
     """The metrics and steps of the settings; raises UnknownMetric or MetricFileError."""
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-    metrics |= _make_rubric_metrics(settings, known=metrics)
+    if settings.prompts is not None:
+        metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
     plan = plan_run(settings.metrics, metrics)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():
         if name in chosen:
             resolve_parameters(chosen[name], parameters)
     return plan
-
-
-def _make_rubric_metrics(settings: RunSettings, *, known: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
-    """The metrics of the user's own rubrics, from the folder of prompts; ours have files."""
-    if settings.prompts is None:
-        return {}
-    prompts = load_prompts(settings.language, Path(settings.prompts))
-    rubrics = [prompt.rubric for prompt in prompts.values() if prompt.rubric]
-    return {
-        metric: parse_metric(
-            write_rubric_metric(metric, rubric=rubric.name, criterion=criterion),
-            name=metric,
-            place=f"the metric of the rubric {rubric.name}",
-        )
-        for rubric in rubrics
-        for metric, criterion in rubric.metrics.items()
-        if metric not in known
-    }
 
 
 def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tuple[Prompt, ...]:

@@ -147,7 +147,7 @@ def test_prompts_are_listed_with_version_and_hash(ask: Ask) -> None:
         assert [item["name"] for item in listed] == ALL_NAMES
         assert all(len(item["prompt_hash"]) == 64 and item["language"] == language for item in listed)
     table = ask("prompts", "list")
-    assert table.lines[0].split() == ["prompt", "version", "language", "hash", "what", "it", "asks"]
+    assert table.lines[0].split() == ["prompt", "version", "language", "hash", "scale", "metrics", "what", "it", "asks"]
     assert [line.split()[0] for line in table.lines[1:]] == ALL_NAMES
 
 
@@ -172,7 +172,10 @@ def test_a_prompt_of_ones_own_takes_the_place_of_ours(
     assert "worth its place" in ask("prompts", "list").stdout
     checked = ask("prompts", "check", str(tmp_path))
     assert checked.status == 0
-    assert checked.stdout == f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}\n"
+    assert checked.lines == [
+        f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}",
+        f"in {tmp_path}: rank replaces ours",
+    ]
 
 
 def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("show", "nothing"), "unknown prompt 'nothing'; known: attribute, "),
+        (("show", "nothing"), "unknown prompt 'nothing'; known: accuracy, "),
         (("list", "--language", "fr"), "unknown language"),
         (("check", "nowhere"), "nowhere: is no folder"),
         (("nothing",), "nothing"),

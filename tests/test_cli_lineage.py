@@ -1,6 +1,7 @@
 """`evalhouse lineage` where a score has a past: a failed step, other weights, a metric of one's own, texts without end.
 
-What a whole and healthy tree looks like is in test_cli_show.py.
+What a whole and healthy tree looks like is in test_cli_show.py, what stands behind grades and measures in
+test_lineage_grades.py.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def test_every_id_in_the_tree_can_be_looked_up(ask: Ask) -> None:
     prompts = {row["prompt_hash"][:8] for row in select(ask, "select prompt_hash from prompts")}
     shown_calls = set(re.findall(r"call ([0-9a-f]+):", tree))
     shown_prompts = set(re.findall(r"prompt .*\(([0-9a-f]+)\)", tree))
-    assert len(shown_calls) == 3, "classify, rank, and one request for both attributions"
+    assert len(shown_calls) == 5, "two splittings, classify, rank, and one request for both attributions"
     assert shown_calls <= calls
-    assert len(shown_prompts) == 3
+    assert len(shown_prompts) == 4
     assert shown_prompts <= prompts
 
 
@@ -55,14 +56,47 @@ def test_every_score_in_the_tree_is_the_one_on_record(house: House, ask: Ask) ->
     assert shown == {row["metric"]: f"{row['value']:.3f}" for row in select(ask, sql)}
 
 
-def test_json_holds_the_rows_of_the_view_whole(house: House, ask: Ask) -> None:
+def test_json_holds_the_rows_of_the_view_whole_and_those_of_the_splitting(house: House, ask: Ask) -> None:
     rows = ask("lineage", "first night", "tide-1", "context_recall", "--json").document
+    assert [row.pop("metadata") for row in rows] == [{"harbour": "Brankmouth"}] * 2
     sql = f"""
         select * from score_lineage
         where run_id = '{house.run_id}' and sample_id = 'tide-1' and metric = 'context_recall'
     """
-    assert rows == select(ask, sql)
-    assert rows[0]["context_ranks"] == [1]
+    supported, split = rows
+    assert [supported] == select(ask, sql)
+    assert supported["context_ranks"] == [1]
+    assert split.keys() == supported.keys()
+    told = ("metric", "value", "metric_version", "question", "statement_id", "statement")
+    assert [split[name] for name in told] == [supported[name] for name in told]
+    assert (split["step"], split["prompt"], split["call_id"]) == (
+        "extract_ground_truth", "extract", supported["statement_call_id"],
+    )  # fmt: skip
+    assert "High tide at Brankmouth is at 6 in the morning." in split["reply"]
+
+
+def test_statements_lead_to_the_reply_they_stand_in(url: str, ask: Ask) -> None:
+    lines = [line.lstrip("│├└─ ") for line in ask("lineage", "latest", "tide-1", "faithfulness").lines]
+    at = lines.index("extract_answer")
+    assert lines[at + 1] == "[A1] High tide at Brankmouth is at 6 in the morning."
+    assert lines[at + 2] == "[A2] The harbour is closed on Mondays."
+    assert re.match(r"call [0-9a-f]{8}: lexical-\d+ cached, reused from run ", lines[at + 3])
+    assert lines[at + 4].startswith("prompt extract version ")
+    assert lines[at + 5].startswith('reply: {"statements":')
+    assert lines[at + 6] == "attribute_answer", "what is split comes before what is judged"
+    assert "extract_ground_truth" not in lines, "faithfulness asks nothing of the ground truth"
+
+
+def test_a_text_without_statements_leads_to_the_reply_that_says_so(url: str, ask: Ask) -> None:
+    for table in ("statements", "classifications", "attributions"):
+        change(url, f"delete from {table} where sample_id = 'tide-1' and statement_id like 'A%'")
+    change(
+        url, "update llm_calls set reply = '{\"statements\": []}' where step = 'extract_answer' and reply is not null"
+    )
+    ask("rescore", "--warehouse", url)
+    tree = ask("lineage", "latest", "tide-1", "faithfulness", "--warehouse", url).stdout
+    assert "faithfulness = unscored: no_statements  (from attribute_answer; formula version 1)" in tree
+    assert 'reply: {"statements": []}' in tree
 
 
 def test_other_weights_are_told_by_the_version_of_the_formula(url: str, ask: Ask) -> None:
@@ -71,7 +105,8 @@ def test_other_weights_are_told_by_the_version_of_the_formula(url: str, ask: Ask
     after = ask("lineage", "latest", "tide-1", "answer_correctness", "--warehouse", url).stdout
     assert "formula version 1)" in before
     assert "answer_correctness = 0.667  (from classify, similarity; formula version 1;similarity_weight=0)" in after
-    assert before.splitlines()[8:] == after.splitlines()[8:], "the verdicts are the same ones"
+    verdicts = [tree[tree.index("extract_answer") :] for tree in (before, after)]
+    assert verdicts[0] == verdicts[1], "the verdicts are the same ones"
 
 
 def test_a_metric_that_rests_on_no_verdict_has_the_sample_and_its_score(url: str, ask: Ask, tmp_path: Path) -> None:
@@ -123,6 +158,10 @@ def test_a_reply_can_neither_colour_the_tree_nor_add_branches(url: str, ask: Ask
         assert "\n├── factual_f1 = 1.000" not in finished.stdout
     rows = ask(*arguments, "--json").document
     assert {row["reply"] for row in rows} == {reply}, "a program gets what came back, unaltered"
+    change(url, "update run_samples set metadata = ?", '{"tool_calls": "\\u001b[31mred"}')
+    change(url, "update scores set metric = 'tool_call_accuracy' where metric = 'factual_f1'")
+    finished = ask("lineage", "first night", "tide-1", "tool_call_accuracy", "--warehouse", url)
+    assert "tool_calls: \\x1b[31mred\n" in finished.stdout
 
 
 def test_a_run_without_scores_says_how_to_go_on(house: House, url: str, ask: Ask) -> None:

@@ -1,21 +1,24 @@
 """`evalhouse prompts`: the languages and folders it takes its files from, and that what it shows is what is sent.
 
-The plain listing and the ways to misname a prompt are in test_cli_doctor.py.
+The plain listing and the ways to misname a prompt are in test_cli_doctor.py; what a prompt asks of a sample is in
+test_prompt_preview.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import Finished
-from prompt_files import NAMES, read_content, write_prompt
+from prompt_files import ALL_NAMES, read_content, write_prompt
 
 from prompts import BlockValue, Item, load_prompts
 
 Ask = Callable[..., Finished]
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eesrever"
+SOUND = f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}"
 RANK_DATA: dict[str, BlockValue] = {"question": "q", "ground_truth": "g", "contexts": [Item(id="C1", text="c")]}
 
 
@@ -43,7 +46,93 @@ def test_the_language_is_that_of_the_flag_then_of_the_variable(ask: Ask, monkeyp
     monkeypatch.setenv("EVALHOUSE_LANGUAGE", "zh")
     assert {item["language"] for item in ask("prompts", "list", "--json").document} == {"zh"}
     assert {item["language"] for item in ask("prompts", "list", "--language", "en", "--json").document} == {"en"}
-    assert ask("prompts", "check").stdout == f"4 prompts in zh are sound: {', '.join(NAMES)}\n"
+    assert ask("prompts", "check").stdout == f"{len(ALL_NAMES)} prompts in zh are sound: {', '.join(ALL_NAMES)}\n"
+
+
+def make_tone(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # keys of a prompt file
+    """A rubric of one's own with one criterion, which gives the score `tone`."""
+    content = read_content("answer_validity")
+    content["system"] = content["system"].replace("answer_validity", "friendly")
+    content["rubric"]["criteria"] = {"friendly": {"kind": "rating", "min": 1, "max": 5, "anchors": [1, 5]}}
+    content["examples"] = []
+    return content | {"name": "tone", "description": "Rate the tone."} | changes
+
+
+def test_rubrics_are_marked_with_their_scales_and_metrics(ask: Ask) -> None:
+    rows = {line.split()[0]: line for line in ask("prompts", "list").lines}
+    assert rows["prompt"].split()[4:] == ["scale", "metrics", "what", "it", "asks"]
+    assert "  1 to 10        accuracy  " in rows["accuracy"]
+    assert "  true or false  answer_validity  " in rows["answer_validity"]
+    named = "relevance_accuracy, relevance_comprehensiveness, relevance_context_precision, relevance_final"
+    assert f"  0 to 10        {named}  " in rows["relevance"], "the flag that only steers rules is no score"
+    assert rows["classify"].split()[4:6] == ["–", "–"]
+
+
+def test_a_program_gets_criteria_and_metrics_of_rubrics(ask: Ask) -> None:
+    listed = {item["name"]: item["rubric"] for item in ask("prompts", "list", "--json").document}
+    assert listed["extract"] is None
+    assert listed["passage_recall"] == {
+        "needs": ["ground_truth", "contexts"],
+        "criteria": {"passage_recall": {"kind": "spread", "min": 1, "max": 5, "anchors": [1, 2, 3, 4, 5]}},
+        "metrics": {"passage_recall": "passage_recall"},
+    }
+    assert listed["relevance"]["metrics"]["relevance_final"] == "final"
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_folder_is_checked_by_argument_or_by_variable(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+) -> None:
+    write_prompt(tmp_path, read_content("rank"))
+    write_prompt(tmp_path, read_content("classify") | {"version": 2})
+    write_prompt(tmp_path, make_tone())
+    if by_variable:
+        monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path))
+    finished = ask("prompts", "check", *([] if by_variable else [str(tmp_path)]))
+    assert finished.status == 0
+    names = sorted([*ALL_NAMES, "tone"])
+    counted, told = finished.lines
+    assert counted.startswith(f"{len(names)} prompts in en are sound: ")
+    assert sorted(counted.partition(": ")[2].split(", ")) == names
+    assert sorted(told.removeprefix(f"in {tmp_path}: ").split("; ")) == [
+        "classify replaces ours", "rank is the same as ours", "tone is a rubric of 1 to 5 and gives tone",
+    ]  # fmt: skip
+
+
+def test_an_argument_goes_before_the_variable(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHOUSE_PROMPTS", "nowhere")
+    assert ask("prompts", "check").status == 2
+    write_prompt(tmp_path, read_content("rank"))
+    assert ask("prompts", "check", str(tmp_path)).lines[0] == SOUND
+
+
+def test_a_language_of_ones_own_is_checked_whole(ask: Ask, tmp_path: Path) -> None:
+    for name in ("extract", "classify", "attribute"):
+        write_prompt(tmp_path, read_content(name) | {"language": "fr"})
+    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
+    assert finished.status == 2
+    assert "no built-in prompts in 'fr', so files are needed for: rank" in finished.stderr
+    write_prompt(tmp_path, read_content("rank") | {"language": "fr"})
+    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
+    assert finished.status == 0
+    assert "4 prompts in fr are sound" in finished.lines[0]
+    assert "rank is in a language of its own" in finished.lines[1]
+
+
+def test_a_score_that_has_its_name_from_elsewhere_is_refused(ask: Ask, tmp_path: Path) -> None:
+    write_prompt(tmp_path, make_tone(name="faithfulness"))
+    write_prompt(tmp_path, make_tone())
+    twin = make_tone(name="manner")
+    twin["rubric"]["criteria"]["friendly"]["metric"] = "tone"
+    write_prompt(tmp_path, twin)
+    finished = ask("prompts", "check", str(tmp_path))
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert sorted(finished.stderr.splitlines()) == [
+        "rubric 'faithfulness': its score 'faithfulness' is that of the metric file faithfulness.sql too; "
+        "give friendly another name under `metric`",
+        "rubric 'tone': its score 'tone' is that of the rubric 'manner' too; give friendly another name under `metric`",
+    ]
 
 
 def test_a_folder_named_by_flag_goes_before_one_named_by_variable(
@@ -84,6 +173,7 @@ def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) 
         (("show",), "Missing argument 'NAME'"),
         (("show", "rank", "--prompts", "nowhere"), "nowhere: is no folder"),
         (("show", "rank", "--language", "fr"), "unknown language"),
+        (("show", "rank", "--map", "answer=reply"), "give one with --dataset"),
         (("list", "--nonsense"), "--nonsense"),
         (("lst",), "'lst'"),
     ],

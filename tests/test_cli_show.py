@@ -134,7 +134,7 @@ def test_lineage_in_full_has_requests_and_whole_texts(house: House, ask: Ask) ->
 def test_lineage_as_json_is_the_view(house: House, ask: Ask) -> None:
     rows = ask("lineage", house.run_id, "tide-1", "factual_precision", "--json").document
     assert {row["metric"] for row in rows} == {"factual_precision"}
-    assert [row["label"] for row in rows if row["source"] == "answer"] == ["TP", "FP"]
+    assert [row["label"] for row in rows if (row["step"], row["source"]) == ("classify", "answer")] == ["TP", "FP"]
     assert all(row["reply"] and row["request"] and row["prompt_hash"] for row in rows)
 
 

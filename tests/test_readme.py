@@ -27,6 +27,7 @@ USERS_VIEWS = (
     "unscored",
     "sample_history",
     "statement_verdicts",
+    "fact_lists",
     "vote_flips",
 )
 

@@ -40,6 +40,7 @@ VIEWS = [
     "run_costs",
     "vote_flips",
     "unscored",
+    "fact_lists",
 ]
 
 

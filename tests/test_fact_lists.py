@@ -1,0 +1,106 @@
+"""fact_lists: the statements behind the factual scores as lists, for readers who know a run by its label and link."""
+
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import House
+from cli_process import Finished
+from rows import Row, Sample, add_samples, fill, open_rows, read, score
+
+FACTUAL = ("factual_precision", "factual_recall", "factual_f1")
+NAMED: Row = {"label": "night 7", "href": "https://example.org/c/7", "tags": ["a", "b"]}
+
+
+def read_lists(
+    *samples: Sample, metrics: tuple[str, ...] = FACTUAL, run: Row | None = None
+) -> dict[object, dict[str, Any]]:
+    """The rows of the view by sample, with the scores that the metrics' own SQL gives."""
+    with open_rows() as con:
+        fill(con, "runs", {"run_id": "r", **(run or {})})
+        add_samples(con, *samples)
+        for metric in metrics:
+            add_scores(con, metric)
+        return {row["sample_id"]: row for row in read(con, "from fact_lists where run_id = 'r'")}
+
+
+def add_scores(con: duckdb.DuckDBPyConnection, metric: str) -> None:
+    for sample_id, found in score(con, metric).items():
+        key = {"run_id": "r", "sample_id": sample_id, "metric": metric}
+        fill(con, "scores", {**key, "value": found.value, "unscored_reason": found.unscored_reason})
+
+
+def test_statements_are_listed_by_label_in_their_order() -> None:
+    row = read_lists(Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]))["s"]
+    assert row["tp"] == ["Statement A1.", "Statement A3."], "a ground-truth statement that was found is no second TP"
+    assert row["fp"] == ["Statement A2."]
+    assert row["fn"] == ["Statement G1.", "Statement G3."]
+    assert (row["n_tp"], row["n_fp"], row["n_fn"]) == (2, 1, 2)
+
+
+def test_scores_are_those_on_record_and_follow_from_the_counts() -> None:
+    row = read_lists(Sample(answer=["TP", "FP", "TP"], ground_truth=["FN", "TP", "FN"]))["s"]
+    tp, fp, fn = row["n_tp"], row["n_fp"], row["n_fn"]
+    assert row["factual_precision"] == pytest.approx(tp / (tp + fp))
+    assert row["factual_recall"] == pytest.approx(tp / (tp + fn))
+    assert row["factual_f1"] == pytest.approx(tp / (tp + 0.5 * (fp + fn)))
+
+
+def test_ten_statements_stand_in_the_order_of_the_text() -> None:
+    row = read_lists(Sample(answer=["TP"] * 12, ground_truth=["TP"]))["s"]
+    assert row["tp"] == [f"Statement A{n}." for n in range(1, 13)], "A10 comes after A9 and not after A1"
+
+
+def test_the_run_is_named_as_it_was() -> None:
+    row = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), run=NAMED)["s"]
+    assert {name: row[name] for name in NAMED} == NAMED
+    assert row["run_id"] == "r"
+
+
+def test_nothing_listed_is_not_the_same_as_nothing_classified() -> None:
+    rows = read_lists(
+        Sample(sample_id="all right", answer=["TP"], ground_truth=["TP"]),
+        Sample(sample_id="no answer", reasons={"classify": "no_answer"}),
+        Sample(sample_id="broken", answer=["TP"], ground_truth=["FN"], reasons={"classify": "judge_failed"}),
+        Sample(sample_id="stopped", missing=["classify"]),
+    )
+    shown = {name: (row["tp"], row["fp"], row["n_fn"], row["reason"]) for name, row in rows.items()}
+    assert shown == {
+        "all right": (["Statement A1."], [], 0, None),
+        "no answer": (None, None, None, "no_answer"),
+        "broken": (None, None, None, "judge_failed"),
+        "stopped": (None, None, None, "cancelled"),
+    }
+    assert [rows["broken"][metric] for metric in FACTUAL] == [None] * 3
+
+
+def test_a_silent_answer_leaves_everything_out() -> None:
+    row = read_lists(Sample(ground_truth=["FN", "FN"]))["s"]
+    assert (row["tp"], row["fp"], row["fn"]) == ([], [], ["Statement G1.", "Statement G2."])
+    assert (row["factual_precision"], row["factual_recall"], row["factual_f1"]) == (None, 0, 0)
+
+
+def test_a_run_without_these_metrics_has_the_lists_all_the_same() -> None:
+    row = read_lists(Sample(answer=["TP"], ground_truth=["TP"]), metrics=())["s"]
+    assert row["tp"] == ["Statement A1."]
+    assert [row[metric] for metric in FACTUAL] == [None] * 3
+
+
+def test_runs_do_not_mix() -> None:
+    with open_rows() as con:
+        for run_id, labels in (("r", ["TP"]), ("q", ["FP"])):
+            fill(con, "runs", {"run_id": run_id, "label": f"run {run_id}"})
+            add_samples(con, Sample(answer=labels, ground_truth=["TP"]), run_id=run_id)
+        rows = read(con, "select run_id, label, n_tp, n_fp from fact_lists order by run_id")
+    assert [tuple(row.values()) for row in rows] == [("q", "run q", 0, 1), ("r", "run r", 1, 0)]
+
+
+def test_a_judged_run_is_read_by_the_command(house: House, ask: Callable[..., Finished]) -> None:
+    sql = f"select * from fact_lists where run_id = '{house.run_id}' and sample_id = 'tide-1'"
+    (row,) = ask("query", sql, "--format", "json").document
+    assert row["tp"] == ["High tide at Brankmouth is at 6 in the morning."]
+    assert row["fp"] == ["The harbour is closed on Mondays."]
+    assert row["fn"] == []
+    assert (row["label"], row["href"], row["tags"]) == ("first night", "https://example.org/c/1", ["a", "b"])
+    assert (row["factual_precision"], row["factual_recall"]) == (0.5, 1)

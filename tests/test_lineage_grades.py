@@ -1,0 +1,180 @@
+"""`evalhouse lineage` of what is graded, regenerated or measured: down to the reply, or to the numbers themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import write_dataset
+from cli_process import Finished, Place
+from endpoint import Asked, running_endpoint
+from prompt_files import read_content, write_prompt
+
+Show = Callable[..., list[str]]
+
+SAMPLE = {
+    "id": "mill",
+    "question": "Which river turns the Helm mill?",
+    "answer": "select 1 as x",
+    "ground_truth": "select 2 as x",
+    "contexts": ["The Arl turns the mill."],
+    "contexts_role": "supplementary",
+    "expected_tool_calls": [{"name": "find_river", "args": {"mill": "Helm"}}],
+    "tool_calls": [{"name": "find_river", "args": {"mill": "Holm"}}, {"name": "stop"}],
+    "tables": {"t": [{"x": 1}]},
+}
+QUESTIONS = ["Which river turns it?", "What turns the Helm mill?", "Where is the mill?"]
+RELEVANCE = {
+    "unrelated": {"reason": "It is about the mill.", "verdict": False},
+    "accuracy": {"reason": "The river is another one.", "rating": 2},
+    "comprehensiveness": {"reason": "All is said.", "rating": 9},
+    "context_precision": {"reason": "It stands in C1.", "rating": 3},
+    "final": 0.9,
+}
+SAID: dict[str, dict[str, Any]] = {
+    "relevance": RELEVANCE,
+    "questions": {"reason": "It names a river.", "noncommittal": False, "questions": QUESTIONS},
+    "tone": {"friendly": {"reason": "Curt.", "rating": 2}},
+}
+METRICS = "relevance_final,answer_relevancy,bleu,tool_call_accuracy,result_set_match,sql_equivalence,tone"
+
+
+def reply(asked: Asked) -> dict[str, Any]:
+    return SAID[asked.body["response_format"]["json_schema"]["name"]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("graded")
+    write_dataset(folder, [SAMPLE], "mills.jsonl")
+    content = read_content("answer_validity")
+    content["system"] = content["system"].replace("answer_validity", "friendly")
+    content["rubric"]["criteria"] = {"friendly": {"kind": "rating", "min": 1, "max": 5, "anchors": [1, 5]}}
+    write_prompt(folder / "own", content | {"name": "tone", "examples": []})
+    with running_endpoint(script={"other": reply}) as endpoint:
+        variables = {
+            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
+        }  # fmt: skip
+        place = Place(folder=folder, variables=variables)
+        options = ("--judge", "openai:judge", "--metrics", METRICS, "--prompts", "own")
+        finished = place.call("run", "mills.jsonl", *options)
+        assert finished.status == 0, finished.stdout + finished.stderr
+        yield place
+
+
+@pytest.fixture
+def show(place: Place, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Finished]) -> Show:
+    """The lines of a tree below the sample, without what draws it."""
+
+    def lines(*arguments: str) -> list[str]:
+        monkeypatch.chdir(place.folder)
+        finished = ask("lineage", "latest", "mill", *arguments)
+        assert finished.status == 0, finished.stderr
+        return [line.lstrip("│├└─ ") for line in finished.lines]
+
+    return lines
+
+
+def test_a_rubrics_score_leads_to_what_was_said_what_rules_made_of_it_and_the_reply(show: Show) -> None:
+    lines = show("relevance_final")
+    # The judge said 2 + 9 + 3, the cap makes it 2 + 4 + 3, and 9 / 30 is 0.3.
+    assert "relevance_final = 0.300  (from grade_relevance; formula version 1)" in lines
+    at = lines.index("grade_relevance")
+    assert lines[at + 1 : at + 6] == [
+        "accuracy 2 of 10  — The river is another one.",
+        "comprehensiveness 4 of 10, said 9 (capped at 4: accuracy is 2, at most 2)  — All is said.",
+        "context_precision 3 of 10  — It stands in C1.",
+        "final 0.3 of 1, said 0.9 (recomputed: the judge said 0.9)  — (2 + 4 + 3) / 30",
+        "unrelated 0 of 1  — It is about the mill.",
+    ]
+    assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 6])
+    assert re.fullmatch(r"prompt relevance version 1 en \([0-9a-f]{8}\)", lines[at + 7])
+    assert lines[at + 8].startswith('reply: {"unrelated":{"reason":"It is about the mill."')
+    assert "contexts_role: supplementary" in lines
+
+
+def test_a_program_gets_the_same(place: Place, ask: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.folder)
+    rows = {row["criterion"]: row for row in ask("lineage", "latest", "mill", "relevance_final", "--json").document}
+    capped = rows["comprehensiveness"]
+    assert (capped["said"], capped["rating"], capped["scale_max"]) == (9, 4, 10)
+    assert capped["rule"] == "capped at 4: accuracy is 2, at most 2"
+    assert json.loads(capped["reply"])["final"] == 0.9
+    assert capped["metadata"]["contexts_role"] == "supplementary"
+
+
+def test_answer_relevancy_leads_to_the_questions_that_were_written(show: Show) -> None:
+    lines = show("answer_relevancy")
+    at = lines.index("relevancy")
+    told = lines[at + 1 : at + 5]
+    assert "noncommittal 0 of 1  — It names a river." in told
+    shown = {text: float(cosine) for line in told for cosine, text in re.findall(r"^cosine ([0-9.]+)  (.*)", line)}
+    assert sorted(shown) == sorted(QUESTIONS)
+    (score,) = re.findall(r"^answer_relevancy = ([0-9.]+)", "\n".join(lines), re.MULTILINE)
+    assert float(score) == pytest.approx(sum(shown.values()) / 3, abs=0.001)
+    assert lines[at + 6].startswith("prompt questions version ")
+    assert lines[at + 7].startswith('reply: {"reason":"It names a river."')
+
+
+def test_text_overlap_leads_to_its_measures(show: Show) -> None:
+    lines = show("bleu")
+    at = lines.index("overlap")
+    assert [line.split()[0] for line in lines[at + 1 :]] == ["bleu", "chrf", "exact_match", "rouge_l"]
+    value = next(line for line in lines if line.startswith("bleu = ")).split()[2]
+    assert lines[at + 1] == f"bleu {value}"
+
+
+def test_tool_calls_lead_to_their_comparison_and_to_the_calls(show: Show) -> None:
+    lines = show("tool_call_accuracy")
+    assert 'expected_tool_calls: [{"name":"find_river","args":{"mill":"Helm"}}]' in lines
+    assert any(line.startswith('tool_calls: [{"name":"find_river","args":{"mill":"Holm"}}') for line in lines)
+    measured = lines[lines.index("tool_calls") + 1 :]
+    assert [line.split()[0] for line in measured] == ["any_order", "arguments", "in_order", "names", "order"]
+    assert [line.endswith("— extra stop; wrong arguments find_river: mill") for line in measured] == [True] + [
+        False
+    ] * 4
+    assert not any(line.startswith("call ") for line in lines), "no judge was asked"
+
+
+def test_result_sets_lead_to_their_comparison_and_to_the_data(show: Show) -> None:
+    lines = show("result_set_match")
+    assert 'tables: {"t":[{"x":1}]}' in lines
+    measured = lines[lines.index("result_sets") + 1 :]
+    criteria = ["any_order", "column_precision", "column_recall", "in_order", "row_precision", "row_recall"]
+    assert [line.split()[0] for line in measured] == criteria
+
+
+def test_what_was_settled_without_the_judge_says_so(show: Show) -> None:
+    lines = show("sql_equivalence")
+    (settled,) = [line for line in lines if line.startswith("sql_equivalence 0 of 1")]
+    assert "(settled by running both)" in settled
+    assert "run on the sample's data they differ: " in settled
+
+
+def test_a_rubric_of_ones_own_leads_down_as_well(show: Show) -> None:
+    lines = show("tone")
+    assert "tone = 0.400  (from grade_tone; formula version 1)" in lines
+    at = lines.index("grade_tone")
+    assert lines[at + 1] == "friendly 2 of 5  — Curt."
+    assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 2])
+    assert re.fullmatch(r"prompt tone version 1 en \([0-9a-f]{8}\)", lines[at + 3])
+    assert lines[at + 4] == 'reply: {"friendly":{"reason":"Curt.","rating":2}}'
+
+
+def test_all_scores_of_a_sample_show_every_step_once(show: Show) -> None:
+    lines = show()
+    steps = (
+        "relevancy",
+        "overlap",
+        "tool_calls",
+        "result_sets",
+        "grade_relevance",
+        "grade_sql_equivalence",
+        "grade_tone",
+    )
+    assert [line for line in lines if line in steps] == list(steps)
+    assert {line.split(" = ")[0] for line in lines if " = " in line} == set(METRICS.split(","))

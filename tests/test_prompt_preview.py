@@ -1,0 +1,169 @@
+"""`evalhouse prompts show NAME --sample`: the messages of a sample, as a run would send them, with none sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from cli_house import HOSTILE_ID, write_dataset
+from cli_process import Finished, Place
+from endpoint import running_endpoint
+from prompt_files import ALL_NAMES, read_content, write_prompt
+
+Ask = Callable[..., Finished]
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": "fort",
+        "question": "谁修建了鹭洲炮台？",
+        "reply": "鹭洲炮台由顾明远修建。炮台建于一八四一年，共有十二门炮。",
+        "ground_truth": "鹭洲炮台由顾明远修建。炮台毁于一八六〇年。",
+        "contexts": ["鹭洲炮台由顾明远修建，建于一八四一年。", "渔市逢五开张。"],
+        "contexts_role": "supplementary",
+    },
+    {"id": "empty", "question": "渔市哪天开张？"},
+]
+READ_BY = {
+    "rank": ["question", "ground_truth", "contexts"],
+    "questions": ["answer", "count"],
+    "sql_equivalence": ["question", "schema", "expected_sql", "sql"],
+    "contexts_usefulness": ["question", "contexts"],
+}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    return str(write_dataset(tmp_path, ROWS, "forts.jsonl"))
+
+
+def show(ask: Ask, name: str, dataset: str, *arguments: str) -> dict[str, Any]:
+    shown = ask("prompts", "show", name, "--dataset", dataset, "--map", "answer=reply", "--json", *arguments)
+    document: dict[str, Any] = shown.document
+    return document
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, language: str) -> None:
+    shown = show(ask, name, dataset, "--sample", "fort", "--language", language)
+    assert shown["language"] == language
+    assert shown["why_none"] is None
+    assert len(shown["requests"]) == (2 if name == "extract" else 1)
+    for request in shown["requests"]:
+        system, *examples, last = request["messages"]
+        assert system["role"] == "system"
+        assert [message["role"] for message in examples] == ["human", "ai"] * (len(examples) // 2)
+        opened = [line.split()[0][1:] for line in last["content"].splitlines() if line[:1] == "<" and line[1] != "/"]
+        assert opened == READ_BY.get(name, opened)
+        # Only the regenerated questions are asked without the real one.
+        assert ("谁修建了鹭洲炮台？" in last["content"]) is (name != "questions")
+        assert "…" not in last["content"]
+
+
+def test_a_sample_may_say_what_its_contexts_are(ask: Ask, dataset: str) -> None:
+    (request,) = show(ask, "relevance", dataset, "--sample", "fort")["requests"]
+    assert "\nsupplementary\n" in request["messages"][-1]["content"]
+
+
+def test_statements_are_those_the_lexical_judge_finds_and_it_is_said(ask: Ask, dataset: str) -> None:
+    arguments = ("--dataset", dataset, "--map", "answer=reply", "--sample", "fort", "--language", "zh")
+    text = ask("prompts", "show", "classify", *arguments).stdout
+    assert text.startswith("The statements are those the lexical judge finds")
+    assert "\n[A1] 鹭洲炮台由顾明远修建。\n" in text
+    assert "\n[G2] 炮台毁于一八六〇年。\n" in text
+    assert "lexical" not in ask("prompts", "show", "rank", *arguments).stdout
+
+
+def test_what_is_shown_is_what_a_run_sends(
+    ask: Ask, tmp_path: Path, prefect_home: Path, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALHOUSE_LANGUAGE", "zh")
+    shown = {
+        tuple(message["content"] for message in request["messages"])
+        for name in ("extract", "rank", "relevance")
+        for request in show(ask, name, dataset, "--sample", "fort")["requests"]
+    }
+    with running_endpoint(keep_bodies=True) as endpoint:
+        variables = {
+            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
+            "EVALHOUSE_LANGUAGE": "zh",
+        }  # fmt: skip
+        place = Place(folder=tmp_path, variables=variables)
+        metrics = "context_recall,faithfulness,context_precision,relevance_final"
+        options = ("--judge", "openai:judge", "--metrics", metrics, "--map", "answer=reply", "--limit", "1")
+        assert place.call("run", dataset, *options).status == 0
+        sent = {tuple(message["content"] for message in body["messages"]) for body in endpoint.stats.bodies}
+    assert len(shown) == 4
+    assert shown <= sent
+
+
+def test_where_nothing_would_be_asked_the_reason_is_given(ask: Ask, dataset: str) -> None:
+    for name, why in (("accuracy", "grade_accuracy: no_answer"), ("rank", "rank: no_contexts")):
+        shown = show(ask, name, dataset, "--sample", "empty")
+        assert shown["requests"] == []
+        assert why in shown["why_none"] or "no_ground_truth" in shown["why_none"]
+    text = ask("prompts", "show", "accuracy", "--dataset", dataset, "--sample", "empty").stdout
+    assert text == "Nothing is asked with accuracy for sample empty: grade_accuracy: no_answer\n"
+
+
+def test_queries_that_are_told_apart_by_running_them_are_not_asked_about(ask: Ask, tmp_path: Path) -> None:
+    row = {
+        "id": "q", "question": "How many?", "ground_truth": "select count(*) from t", "answer": "select 3",
+        "tables": {"t": [{"x": 1}]},
+    }  # fmt: skip
+    path = write_dataset(tmp_path, [row], "sql.jsonl")
+    shown = ask("prompts", "show", "sql_equivalence", "--dataset", str(path), "--json").document
+    assert shown["requests"] == []
+    assert shown["why_none"].startswith("run on the sample's data they differ: ")
+
+
+def test_a_rubric_of_ones_own_is_shown_for_a_sample(ask: Ask, tmp_path: Path, dataset: str) -> None:
+    content = read_content("answer_validity", "zh")
+    renamed = orjson.loads(orjson.dumps(content).replace(b"answer_validity", b"tone"))
+    write_prompt(tmp_path / "own", renamed)
+    shown = show(ask, "tone", dataset, "--language", "zh", "--prompts", str(tmp_path / "own"))
+    (request,) = shown["requests"]
+    assert request["step"] == "grade_tone"
+    assert "共有十二门炮。" in request["messages"][-1]["content"]
+
+
+def test_texts_under_test_are_shown_disarmed_and_obeyed_by_no_terminal(ask: Ask) -> None:
+    arguments = ("--dataset", "harbour.jsonl", "--map", "answer=bot_reply", "--sample", HOSTILE_ID)
+    finished = ask("prompts", "show", "answer_validity", *arguments)
+    assert finished.status == 0
+    assert not set("\x1b\x07\x9b\u202e") & set(finished.stdout)
+    assert "[bold]loud" in finished.stdout
+
+
+def test_the_dataset_is_the_one_that_ships_unless_another_is_named(ask: Ask) -> None:
+    shown = ask("prompts", "show", "rank", "--sample", "en-warranty-01", "--json").document
+    assert shown["sample_id"] == "en-warranty-01"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--sample", "nobody"), "dataset sample has no sample 'nobody'; it has en-warranty-01, "),
+        (("--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
+    ],
+)
+def test_a_sample_that_cannot_be_had_is_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("prompts", "show", "rank", *arguments)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert told in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_nothing_is_written_or_needed(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALHOUSE_JUDGE", "openai:judge")
+    monkeypatch.setenv("EVALHOUSE_BUDGET", "1")
+    monkeypatch.setenv("EVALHOUSE_VOTES", "3")
+    shown = ask("prompts", "show", "classify", "--sample", "en-warranty-01", "--json").document
+    assert len(shown["requests"]) == 1, "votes ask the same thing again"
+    assert list(tmp_path.iterdir()) == []
