@@ -9,7 +9,15 @@ import asyncio
 from prompts import Grade
 from tasks.judge_errors import FatalJudgeError
 from warehouse.errors import QueryError
-from warehouse.result_sets import Agreement, ResultSet, TableError, compare_result_sets, read_rows, run_on_tables
+from warehouse.result_sets import (
+    Agreement,
+    ResultSet,
+    TableError,
+    compare_result_sets,
+    must_differ,
+    read_rows,
+    run_on_tables,
+)
 from warehouse.samples import StoredSample
 
 RUBRIC = "result_sets"
@@ -31,20 +39,23 @@ def compare_results(sample: StoredSample) -> list[Grade] | str:
         return "no_ground_truth"
     try:
         made = _find_rows(sample, sample.answer, "rows")
-    except (QueryError, TableError) as error:
-        return _grade(f"the bot's rows cannot be had: {error}")
+    except QueryError as error:
+        return _grade(f"the bot's query fails: {error}")
+    except TableError as error:
+        if sample.metadata.get("rows") is None:  # then the tables are at fault, and not the bot
+            raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
+        return _grade(f"the bot's rows cannot be read: {error}")
     return _grade(compare_result_sets(expected, made)) if made else "no_answer"
 
 
 async def prove_by_running(sample: StoredSample) -> Grade | None:
-    """Two queries that return different rows on the sample's data are not equivalent; anything else proves nothing."""
-    if not (sample.metadata.get("tables") or sample.metadata.get("setup")):
-        return None
-    grades = await asyncio.to_thread(compare_results, sample)
-    if isinstance(grades, str):
-        return None
-    (whole,) = (grade for grade in grades if grade.criterion == "any_order")
-    if whole.rating == 1:
+    """Two queries that return different rows on the sample's data are not equivalent; anything else proves nothing.
+
+    A query that fails proves nothing either: it may be written for another database. Raises FatalJudgeError for tables
+    that cannot be read.
+    """
+    difference = await asyncio.to_thread(_find_difference, sample)
+    if difference is None:
         return None
     return Grade(
         criterion="sql_equivalence",
@@ -52,9 +63,21 @@ async def prove_by_running(sample: StoredSample) -> Grade | None:
         rating=0.0,
         scale_min=0,
         scale_max=1,
-        reason=f"run on the sample's data they differ: {whole.reason}",
+        reason=f"run on the sample's data they differ: {difference}",
         rule="settled by running both",
     )
+
+
+def _find_difference(sample: StoredSample) -> str | None:
+    try:
+        expected, made = (_run(sample, sql) for sql in (sample.ground_truth, sample.answer))
+    except QueryError:
+        return None
+    except TableError as error:
+        raise FatalJudgeError(f"sample {sample.sample_id}: {error}") from None
+    if expected is None or made is None or not must_differ(expected, made):
+        return None
+    return compare_result_sets(expected, made).note
 
 
 def _find_rows(sample: StoredSample, sql: str | None, column: str) -> ResultSet | None:
@@ -62,6 +85,10 @@ def _find_rows(sample: StoredSample, sql: str | None, column: str) -> ResultSet 
     given = sample.metadata.get(column)
     if given is not None:
         return read_rows(given, f"column {column}")
+    return _run(sample, sql)
+
+
+def _run(sample: StoredSample, sql: str | None) -> ResultSet | None:
     tables, setup = sample.metadata.get("tables") or {}, str(sample.metadata.get("setup") or "")
     if sql is None or not (tables or setup):
         return None

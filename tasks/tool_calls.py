@@ -1,7 +1,7 @@
 """Tool calls: the calls a bot made against those it was expected to make, by name, arguments and order.
 
-A made call agrees with an expected one of the same name by the share of arguments that are equal, of all that either
-of them has (1 when neither has any). Expected and made calls are paired so that the agreements add up to the most,
+A made call agrees with an expected one of the same name by the share of what is right in it: the name, and each of the
+arguments that either of them has. Expected and made calls are paired so that the agreements add up to the most,
 in order or in any order, and the score is 2 x agreements / (expected + made): a missing call costs as much as an extra
 one, and no call where none was expected is right. No judge is asked.
 """
@@ -90,10 +90,8 @@ def _share(part: float, whole: float) -> float:
 def _agree(want: ToolCall, call: ToolCall) -> float:
     if want.name != call.name:
         return 0.0
-    names = want.arguments.keys() | want.accepted.keys() | call.arguments.keys()
-    wrong = _list_wrong(want, call)
-    # Two calls of one name agree a little even when no argument does: it was the right tool.
-    return 1.0 if not names else (1 + len(names) - len(wrong)) / (1 + len(names)) if wrong else 1.0
+    n_parts = 1 + len(want.arguments.keys() | want.accepted.keys() | call.arguments.keys())
+    return (n_parts - len(_list_wrong(want, call))) / n_parts
 
 
 def _list_wrong(want: ToolCall, call: ToolCall) -> list[str]:
@@ -173,8 +171,11 @@ def _is_accepted(accepted: object) -> bool:
 
 
 def _open_json(value: object) -> object:
+    """What a text holds as JSON; whatever is no text is taken as it is, and none at all as no arguments."""
     if not isinstance(value, str):
         return value
+    if not value.strip():
+        return {}
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -1,13 +1,19 @@
 """Text overlap: values worked out by hand, Chinese as characters, and bounds for any two texts."""
 
 import doctest
+from pathlib import Path
+from typing import Any
 
 import pytest
+from benches import ScriptedJudge, lay_bench, make_sample
+from grades import score_work
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import overlap
+from tasks.measures import measure_sample
 from tasks.overlap import KINDS, measure_overlap
+from tasks.shard import SampleWork, make_work
 
 
 def test_the_worked_examples_hold() -> None:
@@ -57,3 +63,34 @@ def test_any_two_texts_have_shares_and_equal_ones_agree(one: str, other: str) ->
     assert all(0 <= value <= 1 for value in measure_overlap(one, other).values())
     if any(char.isalnum() for char in one):
         assert measure_overlap(one, one)["exact_match"] == 1
+
+
+# The step
+
+
+async def measure(folder: Path, **changes: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_bench(folder, judge=ScriptedJudge(lambda _: "nothing is asked"), metrics=["bleu"]) as bench:
+        work = make_work(make_sample(**changes))
+        await measure_sample(bench, work)
+        assert bench.asker.counts.requests == 0
+    return work
+
+
+async def test_a_sample_has_all_four_on_record(tmp_path: Path) -> None:
+    work = await measure(tmp_path, answer="in Paris today", ground_truth="in Paris")
+    expected = measure_overlap("in Paris today", "in Paris")
+    assert {row["kind"]: row["value"] for row in work.rows["similarities"]} == expected
+    assert {kind: score_work(work, kind) for kind in KINDS} == {kind: (expected[kind], None) for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"answer": None}, "no_answer"),
+        ({"ground_truth": None}, "no_ground_truth"),
+        ({"answer": None, "ground_truth": None}, "no_answer"),
+    ],
+)
+async def test_without_two_texts_there_is_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
+    work = await measure(tmp_path, **changes)
+    assert score_work(work, "rouge_l") == (None, reason)
