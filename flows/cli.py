@@ -23,6 +23,9 @@ COMMANDS = {
     "show": ("flows.command_show", "show", "Show one run: scores, worst samples, costs, unscored."),
     "query": ("flows.command_query", "query", "Ask the warehouse in SQL, read-only."),
     "lineage": ("flows.command_lineage", "lineage", "Walk a score back to the raw replies that made it."),
+    "compare": ("flows.command_compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
+    "diagnose": ("flows.command_diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
+    "report": ("flows.command_report", "report", "Write one run as a self-contained HTML file."),
     "prompts": ("flows.command_prompts", "prompts", "List, show and check the judge's prompts."),
     "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
 }

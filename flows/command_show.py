@@ -19,6 +19,7 @@ from flows.output import (
     write_dollars,
 )
 from flows.table import Table
+from tasks.directions import LOW_IS_GOOD
 from warehouse.runs import RunRow, find_run, list_runs
 from warehouse.store import Warehouse
 
@@ -33,8 +34,6 @@ from run_scores
 left join score_history using (run_id, metric)
 where run_id = $run_id
 """
-# Of these a high value is bad.
-_LOW_IS_GOOD = ("hallucination", "noise_sensitivity_irrelevant", "noise_sensitivity_relevant")
 _WORST = """
 select scores.sample_id, scores.value, samples.question, samples.answer
 from scores
@@ -155,7 +154,7 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
 
 
 def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
-    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in _LOW_IS_GOOD}
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in LOW_IS_GOOD}
     return store.read_rows(_WORST, parameters)
 
 

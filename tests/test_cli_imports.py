@@ -46,6 +46,7 @@ def list_modules(house: House, tmp_path: Path, *arguments: str) -> set[str]:
         ("query", "from run_scores"),
         ("runs",),
         ("show", "latest"),
+        ("compare", "previous", "latest"),
         ("lineage", "latest", "tide-1", "factual_f1"),
         ("prompts", "list"),
         ("run", "--help"),

@@ -1,0 +1,131 @@
+"""What the judge says otherwise of a sample than before: statements, contexts and ratings of two runs, matched by text.
+
+A statement that is there in both runs has flipped when its label or its support is another. What is left on either
+side is paired as reworded where the texts are alike enough to be read side by side, and is otherwise vanished or
+appeared. Contexts are matched in the same way, but never reworded; ratings by rubric and criterion.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import polars as pl
+from rapidfuzz import fuzz
+
+Item = Mapping[str, Any]
+Kind = Literal["answer", "ground_truth", "context", "rating"]
+Change = Literal["flipped", "reworded", "vanished", "appeared", "moved"]
+
+_ALIKE: Final = 70.0  # of 100, as rapidfuzz counts the letters that have to be changed
+_VERDICTS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "answer": ("label", "supported"),
+    "ground_truth": ("label", "supported"),
+    "context": ("useful",),
+    "rating": ("rating",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """One statement, context or rating that is not as it was; None on the side that does not have it.
+
+    `moved` is a context with the same verdict at another rank.
+    """
+
+    kind: Kind
+    change: Change
+    base: Item | None
+    candidate: Item | None
+
+
+def find_flips(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.DataFrame) -> dict[str, list[Flip]]:
+    """By sample what is not as it was, from rows of both runs that `of_candidate` tells apart.
+
+    Samples without a flip are left out.
+    """
+    found: dict[str, list[Flip]] = {}
+    for kind in ("answer", "ground_truth"):
+        of_kind = statements.filter(pl.col("source") == kind).drop("source")
+        _add_flips(found, kind, of_kind, measure=_measure)
+    _add_flips(found, "context", contexts)
+    _add_flips(found, "rating", grades)
+    return found
+
+
+def _add_flips(
+    found: dict[str, list[Flip]],
+    kind: Kind,
+    rows: pl.DataFrame,
+    *,
+    measure: Callable[[str, str], float] | None = None,
+) -> None:
+    by_sample: dict[str, tuple[list[Item], list[Item]]] = {}
+    for row in rows.to_dicts():
+        sides = by_sample.setdefault(row.pop("sample_id"), ([], []))
+        sides[row.pop("of_candidate")].append(row)
+    for sample_id, (base, candidate) in by_sample.items():
+        flips = list(_match(kind, base, candidate, measure))
+        if flips:
+            found.setdefault(sample_id, []).extend(flips)
+
+
+def _match(
+    kind: Kind, base: Sequence[Item], candidate: Sequence[Item], measure: Callable[[str, str], float] | None
+) -> Iterable[Flip]:
+    """Flips of one sample in the order of the candidate's text, vanished items last."""
+    open_items: dict[str, list[Item]] = {}
+    for item in base:
+        open_items.setdefault(_normalise(item["text"]), []).append(item)
+    partners: list[Item | None] = []
+    for item in candidate:
+        same_text = open_items.get(_normalise(item["text"]))
+        partners.append(same_text.pop(0) if same_text else None)
+    left = [item for items in open_items.values() for item in items]
+    if measure is not None:
+        _pair_alike(partners, left, candidate, measure)
+    for item, partner in zip(candidate, partners, strict=True):
+        change = _name_change(kind, partner, item)
+        if change is not None:
+            yield Flip(kind=kind, change=change, base=partner, candidate=item)
+    for item in left:
+        yield Flip(kind=kind, change="vanished", base=item, candidate=None)
+
+
+def _pair_alike(
+    partners: list[Item | None], left: list[Item], candidate: Sequence[Item], measure: Callable[[str, str], float]
+) -> None:
+    """Give partners to items without one, the most alike first; what is paired is taken off `left`."""
+    pairs = sorted(
+        (
+            (-measure(other["text"], item["text"]), place, number)
+            for place, item in enumerate(candidate)
+            if partners[place] is None
+            for number, other in enumerate(left)
+        )
+    )
+    taken: set[int] = set()
+    for distance, place, number in pairs:
+        if -distance >= _ALIKE and partners[place] is None and number not in taken:
+            partners[place] = left[number]
+            taken.add(number)
+    left[:] = [item for number, item in enumerate(left) if number not in taken]
+
+
+def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change | None:
+    if base is None:
+        return "appeared"
+    if _normalise(base["text"]) != _normalise(candidate["text"]):
+        return "reworded"
+    if any(base[name] != candidate[name] for name in _VERDICTS[kind]):
+        return "flipped"
+    if kind == "context" and base["context_rank"] != candidate["context_rank"]:
+        return "moved"
+    return None
+
+
+def _measure(one: str, other: str) -> float:
+    return fuzz.ratio(one.casefold(), other.casefold())
+
+
+def _normalise(text: str | None) -> str:
+    return " ".join((text or "").split())

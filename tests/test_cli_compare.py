@@ -1,0 +1,366 @@
+"""`compare`: two runs on record, one thing changed at a time, and what a person and a program are told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import HOSTILE_ID, N_JUDGED, ROWS, House, write_dataset
+from cli_process import Finished, show_in_terminal
+
+Ask = Callable[..., Finished]
+_OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
+_RUN_TABLES = (
+    "run_samples", "statements", "classifications", "attributions", "context_verdicts", "similarities", "outcomes",
+    "scores", "llm_calls", "grades",
+)  # fmt: skip
+TIDE = "tide-1"
+
+
+class Copy:
+    """A warehouse with one more run, `copied`, that is equal to the first until it is changed."""
+
+    def __init__(self, house: House, path: str, ask: Ask) -> None:
+        self.path, self._ask, self.base = path, ask, house.run_id
+
+    def change(self, sql: str) -> None:
+        with duckdb.connect(self.path) as connection:
+            connection.execute(sql)
+
+    def change_sample(self, sample_id: str, assignment: str) -> None:
+        """Give the copied run another version of a sample."""
+        where = f"run_id = 'copied' and sample_id = '{sample_id}'"
+        self.change(
+            f"insert into samples select * replace ('changed' as input_hash, {assignment}) "
+            f"from samples where sample_id = '{sample_id}' limit 1"
+        )
+        self.change(f"update run_samples set input_hash = 'changed' where {where}")
+
+    def move(self, sample_id: str, metric: str, value: str) -> None:
+        where = f"run_id = 'copied' and sample_id = '{sample_id}' and metric = '{metric}'"
+        self.change(f"update scores set value = {value} where {where}")
+
+    def compare(self, *arguments: str) -> dict[str, Any]:
+        finished = self._ask("compare", self.base, "copied", "--warehouse", self.path, "--json", *arguments)
+        assert finished.status == 0, finished.stderr
+        found: dict[str, Any] = finished.document
+        return found
+
+    def parts(self, metric: str) -> dict[str, float]:
+        """What adds to the change of a metric, by part."""
+        found = find_metric(self.compare(), metric)
+        return {part["name"]: part["value"] for part in found["parts"] if part["n_moved"]}
+
+
+@pytest.fixture(scope="module")
+def template(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A copy of the house's warehouse in which the first run stands once more."""
+    path = str(shutil.copy(house.path, tmp_path_factory.mktemp("template") / "template.duckdb"))
+    where = f"where run_id = '{house.run_id}'"
+    columns = "'copied' as run_id, 'copy' as label, started_at + interval 1 hour as started_at"
+    with duckdb.connect(path) as connection:
+        connection.execute(f"insert into runs select * replace ({columns}) from runs {where}")
+        for table in _RUN_TABLES:
+            connection.execute(f"insert into {table} select * replace ('copied' as run_id) from {table} {where}")
+    return path
+
+
+@pytest.fixture
+def copy(house: House, template: str, tmp_path: Path, ask: Ask) -> Copy:
+    return Copy(house, str(shutil.copy(template, tmp_path / "copy.duckdb")), ask)
+
+
+@pytest.fixture(scope="module")
+def moved(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A copy with a further night: one answer and one ground truth are others, one sample went and one came."""
+    folder = tmp_path_factory.mktemp("moved")
+    path = shutil.copy(house.path, folder / "moved.duckdb")
+    rows = json.loads(json.dumps(ROWS))
+    rows[0]["bot_reply"] = "High tide at Brankmouth is at 9 in the evening. The harbour is closed on Mondays."
+    rows[2]["ground_truth"] = "灯塔高五十米。"
+    rows = [rows[0], rows[2], rows[3], rows[4]]
+    dataset = write_dataset(folder, rows)
+    finished = house.place.call(
+        "run", str(dataset), "--map", "answer=bot_reply", "--label", "moved", "--warehouse", str(path)
+    )
+    assert finished.status == 0, finished.stderr
+    return str(path)
+
+
+def find_metric(document: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (one for one in document["metrics"] if one["metric"] == name)
+    assert isinstance(found, dict)
+    return found
+
+
+def check_sums(document: dict[str, Any]) -> None:
+    for one in document["metrics"]:
+        if one["change"] is None:
+            assert one["parts"] == []
+        else:
+            assert sum(part["value"] for part in one["parts"]) == pytest.approx(one["change"], abs=1e-12)
+
+
+def test_two_equal_runs_are_the_same_in_every_metric(house: House, ask: Ask) -> None:
+    document = ask("compare", "previous", "latest", "--json").document
+    assert document["base"]["run_id"] == house.run_id
+    assert document["n_samples"] == {"base": N_JUDGED, "candidate": N_JUDGED, "common": N_JUDGED}
+    assert {one["verdict"] for one in document["metrics"]} <= {"same", "undecided"}
+    scored = [one for one in document["metrics"] if one["n_common"]]
+    assert len(scored) > 10
+    assert {one["verdict"] for one in scored} == {"same"}
+    assert all(part["name"] == "noise" and part["n_moved"] == 0 for one in scored for part in one["parts"])
+    assert document["moved"] == document["warnings"] == []
+    check_sums(document)
+
+
+def test_json_has_what_the_readme_says(ask: Ask) -> None:
+    document = ask("compare", "previous", "latest", "--json").document
+    assert document.keys() == {
+        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "moved",
+    }  # fmt: skip
+    assert document["metrics"][0].keys() == {
+        "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",
+        "common_base", "common_candidate", "change", "n_common", "n_clusters", "n_higher", "n_lower", "difference",
+        "ci_low", "ci_high", "p", "p_holm", "is_exact", "verdict", "parts",
+    }  # fmt: skip
+
+
+def test_means_and_coverage_are_those_of_the_runs(house: House, ask: Ask) -> None:
+    document = ask("compare", house.run_id, "latest", "--json").document
+    means = house.first.document["metrics"]
+    for one in document["metrics"]:
+        assert one["mean_base"] == pytest.approx(means[one["metric"]]["mean"])
+        assert one["n_base"] == means[one["metric"]]["n_scored"]
+        assert one["coverage_base"] == pytest.approx(one["n_base"] / N_JUDGED)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "metric", "part"),
+    [
+        ("'Other.' as answer", "factual_precision", "answer"),
+        ("['Other.'] as contexts", "context_recall", "contexts"),
+        ("'Other.' as ground_truth", "factual_recall", "ground_truth"),
+        ("'Other?' as question", "faithfulness", "question"),
+        ("'Other.' as answer, ['Other.'] as contexts", "faithfulness", "answer+contexts"),
+        # The contexts are nothing to a metric of answer and ground truth.
+        ("['Other.'] as contexts", "factual_precision", "noise"),
+        ("'Other.' as answer, ['Other.'] as contexts", "context_recall", "contexts"),
+        ("['x'] as reference_context_ids", "hit_at_k", "ground_truth"),
+        ("['x'] as reference_context_ids", "context_recall", "noise"),
+    ],
+)
+def test_each_text_that_changes_alone_has_the_whole_change(copy: Copy, assignment: str, metric: str, part: str) -> None:
+    copy.change_sample(TIDE, assignment)
+    copy.move(TIDE, metric, "value - 0.25")
+    found = find_metric(copy.compare(), metric)
+    assert found["difference"] == pytest.approx(-0.25 / found["n_common"])
+    assert copy.parts(metric) == pytest.approx({part: -0.25 / found["n_base"]})
+
+
+def test_the_same_inputs_with_another_verdict_are_the_judges_noise(copy: Copy) -> None:
+    copy.move(TIDE, "factual_f1", "0.25")
+    assert copy.parts("factual_f1").keys() == {"noise"}
+
+
+def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> None:
+    copy.change("update llm_calls set prompt_hash = 'new' where run_id = 'copied' and step = 'classify'")
+    for metric in ("factual_f1", "context_recall"):
+        copy.move(TIDE, metric, "0.25")
+    assert copy.parts("factual_f1").keys() == {"judge"}
+    assert copy.parts("context_recall").keys() == {"noise"}
+    assert copy.compare()["warnings"] == ["the runs differ in prompts or in the model that answered: classify"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "warned"),
+    [
+        ("judge = 'openai:other'", "the runs differ in judge: lexical and openai:other"),
+        ("language = 'zh'", "the runs differ in language: en and zh"),
+        ("config = json_merge_patch(config, '{\"temperature\": 1.0}')", "the runs differ in temperature: 0.0 and 1.0"),
+    ],
+)
+def test_another_judge_is_warned_of_and_has_the_change(copy: Copy, assignment: str, warned: str) -> None:
+    copy.change(f"update runs set {assignment} where run_id = 'copied'")
+    copy.move(TIDE, "factual_f1", "0.25")
+    copy.move(TIDE, "semantic_similarity", "0.25")
+    assert warned in copy.compare()["warnings"]
+    assert copy.parts("factual_f1").keys() == {"judge"}
+    assert copy.parts("semantic_similarity").keys() == {"noise"}, "embeddings alone make it"
+
+
+def test_other_embeddings_have_the_change_of_what_they_measure(copy: Copy) -> None:
+    copy.change("update runs set embeddings = 'other' where run_id = 'copied'")
+    for metric in ("semantic_similarity", "factual_f1", "answer_correctness"):
+        copy.move(TIDE, metric, "0.25")
+    assert "the runs differ in embeddings: hashing and other" in copy.compare()["warnings"]
+    assert copy.parts("semantic_similarity").keys() == copy.parts("answer_correctness").keys() == {"judge"}
+    assert copy.parts("factual_f1").keys() == {"noise"}
+
+
+def test_another_weight_is_the_formulas_change(copy: Copy, ask: Ask) -> None:
+    weights = ("--set", "answer_correctness.factual_weight=1", "--set", "answer_correctness.similarity_weight=0")
+    assert ask("rescore", "copied", *weights, "--warehouse", copy.path).status == 0
+    document = copy.compare()
+    assert copy.parts("answer_correctness").keys() == {"formula"}
+    assert find_metric(document, "factual_f1")["verdict"] == "same"
+    (warning,) = document["warnings"]
+    assert "answer_correctness has another formula version: 1 and 1;factual_weight=1" in warning
+
+
+def test_a_score_on_one_side_only_is_coverage(copy: Copy) -> None:
+    copy.move(TIDE, "factual_f1", "null")
+    found = find_metric(copy.compare(), "factual_f1")
+    assert copy.parts("factual_f1").keys() == {"no_longer_scored"}
+    assert found["n_candidate"] == found["n_base"] - 1
+    assert found["coverage_candidate"] < found["coverage_base"]
+    (sample,) = copy.compare()["moved"]
+    assert sample["scores"]["factual_f1"]["candidate"] is None
+
+
+def test_a_metric_of_one_run_has_no_change(copy: Copy) -> None:
+    copy.change("delete from scores where run_id = 'copied' and metric = 'mrr'")
+    found = find_metric(copy.compare(), "mrr")
+    assert (found["n_common"], found["change"], found["p"], found["verdict"]) == (0, None, None, "undecided")
+    assert found["mean_base"] is not None
+
+
+def test_runs_without_a_common_sample_are_told_apart_honestly(copy: Copy) -> None:
+    for table in _RUN_TABLES:
+        copy.change(f"update {table} set sample_id = sample_id || '-new' where run_id = 'copied'")
+    copy.change("insert into samples select * replace (sample_id || '-new' as sample_id) from samples")
+    document = copy.compare()
+    assert document["n_samples"]["common"] == 0
+    assert {one["verdict"] for one in document["metrics"]} == {"undecided"}
+    assert copy.parts("factual_f1").keys() == {"added", "removed"}
+    check_sums(document)
+
+
+def test_a_night_with_changes_of_every_kind(moved: str, ask: Ask) -> None:
+    document = ask("compare", "first night", "moved", "--warehouse", moved, "--json").document
+    assert document["n_samples"] == {"base": 4, "candidate": 4, "common": 3}
+    check_sums(document)
+    names = {part["name"] for part in find_metric(document, "factual_f1")["parts"]}
+    assert names >= {"answer", "ground_truth", "removed"}
+    by_id = {sample["sample_id"]: sample for sample in document["moved"]}
+    assert {TIDE, "zh-1"} == by_id.keys()
+    assert by_id[TIDE]["scores"]["factual_precision"] == {"base": 0.5, "candidate": 0.0, "changed": "answer"}
+    reworded = [flip for flip in by_id[TIDE]["flips"] if flip["change"] == "reworded" and flip["kind"] == "answer"]
+    (flip,) = reworded
+    assert flip["base"]["text"] == "High tide at Brankmouth is at 6 in the morning."
+    assert flip["candidate"]["text"] == "High tide at Brankmouth is at 9 in the evening."
+    assert (flip["base"]["label"], flip["candidate"]["label"]) == ("TP", "FP")
+    assert flip["base"]["label_reason"] != flip["candidate"]["label_reason"]
+
+
+def test_the_tables_say_what_moved_why_and_where(moved: str, ask: Ask) -> None:
+    finished = ask("compare", "first night", "moved", "--warehouse", moved)
+    assert finished.status == 0
+    text = finished.stdout
+    assert re.match(r"base: run \S+ \(first night\), 4 samples of harbour\.jsonl\n", text)
+    assert "3 samples in both" in text
+    assert re.search(r"^factual_f1 +\d\.\d{3} +\d\.\d{3} +-0\.\d{3} .* undecided$", text, re.MULTILINE)
+    assert re.search(r"^factual_f1 +-0\.\d{3} +answer changed +1 +1 +-0\.\d{3}$", text, re.MULTILINE)
+    assert re.search(r"^factual_f1 .* samples removed ", text, re.MULTILINE)
+    assert "sample zh-1" in text
+    assert re.search(r"^answer says +reworded +TP, in C1: High tide .* FP, ", text, re.MULTILINE)
+    next_command = shlex.split(finished.lines[-1].removeprefix("next: evalhouse "))
+    assert ask(*next_command, "--warehouse", moved).status == 0
+
+
+def test_samples_are_ranked_by_a_metric_and_shown_one_by_one(moved: str, ask: Ask) -> None:
+    runs = ("compare", "first night", "moved", "--warehouse", moved)
+    ranked = ask(*runs, "--by", "factual_recall", "--json").document["moved"]
+    assert ranked[0]["scores"]["factual_recall"]["base"] != ranked[0]["scores"]["factual_recall"]["candidate"]
+    assert ask(*runs, "--top", "0").stdout.count("\nsample ") == 0
+    assert ask(*runs, "--top", "1").stdout.count("\nsample ") == 1
+    text = ask(*runs, "--sample", TIDE).stdout
+    assert "answer, base: High tide at Brankmouth is at 6 in the morning." in text
+    assert "answer, candidate: High tide at Brankmouth is at 9 in the evening." in text
+    assert "C2: Gulls nest on the pier." in text
+    assert "zh-1" not in text
+    (sample,) = ask(*runs, "--sample", TIDE, "--json").document["moved"]
+    assert sample["texts"]["base"]["contexts"] == sample["texts"]["candidate"]["contexts"]
+
+
+def test_a_sample_in_which_nothing_moved_says_so(copy: Copy, ask: Ask) -> None:
+    finished = ask("compare", copy.base, "copied", "--warehouse", copy.path, "--sample", "silent-1")
+    assert "No verdict is another." in finished.stdout
+    assert copy.compare("--sample", "silent-1")["moved"][0]["flips"] == []
+
+
+def test_samples_that_share_a_conversation_are_found_and_named(copy: Copy) -> None:
+    assert copy.compare()["cluster"] is None
+    copy.change("update run_samples set metadata = '{\"conversation_id\": 7, \"half\": 1}' where run_id = 'copied'")
+    assert copy.compare()["cluster"] is None, "one conversation for all is none to tell apart"
+    other = '{"conversation_id": 8, "half": 2}'
+    copy.change(f"update run_samples set metadata = '{other}' where run_id = 'copied' and sample_id = '{TIDE}'")
+    document = copy.compare()
+    assert document["cluster"] == "conversation_id"
+    assert find_metric(document, "semantic_similarity")["n_clusters"] == 2
+    assert copy.compare("--cluster", "half")["cluster"] == "half"
+    alone = copy.compare("--cluster", "none")
+    assert alone["cluster"] is None
+    assert find_metric(alone, "semantic_similarity")["n_clusters"] == 3
+
+
+def test_equal_seeds_give_equal_documents(moved: str, ask: Ask) -> None:
+    runs = ("compare", "first night", "moved", "--warehouse", moved, "--json")
+    assert ask(*runs).stdout == ask(*runs, "--seed", "0").stdout
+    assert ask(*runs, "--seed", "5").document["seed"] == 5
+
+
+def test_runs_of_a_suite_are_named_by_it(copy: Copy, ask: Ask) -> None:
+    copy.change(f"update runs set suite = 'nightly' where run_id in ('copied', '{copy.base}')")
+    finished = ask("compare", "previous:nightly", "latest:nightly", "--warehouse", copy.path, "--json")
+    assert finished.document["base"]["run_id"] == copy.base
+    assert finished.document["candidate"]["run_id"] == "copied"
+    refused = ask("compare", "latest:weekly", "latest", "--warehouse", copy.path)
+    assert refused.status == 2
+    assert "no run is of suite 'weekly'; suites on record: nightly" in refused.stderr
+
+
+def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
+    copy.change("update runs set status = 'incomplete' where run_id = 'copied'")
+    assert copy.compare()["warnings"] == ["run copied is incomplete: some of its samples may be unscored"]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_in_a_terminal_no_text_reaches_it_raw(house: House, copy: Copy, columns: int) -> None:
+    copy.change("update classifications set label = 'FN' where run_id = 'copied'")
+    copy.move(HOSTILE_ID.replace("'", "''"), "factual_f1", "0.9")
+    arguments = ("compare", copy.base, "copied", "--warehouse", copy.path, "--top", "9")
+    for further in ((), ("--sample", HOSTILE_ID)):
+        finished = show_in_terminal(house.place, *arguments, *further, columns=columns)
+        assert finished.status == 0, finished.stdout
+        plain = _OWN_STYLES.sub("", finished.stdout)
+        assert "red" in plain
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain)
+        assert "\x1b[31m" not in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("latest", "latest"), "BASE and CANDIDATE are both run"),
+        (("previous", "nothing"), "no run fits 'nothing'"),
+        (("previous", "latest", "--by", "nothing"), "neither run has a metric 'nothing'; known: "),
+        (("previous", "latest", "--sample", "nobody"), "'nobody' is not in both runs"),
+        (("previous", "latest", "--cluster", "nothing"), "metadata column 'nothing'; known: "),
+        (("previous", "latest", "--top", "-1"), "--top"),
+        (("latest",), "CANDIDATE"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("compare", *arguments)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert told in finished.stderr
+    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
