@@ -47,6 +47,7 @@ def list_modules(house: House, tmp_path: Path, *arguments: str) -> set[str]:
         ("runs",),
         ("show", "latest"),
         ("compare", "previous", "latest"),
+        ("diagnose", "latest"),
         ("lineage", "latest", "tide-1", "factual_f1"),
         ("prompts", "list"),
         ("run", "--help"),

@@ -29,6 +29,8 @@ USERS_VIEWS = (
     "statement_verdicts",
     "fact_lists",
     "vote_flips",
+    "sample_causes",
+    "run_causes",
 )
 
 
@@ -61,6 +63,20 @@ def make_tables_block() -> str:
     return "\n".join(lines)
 
 
+def make_causes_block() -> str:
+    """The rules of `diagnose` in their order, and its thresholds."""
+    connection = duckdb.connect()
+    apply_migrations(connection, parse_location("unused.duckdb"), load_migrations())
+    lines = ["| | cause | rule | holds when |", "| --- | --- | --- | --- |"]
+    rules = connection.execute(
+        "select precedence, cause, rule, meaning from cause_rules order by precedence"
+    ).fetchall()
+    lines += [f"| {precedence} | `{cause}` | `{rule}` | {meaning} |" for precedence, cause, rule, meaning in rules]
+    lines += ["", "| threshold | value | meaning |", "| --- | --- | --- |"]
+    thresholds = connection.execute("select threshold, value, meaning from cause_thresholds").fetchall()
+    return "\n".join([*lines, *(f"| `{name}` | {value:g} | {meaning} |" for name, value, meaning in thresholds)])
+
+
 def make_help_block() -> str:
     """What `evalhouse --help` and `evalhouse run --help` print."""
     widths: dict[str, Any] = {"terminal_width": 110, "max_content_width": 110}
@@ -71,7 +87,12 @@ def make_help_block() -> str:
     return f"```\n{evalhouse.get_help(context)}\n```\n\n```\n{command.get_help(of_run)}\n```"
 
 
-BLOCKS = {"metrics": make_metrics_block, "tables": make_tables_block, "help": make_help_block}
+BLOCKS = {
+    "metrics": make_metrics_block,
+    "tables": make_tables_block,
+    "causes": make_causes_block,
+    "help": make_help_block,
+}
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -39,6 +39,8 @@ VIEWS = [
     "run_scores",
     "run_costs",
     "vote_flips",
+    "sample_causes",
+    "run_causes",
     "unscored",
     "fact_lists",
 ]

@@ -1,0 +1,156 @@
+"""sample_causes for whatever verdicts a run may leave: one cause a sample, as a second computation in Python has it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from cause_rows import FACT, add_stated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows import Sample, open_rows, read
+
+Verdicts = Sequence[tuple[bool, set[int]]]
+
+
+def find_rule(s: Sample) -> str:
+    """The rule for a sample whose statements are short and which has no reference ids and no votes."""
+    steps = ("classify", "attribute_answer", "attribute_ground_truth")
+    if any(step in s.missing or s.reasons.get(step) not in (None, "no_statements") for step in steps):
+        return "verdicts_missing"
+    said = [(label == "TP", set(ranks)) for label, ranks in zip(s.answer, s.answer_support, strict=True)]
+    wanted = [(label == "TP", set(ranks)) for label, ranks in zip(s.ground_truth, s.ground_truth_support, strict=True)]
+    relevant = set().union(*(ranks for _, ranks in wanted))
+    useful = {rank for rank, is_useful in enumerate(s.useful, start=1) if is_useful}
+    suspect = find_contradiction(said, wanted, useful)
+    if suspect:
+        return suspect
+    if said and not wanted and is_most([bool(ranks) for _, ranks in said]):
+        return "truth_silent"
+    is_unborne = wanted and not relevant and not any(true for true, _ in wanted + said)
+    if said and is_unborne and is_most([bool(ranks & useful) for _, ranks in said]):
+        return "truth_unborne"
+    if not said and relevant and is_most([bool(ranks) for _, ranks in wanted]):
+        return "refused"
+    return find_fault(said, wanted, relevant)
+
+
+def find_contradiction(said: Verdicts, wanted: Verdicts, useful: set[int]) -> str | None:
+    if said and wanted:
+        answer_true, truth_found = {true for true, _ in said}, {found for found, _ in wanted}
+        if len(answer_true) == len(truth_found) == 1 and answer_true != truth_found:
+            return "labels_contradict"
+        if answer_true == truth_found == {True}:
+            borne = [{bool(ranks) for _, ranks in side} for side in (said, wanted)]
+            if len(borne[0]) == len(borne[1]) == 1 and borne[0] != borne[1]:
+                return "support_contradicts"
+    supporting = [ranks for _, ranks in wanted if ranks]
+    if supporting and is_most([bool(ranks) for _, ranks in wanted]) and not any(ranks & useful for ranks in supporting):
+        return "usefulness_contradicts"
+    return None
+
+
+def find_fault(said: Verdicts, wanted: Verdicts, relevant: set[int]) -> str:
+    left_out = [ranks for found, ranks in wanted if not found]
+    low = [ranks for ranks in left_out if ranks and min(ranks) > 3 and set(range(1, min(ranks))) - relevant]
+    parts = {
+        "nowhere": sum(not ranks for ranks in left_out),
+        "ranked_low": len(low),
+        "passed_over": sum(bool(ranks) for ranks in left_out) - len(low),
+    }
+    incomplete = is_more_than_minor(len(left_out), len(wanted))
+    most = [rule for rule, n in parts.items() if incomplete and n == max(parts.values())]
+    if most and most[0] != "passed_over":
+        return most[0]
+    return find_overstatement(said, relevant, passed_over=bool(most))
+
+
+def find_overstatement(said: Verdicts, relevant: set[int], *, passed_over: bool) -> str:
+    wrong = [ranks for true, ranks in said if not true]
+    beyond = [not true and bool(ranks & relevant) for true, ranks in said]
+    holds = {
+        "invented": is_more_than_minor(sum(not ranks for ranks in wrong), len(said)),
+        "distracted": is_more_than_minor(sum(bool(ranks) and not ranks & relevant for ranks in wrong), len(said)),
+        "passed_over": passed_over,
+        "truth_incomplete": any(beyond) and is_most(beyond),
+        "unsupported_but_true": is_more_than_minor(sum(true and not ranks for true, ranks in said), len(said)),
+        "within_tolerance": True,
+    }
+    return next(rule for rule, does in holds.items() if does)
+
+
+def is_most(flags: Sequence[bool]) -> bool:
+    return 2 * sum(flags) >= len(flags)
+
+
+def is_more_than_minor(part: int, whole: int) -> bool:
+    return Fraction(part) > Fraction(1, 5) * whole
+
+
+N_CONTEXTS = 5
+RANKS = st.lists(st.integers(1, N_CONTEXTS), unique=True, max_size=2).map(sorted)
+STEP_REASONS = st.dictionaries(
+    st.sampled_from(["classify", "attribute_answer", "attribute_ground_truth", "rank", "extract_answer"]),
+    st.sampled_from(["no_answer", "judge_failed", "no_statements", "cancelled"]),
+    max_size=1,
+)
+
+
+@st.composite
+def draw_sample(draw: st.DrawFn) -> Sample:
+    answer = draw(st.lists(st.tuples(st.sampled_from(["TP", "FP"]), RANKS), max_size=6))
+    truth = draw(st.lists(st.tuples(st.sampled_from(["TP", "FN"]), RANKS), max_size=6))
+    return Sample(
+        answer=[label if truth else "FP" for label, _ in answer],
+        ground_truth=[label if answer else "FN" for label, _ in truth],
+        answer_support=[ranks for _, ranks in answer],
+        ground_truth_support=[ranks for _, ranks in truth],
+        useful=draw(st.lists(st.booleans(), min_size=N_CONTEXTS, max_size=N_CONTEXTS)),
+        reasons=draw(st.one_of(st.just({}), st.just({}), STEP_REASONS)),
+        missing=draw(st.sampled_from([(), (), (), ("classify",)])),
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(drawn=st.lists(draw_sample(), min_size=1, max_size=12))
+def test_every_sample_has_one_cause_and_it_is_that_of_a_second_computation(drawn: list[Sample]) -> None:
+    samples = [replace(sample, sample_id=f"s{n:02}") for n, sample in enumerate(drawn)]
+    with open_rows() as con:
+        add_stated(con, *samples)
+        rows: list[dict[str, Any]] = read(con, "from sample_causes order by sample_id")
+    assert [row["sample_id"] for row in rows] == [sample.sample_id for sample in samples]
+    assert [row["rule"] for row in rows] == [find_rule(sample) for sample in samples]
+    for row in rows:
+        assert (row["reason"] is None) == (row["cause"] != "not_judged")
+        assert row["n_deciding"] <= row["n_judged"]
+        assert row["n_deciding"] == len(row["statement_ids"])
+        assert (row["n_deciding"] > 0) == (row["cause"] not in ("fine", "not_judged"))
+        assert row["rule"] not in row["other_rules"]
+
+
+IDS = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(drawn=st.lists(st.tuples(draw_sample(), IDS, IDS, st.booleans()), min_size=1, max_size=8))
+def test_ids_and_like_statements_leave_every_sample_one_cause(
+    drawn: list[tuple[Sample, list[str | None], list[str | None], bool]],
+) -> None:
+    samples = [
+        replace(sample, sample_id=f"s{n}", context_ids=ids, reference_ids=wanted)
+        for n, (sample, ids, wanted, _) in enumerate(drawn)
+    ]
+    with open_rows() as con:
+        add_stated(con, *samples)
+        for sample, (_, _, _, is_like) in zip(samples, drawn, strict=True):
+            if is_like:
+                con.execute("update statements set text = $text || statement_id where sample_id = $id",
+                            {"text": FACT, "id": sample.sample_id})  # fmt: skip
+        rows = read(con, "from sample_causes order by sample_id")
+    assert [row["sample_id"] for row in rows] == [sample.sample_id for sample in samples]
+    for row, (_, ids, wanted, _) in zip(rows, drawn, strict=True):
+        if row["rule"] in ("reference_not_retrieved", "references_lack_it"):
+            assert ({*wanted} - {None} <= {*ids}) == (row["rule"] == "references_lack_it")
+        if row["rule"] == "retrieved_elsewhere":
+            assert "; found for " in row["evidence"]
+            assert row["evidence"].split("; found for ")[1].split(", ") != [row["sample_id"]]

@@ -1,0 +1,35 @@
+-- One row per rule that gives a sample its cause. Of the rules that hold, the one with the lowest precedence decides: first
+-- whether the verdicts can be trusted at all, then what was to be said and why it was not, in the order in which a bot works
+-- (knowledge, retrieval, ranking, generation), last what was said and should not have been.
+create or replace view cause_rules as
+with rules (precedence, rule, cause, meaning) as (
+    values
+        (1, 'verdicts_missing', 'not_judged', 'a step that the rules rest on (classify, attribute_answer, attribute_ground_truth) has no verdicts'),
+        (2, 'labels_contradict', 'judge_suspect', 'all of the ground truth is found in the answer but no answer statement is TP, or every answer statement is TP but nothing of the ground truth is found'),
+        (3, 'support_contradicts', 'judge_suspect', 'the labels say that answer and ground truth state the same, yet the contexts support all of one and nothing of the other'),
+        (4, 'usefulness_contradicts', 'judge_suspect', 'contexts support most of the ground truth, yet not one of these contexts is useful'),
+        (5, 'votes_split', 'judge_suspect', 'the judge''s votes were split on most of the sample''s verdicts'),
+        (6, 'truth_silent', 'ground_truth_doubtful', 'the ground truth states nothing, yet contexts support most of the answer'),
+        (7, 'truth_unborne', 'ground_truth_doubtful', 'no context supports the ground truth and the answer states nothing of it, yet the right contexts (those of the reference ids, when all were retrieved, else the useful ones) support most of the answer'),
+        (8, 'refused', 'refused_although_supported', 'the answer states nothing, or is non-committal with no TP, yet contexts support most of the ground truth'),
+        (9, 'reference_not_retrieved', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and a reference context was not retrieved'),
+        (10, 'retrieved_elsewhere', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context of the sample, but by one that was retrieved for another sample of the run'),
+        (11, 'references_lack_it', 'knowledge_base_lacks', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, although every reference context was retrieved'),
+        (12, 'nowhere', 'not_in_contexts', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and no evidence tells whether the knowledge base lacks it or retrieval missed it'),
+        (13, 'ranked_low', 'ranked_too_low', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported, but by no context in the top ranks, and a context that supports nothing of the ground truth stands before'),
+        (14, 'invented', 'hallucinated', 'more than a minor share of the answer is FP and supported by no context'),
+        (15, 'distracted', 'misled_by_contexts', 'more than a minor share of the answer is FP and supported only by contexts that support nothing of the ground truth'),
+        (16, 'passed_over', 'contexts_ignored', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by a context in the top ranks'),
+        (17, 'truth_incomplete', 'ground_truth_doubtful', 'no more than a minor share of the ground truth is left out, yet most of the answer is FP and supported by the very contexts that support the ground truth'),
+        (18, 'unsupported_but_true', 'own_knowledge', 'more than a minor share of the answer is TP and supported by no context'),
+        (19, 'within_tolerance', 'fine', 'none of the above')
+)
+
+select rule, cause, precedence, meaning
+from rules;
+
+comment on view cause_rules is 'One row per rule that gives a sample its cause.';
+comment on column cause_rules.rule is 'Name of the rule, as in sample_causes.rule.';
+comment on column cause_rules.cause is 'Cause that it gives; several rules may give the same one.';
+comment on column cause_rules.precedence is 'Rank from 1; of several rules that hold for a sample the lowest decides.';
+comment on column cause_rules.meaning is 'When the rule holds, in words; cause_thresholds says what minor, most and top are.';

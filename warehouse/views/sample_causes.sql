@@ -1,0 +1,328 @@
+-- One row per sample of a run: the one cause that its verdicts point to, and what decided. No model is asked: everything
+-- follows from labels, support, usefulness, ranks, reference ids and votes, by the rules of cause_rules and the numbers of
+-- cause_thresholds. Of what the answer leaves out the largest part decides, and on a tie the part that comes first there.
+create or replace view sample_causes as
+with thresholds as (
+    select
+        max(value) filter (where threshold = 'minor_share') as minor_share,
+        max(value) filter (where threshold = 'most_share') as most_share,
+        max(value) filter (where threshold = 'top_ranks') as top_ranks,
+        max(value) filter (where threshold = 'least_bytes') as least_bytes,
+        max(value) filter (where threshold = 'split_share') as split_share
+    from cause_thresholds
+),
+
+ids as (
+    select
+        run_samples.run_id,
+        run_samples.sample_id,
+        run_samples.ordinal,
+        samples.context_ids,
+        coalesce(list_distinct(samples.reference_context_ids), []) as reference_ids,
+        -- An empty list is a retrieval that found nothing; no list at all tells nothing.
+        coalesce(len(samples.contexts) = 0, false) as retrieved_nothing
+    from run_samples
+    left join samples
+        on samples.sample_id = run_samples.sample_id
+        and samples.input_hash = run_samples.input_hash
+),
+
+retrievals as (
+    select
+        *,
+        case
+            when len(reference_ids) > 0 and (len(context_ids) > 0 or retrieved_nothing)
+                then list_has_all(coalesce(list_distinct(context_ids), []), reference_ids)
+        end as has_all_references,
+        list_filter(
+            range(1, coalesce(len(context_ids), 0) + 1),
+            lambda rank: coalesce(list_contains(reference_ids, context_ids[rank]), false)
+        ) as reference_ranks
+    from ids
+),
+
+usefulness as (
+    select run_id, sample_id, coalesce(list(context_rank) filter (where useful), []) as useful_ranks
+    from context_verdicts
+    group by run_id, sample_id
+),
+
+voted as (
+    select run_id, sample_id, bool_or(not agrees) as is_split
+    from votes
+    group by run_id, sample_id, step, item_id
+),
+
+splits as (
+    select run_id, sample_id, count(*) as n_voted, count(*) filter (where is_split) as n_split
+    from voted
+    group by run_id, sample_id
+),
+
+refusals as (
+    select run_id, sample_id, bool_or(rating > 0) as is_noncommittal
+    from grades
+    where rubric = 'relevancy' and criterion = 'noncommittal'
+    group by run_id, sample_id
+),
+
+-- What is no lack here: a text without statements, and contexts that a retrieval did not find.
+lacks as (
+    select
+        sample_steps.run_id,
+        sample_steps.sample_id,
+        arg_min(sample_steps.reason, sample_steps.precedence) as reason,
+        list(sample_steps.step order by sample_steps.step) as steps
+    from sample_steps
+    inner join retrievals
+        on retrievals.run_id = sample_steps.run_id
+        and retrievals.sample_id = sample_steps.sample_id
+    where sample_steps.step in ('classify', 'attribute_answer', 'attribute_ground_truth')
+        and sample_steps.reason <> 'no_statements'
+        and not (sample_steps.reason = 'no_contexts' and retrievals.retrieved_nothing)
+    group by sample_steps.run_id, sample_steps.sample_id
+),
+
+-- Windows and not joins: their partitions let a filter on run_id reach the tables.
+compared as (
+    select
+        *,
+        min(sample_id) filter (where supported) over same_words as first_supported,
+        max(sample_id) filter (where supported) over same_words as last_supported,
+        flatten(list(context_ranks) filter (where source = 'ground_truth' and supported) over same_sample)
+            as relevant_ranks
+    from statement_verdicts
+    window
+        same_words as (partition by run_id, lower(trim(text))),
+        same_sample as (partition by run_id, sample_id)
+),
+
+placed as (
+    select
+        compared.*,
+        list_min(context_ranks) as first_rank,
+        strlen(trim(text)) < thresholds.least_bytes as is_short,
+        case
+            when is_short then null
+            when first_supported <> compared.sample_id then first_supported
+            when last_supported <> compared.sample_id then last_supported
+        end as elsewhere,
+        retrievals.has_all_references,
+        case when retrievals.has_all_references then retrievals.reference_ranks else usefulness.useful_ranks end
+            as right_ranks,
+        usefulness.useful_ranks,
+        thresholds.top_ranks
+    from compared
+    inner join retrievals
+        on retrievals.run_id = compared.run_id
+        and retrievals.sample_id = compared.sample_id
+    left join usefulness
+        on usefulness.run_id = compared.run_id
+        and usefulness.sample_id = compared.sample_id
+    cross join thresholds
+),
+
+-- What each statement says of the bot, by the name of the rule it speaks for.
+told as (
+    select
+        *,
+        case
+            when source = 'answer' and label = 'TP' then if(coalesce(supported, false), 'good', 'unsupported_but_true')
+            when source = 'answer' and coalesce(supported_by_relevant, false) then 'truth_incomplete'
+            when source = 'answer' then if(coalesce(supported, false), 'distracted', 'invented')
+            when label = 'TP' then 'good'
+            when coalesce(supported, false) then
+                if(
+                    first_rank > top_ranks
+                    and not list_has_all(relevant_ranks, range(1, first_rank)::integer[]),
+                    'ranked_low', 'passed_over'
+                )
+            -- "No." is no knowledge to be found anywhere: it follows from what the contexts do hold.
+            when is_short and len(relevant_ranks) > 0 then 'passed_over'
+            when not has_all_references then 'reference_not_retrieved'
+            when elsewhere is not null then 'retrieved_elsewhere'
+            when has_all_references then 'references_lack_it'
+            else 'nowhere'
+        end as telling,
+        coalesce(list_has_any(context_ranks, right_ranks), false) as is_right,
+        coalesce(list_has_any(context_ranks, useful_ranks), useful_ranks is null) as is_useful
+    from placed
+),
+
+counts as (
+    select
+        run_id,
+        sample_id,
+        count(*) filter (where source = 'answer') as n_answer,
+        count(*) filter (where source = 'ground_truth') as n_truth,
+        count(*) filter (where source = 'answer' and label = 'TP') as n_tp,
+        count(*) filter (where source = 'ground_truth' and label <> 'TP') as n_missing,
+        count(*) filter (where source = 'answer' and supported) as n_answer_supported,
+        count(*) filter (where source = 'ground_truth' and supported) as n_truth_supported,
+        count(*) filter (where source = 'ground_truth' and supported and is_useful) as n_truth_useful,
+        count(*) filter (where source = 'answer' and is_right) as n_answer_right,
+        count(*) filter (where telling = 'reference_not_retrieved') as n_reference_not_retrieved,
+        count(*) filter (where telling = 'retrieved_elsewhere') as n_retrieved_elsewhere,
+        count(*) filter (where telling = 'references_lack_it') as n_references_lack_it,
+        count(*) filter (where telling = 'nowhere') as n_nowhere,
+        count(*) filter (where telling = 'ranked_low') as n_ranked_low,
+        count(*) filter (where telling = 'passed_over') as n_passed_over,
+        count(*) filter (where telling = 'invented') as n_invented,
+        count(*) filter (where telling = 'distracted') as n_distracted,
+        count(*) filter (where telling = 'truth_incomplete') as n_truth_incomplete,
+        count(*) filter (where telling = 'unsupported_but_true') as n_unsupported_but_true,
+        list({id: statement_id, source: source, telling: telling, supported: supported, is_right: is_right,
+              elsewhere: elsewhere} order by source, ordinal) as statements
+    from told
+    group by run_id, sample_id
+),
+
+weighed as (
+    select
+        retrievals.run_id,
+        retrievals.sample_id,
+        retrievals.ordinal,
+        lacks.reason,
+        lacks.steps,
+        coalesce(counts.n_answer, 0) as n_answer,
+        coalesce(counts.n_truth, 0) as n_truth,
+        counts.* exclude (run_id, sample_id, n_answer, n_truth),
+        coalesce(counts.n_missing > thresholds.minor_share * counts.n_truth, false) as is_incomplete,
+        greatest(
+            n_reference_not_retrieved, n_retrieved_elsewhere, n_references_lack_it, n_nowhere, n_ranked_low,
+            n_passed_over
+        ) as n_most_missing,
+        coalesce(counts.n_answer, 0) = 0 or (coalesce(refusals.is_noncommittal, false) and counts.n_tp = 0)
+            as is_refusal,
+        splits.n_voted,
+        splits.n_split,
+        thresholds.minor_share,
+        thresholds.most_share,
+        thresholds.split_share
+    from retrievals
+    left join lacks
+        on lacks.run_id = retrievals.run_id
+        and lacks.sample_id = retrievals.sample_id
+    left join counts
+        on counts.run_id = retrievals.run_id
+        and counts.sample_id = retrievals.sample_id
+    left join refusals
+        on refusals.run_id = retrievals.run_id
+        and refusals.sample_id = retrievals.sample_id
+    left join splits
+        on splits.run_id = retrievals.run_id
+        and splits.sample_id = retrievals.sample_id
+    cross join thresholds
+),
+
+-- In the order of cause_rules; a test holds the two together.
+held as (
+    select
+        *,
+        list_filter([
+            if(reason is not null, 'verdicts_missing', null),
+            if(n_answer > 0 and n_truth > 0
+                and ((n_missing = 0 and n_tp = 0) or (n_missing = n_truth and n_tp = n_answer)),
+                'labels_contradict', null),
+            if(n_answer > 0 and n_truth > 0 and n_missing = 0 and n_tp = n_answer
+                and ((n_answer_supported = n_answer and n_truth_supported = 0)
+                    or (n_answer_supported = 0 and n_truth_supported = n_truth)),
+                'support_contradicts', null),
+            if(n_truth_supported > 0 and n_truth_supported >= most_share * n_truth and n_truth_useful = 0,
+                'usefulness_contradicts', null),
+            if(n_split >= split_share * n_voted, 'votes_split', null),
+            if(n_truth = 0 and n_answer > 0 and n_answer_supported >= most_share * n_answer, 'truth_silent', null),
+            if(n_truth > 0 and n_truth_supported = 0 and n_missing = n_truth and n_tp = 0
+                and n_answer > 0 and n_answer_right >= most_share * n_answer,
+                'truth_unborne', null),
+            if(is_refusal and n_truth_supported > 0 and n_truth_supported >= most_share * n_truth, 'refused', null),
+            if(is_incomplete and n_reference_not_retrieved = n_most_missing, 'reference_not_retrieved', null),
+            if(is_incomplete and n_retrieved_elsewhere = n_most_missing, 'retrieved_elsewhere', null),
+            if(is_incomplete and n_references_lack_it = n_most_missing, 'references_lack_it', null),
+            if(is_incomplete and n_nowhere = n_most_missing, 'nowhere', null),
+            if(is_incomplete and n_ranked_low = n_most_missing, 'ranked_low', null),
+            if(n_invented > minor_share * n_answer, 'invented', null),
+            if(n_distracted > minor_share * n_answer, 'distracted', null),
+            if(is_incomplete and n_passed_over = n_most_missing, 'passed_over', null),
+            if(not is_incomplete and n_truth_incomplete > 0 and n_truth_incomplete >= most_share * n_answer,
+                'truth_incomplete', null),
+            if(n_unsupported_but_true > minor_share * n_answer, 'unsupported_but_true', null),
+            'within_tolerance'
+        ], lambda rule: rule is not null) as rules
+    from weighed
+),
+
+-- Which statements the deciding rule counted, and of how many.
+decided as (
+    select
+        *,
+        rules[1] as rule,
+        case
+            when rules[1] in ('verdicts_missing', 'votes_split', 'within_tolerance') then []
+            when rules[1] in ('labels_contradict', 'support_contradicts') then statements
+            when rules[1] in ('usefulness_contradicts', 'refused')
+                then list_filter(statements, lambda one: one.source = 'ground_truth' and one.supported)
+            when rules[1] = 'truth_silent'
+                then list_filter(statements, lambda one: one.source = 'answer' and one.supported)
+            when rules[1] = 'truth_unborne'
+                then list_filter(statements, lambda one: one.source = 'answer' and one.is_right)
+            else list_filter(statements, lambda one: one.telling = rules[1])
+        end as deciding,
+        case
+            when rules[1] = 'votes_split' then n_voted
+            when rules[1] in ('verdicts_missing', 'within_tolerance', 'labels_contradict', 'support_contradicts')
+                then n_answer + n_truth
+            when rules[1] in (
+                'truth_silent', 'truth_unborne', 'invented', 'distracted', 'truth_incomplete', 'unsupported_but_true'
+            ) then n_answer
+            else n_truth
+        end as n_judged
+    from held
+),
+
+listed as (
+    select
+        *,
+        list_transform(deciding, lambda one: one.id) as statement_ids,
+        if(rule = 'votes_split', n_split, len(deciding))::bigint as n_deciding,
+        case
+            when rule = 'retrieved_elsewhere'
+                then list_distinct(list_transform(deciding, lambda one: one.elsewhere))
+        end as found_for
+    from decided
+)
+
+select
+    listed.run_id,
+    listed.sample_id,
+    listed.ordinal,
+    cause_rules.cause,
+    listed.rule,
+    listed.reason,
+    case
+        when listed.rule = 'verdicts_missing' then listed.reason || ': ' || array_to_string(listed.steps, ', ')
+        when listed.rule = 'votes_split' then listed.n_deciding || ' of ' || listed.n_judged || ' verdicts'
+        when listed.rule <> 'within_tolerance' then
+            listed.n_deciding || ' of ' || listed.n_judged || ': ' || array_to_string(listed.statement_ids, ', ')
+            || coalesce('; found for ' || array_to_string(listed.found_for, ', '), '')
+    end as evidence,
+    listed.n_deciding,
+    listed.n_judged,
+    listed.statement_ids,
+    -- The last one always holds, and without verdicts nothing else is worth telling.
+    if(listed.rule = 'verdicts_missing', [], listed.rules[2:-2]) as other_rules
+from listed
+inner join cause_rules on cause_rules.rule = listed.rule;
+
+comment on view sample_causes is 'One row per sample of a run: the one cause that its verdicts point to, and what decided.';
+comment on column sample_causes.run_id is 'Run.';
+comment on column sample_causes.sample_id is 'Sample.';
+comment on column sample_causes.ordinal is 'Place of the sample in the dataset.';
+comment on column sample_causes.cause is 'Cause, one of those in cause_rules; fine when nothing is wrong, not_judged when verdicts are missing.';
+comment on column sample_causes.rule is 'Rule that decided; cause_rules says when it holds.';
+comment on column sample_causes.reason is 'Why the sample was not judged, one of unscored_reasons; NULL when it was.';
+comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, and for which other samples of the run the same was found; for a sample that was not judged the reason and the steps; NULL when it is fine.';
+comment on column sample_causes.n_deciding is 'Statements that decided, or with split votes the verdicts.';
+comment on column sample_causes.n_judged is 'Of how many: the statements of the text that the rule looks at (of both when the rule compares them), or the verdicts by vote.';
+comment on column sample_causes.statement_ids is 'Ids of the statements that decided: A1, A2, … of the answer, G1, G2, … of the ground truth.';
+comment on column sample_causes.other_rules is 'Further rules that hold for the sample and were not the first.';
