@@ -10,7 +10,9 @@ from cli_house import HOSTILE_ID, N_JUDGED, House
 from cli_process import Finished
 
 Ask = Callable[..., Finished]
-CALL_KEYS = ["requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd"]
+CALL_KEYS = [
+    "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd",
+]  # fmt: skip
 METRIC_KEYS = ["mean", "ci_low", "ci_high", "n_scored", "n_unscored"]
 DEFAULT_METRICS = [
     "factual_precision", "factual_recall", "factual_f1", "answer_correctness", "context_recall", "context_precision",
