@@ -1,6 +1,7 @@
-"""`evalhouse query`: a person's SQL over the warehouse."""
+"""`evalhouse query`: a person's SQL over the warehouse, given at once or at a prompt."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     import polars as pl
 
     from flows.table import Table
+    from warehouse.location import Location
 
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 _MOST_S = 1e6
 _EXAMPLE = 'evalhouse query "from run_scores"'
+_DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
 
 
 @click.command()
@@ -52,21 +56,68 @@ def query(
     memory_limit: str | None,
     warehouse: str | None,
 ) -> None:
-    """Run one SELECT over the warehouse, read-only and with no way to other files or the network.
+    r"""Run one SELECT over the warehouse, read-only and with no way to other files or the network.
 
-    Start with `evalhouse query "from run_scores"`; `evalhouse query "show tables"` lists what there is. At a terminal
-    `table` cuts very long texts; the other formats have them whole.
+    Start with `evalhouse query "from run_scores"`; `evalhouse query "\d"` lists tables and views, and "\d NAME" the
+    columns of one with what they mean. At a terminal, without SQL, a prompt opens. There `table` cuts very long texts;
+    the other formats have them whole.
     """
-    text = _read_sql(sql, path)
+    at_prompt = sql is None and path is None and sys.stdin.isatty() and sys.stdout.isatty()
+    text = "" if at_prompt else _read_sql(sql, path)
     kind = kind or _find_format(output)
     if kind == "parquet" and output is None:
         raise SettingsError("Parquet is no text; name a file with --output")
-    from warehouse.location import parse_location  # noqa: PLC0415
-    from warehouse.query import run_query  # noqa: PLC0415  # DuckDB and Polars, which a wrong option need not wait for
+    if at_prompt and output is not None:
+        raise SettingsError(f"--output takes the result of one query; give the SQL as well, for example: {_EXAMPLE}")
+    from warehouse.location import parse_location  # noqa: PLC0415  # DuckDB, which a wrong option need not wait for
 
     location = parse_location(find_warehouse(warehouse))
+    find = partial(_find_rows, location, timeout_s=timeout, memory_limit=memory_limit)
+    show = partial(_show_rows, kind=kind, output=output)
+    if at_prompt:
+        from flows.query_prompt import hold_prompt  # noqa: PLC0415  # the prompt's library, for those who want one
+        from warehouse.catalog import read_catalog  # noqa: PLC0415
+
+        hold_prompt(read_catalog(location), find=lambda statement, stop: find(statement, stop=stop), show=show)
+        return
     with _ending_on_interrupt():
-        frame = _shrink_sums(run_query(location, text, timeout_s=timeout, memory_limit=memory_limit))
+        frame = find(text)
+    show(frame)
+
+
+def _find_rows(
+    location: "Location",
+    text: str,
+    *,
+    timeout_s: float,
+    memory_limit: str | None,
+    stop: threading.Event | None = None,
+) -> "pl.DataFrame":
+    r"""The rows of a SELECT, or of `\d`."""
+    from warehouse.query import run_query  # noqa: PLC0415
+
+    if match := _DESCRIBE.fullmatch(text):
+        return _describe(location, match[1])
+    return _shrink_sums(run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop))
+
+
+def _describe(location: "Location", name: str | None) -> "pl.DataFrame":
+    """A row per table and view, or per column of the one that is named, each with its comment."""
+    import polars as pl  # noqa: PLC0415
+
+    from warehouse.catalog import read_catalog  # noqa: PLC0415
+
+    catalog = read_catalog(location)
+    if name is None:
+        columns = ["name", "kind", "comment"]
+        rows = [[entry.name, entry.kind, entry.comment] for entry in catalog.relations]
+    else:
+        columns = ["column", "type", "comment"]
+        rows = [[entry.name, entry.type, entry.comment] for entry in catalog.find(name).columns]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+
+
+def _show_rows(frame: "pl.DataFrame", *, kind: str, output: str | None) -> None:
     if output is not None:
         _write_frame(frame, kind, Path(output))
     elif kind == "table" and frame.columns == ["explain_key", "explain_value"]:

@@ -126,12 +126,49 @@ def test_a_plan_is_drawn_and_the_catalogue_can_be_asked(ask: Ask) -> None:
     assert {"runs", "scores", "llm_calls", "run_scores", "score_lineage"} <= tables
 
 
+def test_d_lists_tables_and_views_with_what_a_row_is(ask: Ask) -> None:
+    rows = {row["name"]: row for row in ask("query", "\\d", "--format", "json").document}
+    assert rows["run_scores"]["kind"] == "view"
+    assert rows["run_scores"]["comment"].startswith("One row per run and metric")
+    assert rows["llm_calls"]["kind"] == "table"
+    assert {row["name"] for row in ask("query", "show tables", "--format", "json").document} == set(rows)
+
+
+@pytest.mark.parametrize("written", ["\\d unscored", " \\d  UNSCORED ; ", '\\d "unscored"'])
+def test_d_with_a_name_lists_its_columns_in_order_with_their_comments(ask: Ask, written: str) -> None:
+    rows = ask("query", written, "--format", "json").document
+    assert [row["column"] for row in rows] == ["run_id", "sample_id", "metric", "reason", "steps", "detail"]
+    assert rows[3] == {"column": "reason", "type": "VARCHAR", "comment": "Why, one of unscored_reasons."}
+
+
+def test_d_comes_as_a_table_a_file_and_from_standard_input_too(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = ask("query", "\\d run_costs")
+    assert shown.lines[0].split() == ["column", "type", "comment"]
+    assert shown.stderr == f"{len(shown.lines) - 1} rows\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("\\d run_costs\n"))
+    assert ask("query").stdout == shown.stdout
+    assert ask("query", "\\d run_costs", "-o", str(tmp_path / "page.md")).status == 0
+    assert "| cost_usd | DOUBLE | Dollars for" in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_every_column_of_every_view_has_a_comment(ask: Ask) -> None:
+    views = [row["name"] for row in ask("query", "\\d", "--format", "json").document if row["kind"] == "view"]
+    for view in views:
+        rows = ask("query", f"\\d {view}", "--format", "json").document
+        assert [row["column"] for row in rows if not row["comment"]] == [], view
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("selec 1",), "syntax error"),
         (("select nothing_such from runs",), "nothing_such"),
         (("from nowhere",), "nowhere"),
+        (("\\d run_scor",), "there is no table or view 'run_scor'; did you mean run_scores"),
+        (("\\d zzzzzz",), "\\d lists what there is"),
+        (("\\d runs scores",), "syntax error"),
         (("delete from scores",), "DELETE; the warehouse is read-only"),
         (("create table x as select 1",), "CREATE; the warehouse is read-only"),
         (("attach 'other.duckdb'",), "read-only"),

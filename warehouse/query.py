@@ -7,6 +7,7 @@ WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE, and PIVOT when it lists it
 
 import re
 import threading
+import time
 from itertools import pairwise
 
 import duckdb
@@ -29,30 +30,58 @@ _FORBIDDEN = re.compile(
     r"|query|json_execute_serialized_sql"
 )
 _WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
+# How often a running query is looked at: is it to be stopped, has it run too long?
+_WATCH_S = 0.05
 # Types that Polars has not: shown as DuckDB writes them.
 _FOREIGN_TYPE = re.compile(r"\b(INTERVAL|UNION|BIT|BIGNUM|VARIANT|GEOMETRY|TIME WITH TIME ZONE)\b")
 
 
 def run_query(
-    location: Location, sql: str, *, timeout_s: float = 300.0, memory_limit: str | None = None
+    location: Location,
+    sql: str,
+    *,
+    timeout_s: float = 300.0,
+    memory_limit: str | None = None,
+    stop: threading.Event | None = None,
 ) -> pl.DataFrame:
     """Run one statement and return its rows; raises QueryError with DuckDB's own words where it has some.
 
     `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
-    and other types that Polars has not come as text.
+    and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
     """
     with open_reader(location) as connection:
-        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit)
+        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop)
 
 
 def run_shut_in(
-    connection: duckdb.DuckDBPyConnection, sql: str, *, timeout_s: float, memory_limit: str | None = None
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    *,
+    timeout_s: float,
+    memory_limit: str | None = None,
+    stop: threading.Event | None = None,
 ) -> pl.DataFrame:
     """As `run_query`, on a connection that is shut in from here on."""
     # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
     _shut_in(connection, memory_limit)
     _check_statement(connection, sql)
-    return _run_timed(connection, sql, timeout_s)
+    return _run_timed(connection, sql, timeout_s, stop or threading.Event())
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a text, each without the `;` that ends it; the last entry is what no `;` has ended yet.
+
+    That one is "" when nothing but blanks and comments is left. A `;` in a string, a name or a comment ends nothing.
+    """
+    data = text.encode()
+    statements, begin, n_tokens = [], 0, 0
+    for start, kind in duckdb.tokenize(text):
+        if kind == duckdb.token_type.operator and data[start : start + 1] == b";":
+            statements.append(data[begin:start].decode().strip())
+            begin, n_tokens = start + 1, 0
+        else:
+            n_tokens += 1
+    return [*statements, data[begin:].decode().strip() if n_tokens else ""]
 
 
 def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:
@@ -100,20 +129,33 @@ def _split_words(sql: str) -> list[str]:
     return words
 
 
-def _run_timed(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> pl.DataFrame:
-    timer = threading.Timer(timeout_s, connection.interrupt)
-    timer.daemon = True
-    timer.start()
+def _run_timed(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event
+) -> pl.DataFrame:
+    over = threading.Event()
+    deadline = time.monotonic() + timeout_s
+
+    def interrupt() -> None:
+        # Again and again: DuckDB forgets an interrupt that comes before it has begun to execute.
+        while not over.wait(_WATCH_S):
+            if stop.is_set() or time.monotonic() >= deadline:
+                connection.interrupt()
+
+    watch = threading.Thread(target=interrupt, name="evalhouse-query-watch", daemon=True)
+    watch.start()
     try:
         return _show_foreign_types(connection.sql(sql)).pl()
     except duckdb.InterruptException:
+        if stop.is_set():
+            raise QueryError("the query was stopped") from None
         raise QueryError(f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout") from None
     except duckdb.OutOfMemoryException as error:
         raise QueryError(f"{_one_line(error)}; narrow the query or raise --memory-limit") from None
     except (duckdb.Error, pl.exceptions.PolarsError) as error:
         raise QueryError(_one_line(error)) from None
     finally:
-        timer.cancel()
+        over.set()
+        watch.join()
 
 
 def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
