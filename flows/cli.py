@@ -24,6 +24,7 @@ COMMANDS = {
     "query": ("flows.command_query", "query", "Ask the warehouse in SQL, read-only."),
     "lineage": ("flows.command_lineage", "lineage", "Walk a score back to the raw replies that made it."),
     "compare": ("flows.command_compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
+    "gate": ("flows.command_gate", "gate", "Let a run through or not, by limits and against a baseline."),
     "diagnose": ("flows.command_diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
     "report": ("flows.command_report", "report", "Write one run as a self-contained HTML file."),
     "prompts": ("flows.command_prompts", "prompts", "List, show and check the judge's prompts."),

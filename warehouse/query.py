@@ -60,12 +60,16 @@ def run_shut_in(
     timeout_s: float,
     memory_limit: str | None = None,
     stop: threading.Event | None = None,
+    most_rows: int | None = None,
 ) -> pl.DataFrame:
-    """As `run_query`, on a connection that is shut in from here on."""
+    """As `run_query`, on a connection that is shut in from here on; no more than `most_rows` rows are fetched.
+
+    Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
+    """
     # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
     _shut_in(connection, memory_limit)
     _check_statement(connection, sql)
-    return _run_timed(connection, sql, timeout_s, stop or threading.Event())
+    return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
 
 
 def split_statements(text: str) -> list[str]:
@@ -130,7 +134,7 @@ def _split_words(sql: str) -> list[str]:
 
 
 def _run_timed(
-    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event, most_rows: int | None
 ) -> pl.DataFrame:
     over = threading.Event()
     deadline = time.monotonic() + timeout_s
@@ -144,7 +148,8 @@ def _run_timed(
     watch = threading.Thread(target=interrupt, name="evalhouse-query-watch", daemon=True)
     watch.start()
     try:
-        return _show_foreign_types(connection.sql(sql)).pl()
+        relation = _show_foreign_types(connection.sql(sql))
+        return (relation if most_rows is None else relation.limit(most_rows)).pl()
     except duckdb.InterruptException:
         if stop.is_set():
             raise QueryError("the query was stopped") from None

@@ -98,7 +98,7 @@ class Warehouse:
                 connection.register(name, frame.to_arrow())
             try:
                 return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
-            except duckdb.CatalogException as error:
+            except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.path} is no evalhouse warehouse, or one of another version "
                     f"({first_line(str(error))}); name another file with --warehouse"

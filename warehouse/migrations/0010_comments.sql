@@ -155,4 +155,3 @@ comment on column scores.unscored_reason is 'Why it is missing, one of unscored_
 comment on column scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
 
 comment on table batches is 'One row per batch that was written: its key makes a repeated write harmless.';
-comment on table migrations is 'One row per change of the tables that was applied.';

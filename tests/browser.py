@@ -1,0 +1,182 @@
+"""A real Chromium without a window, driven over its debugging pipe: open a page, ask it, look at it.
+
+`open_browser` skips the test where there is no Chromium. A `Page` keeps what went wrong in it (`problems`: exceptions,
+console errors, refusals by the Content-Security-Policy) and every address it asked for (`requests`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+)  # fmt: skip
+_TIMEOUT_S = 90.0
+
+
+class PageError(Exception):
+    """The browser or a script in the page answered with an error."""
+
+
+@dataclass(kw_only=True)
+class Page:
+    """One tab. `evaluate` runs a script in it and gives its value; promises are waited for."""
+
+    browser: Browser
+    session: str
+    problems: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def send(self, method: str, **parameters: object) -> dict[str, Any]:
+        return self.browser.send(method, parameters, session=self.session)
+
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Load a file and wait until its script says that it is ready."""
+        self.send("Page.navigate", url=path.absolute().as_uri() + fragment)
+        self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+
+    def evaluate(self, script: str) -> Any:  # noqa: ANN401  # whatever the script gives
+        told = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in told:
+            raise PageError(told["exceptionDetails"].get("exception", {}).get("description", str(told)))
+        return told["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not self.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"not reached: {condition}; problems: {self.problems}"
+            time.sleep(0.02)
+
+    def press(self, key: str, *, text: str = "") -> None:
+        """A key as a keyboard sends it; letters also need the text they write."""
+        named = {"key": key, "code": key, **({"text": text} if text else {})}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27}
+        if key == "Enter":
+            named["text"] = "\r"
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, windowsVirtualKeyCode=codes.get(key, 0), **named)
+
+    def show_as(self, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
+        """The window's size, and what the page is told of its reader; narrow windows are phones."""
+        self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.send("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def take_picture(self, path: Path, *, whole: bool = False) -> None:
+        told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(told["data"]))
+
+
+class Browser:
+    """A running Chromium; `send` asks it and waits for the answer, taking in what happens meanwhile."""
+
+    def __init__(self, profile: str) -> None:
+        assert CHROMIUM is not None
+        from_us, self._to_browser = os.pipe()
+        self._from_browser, to_us = os.pipe()
+        # The browser reads descriptor 3 and writes descriptor 4.
+        script = f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", script, CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=(from_us, to_us),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(from_us)
+        os.close(to_us)
+        self._buffer = b""
+        self._last = 0
+        self._pages: dict[str, Page] = {}
+
+    def open_page(self) -> Page:
+        target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
+        session = self.send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        page = self._pages[session] = Page(browser=self, session=session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            page.send(f"{domain}.enable")
+        return page
+
+    def send(self, method: str, parameters: dict[str, object], *, session: str | None = None) -> dict[str, Any]:
+        self._last += 1
+        number = self._last
+        message = {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
+        os.write(self._to_browser, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            told = self._read(deadline)
+            if told.get("id") != number:
+                self._note(told)
+                continue
+            if "error" in told:
+                raise PageError(f"{method}: {told['error']}")
+            result: dict[str, Any] = told["result"]
+            return result
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._to_browser, b'{"id": 0, "method": "Browser.close"}\0')
+        os.close(self._to_browser)
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._from_browser)
+
+    def _read(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            ready = select.select([self._from_browser], [], [], max(0.0, deadline - time.monotonic()))[0]
+            chunk = os.read(self._from_browser, 1 << 20) if ready else b""
+            assert chunk, "Chromium has ended, or does not answer"
+            self._buffer += chunk
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        told: dict[str, Any] = json.loads(message)
+        return told
+
+    def _note(self, told: dict[str, Any]) -> None:
+        page, about = self._pages.get(told.get("sessionId", "")), told.get("params", {})
+        if page is None:
+            return
+        match told["method"]:
+            case "Runtime.exceptionThrown":
+                page.problems.append(json.dumps(about["exceptionDetails"]))
+            case "Log.entryAdded" if about["entry"]["level"] in ("warning", "error"):
+                page.problems.append(about["entry"]["text"])
+            case "Runtime.consoleAPICalled" if about["type"] in ("warning", "error", "assert"):
+                page.problems.append(json.dumps(about["args"]))
+            case "Page.javascriptDialogOpening":
+                page.problems.append(f"dialog: {about['message']}")
+            case "Network.requestWillBeSent":
+                page.requests.append(about["request"]["url"])
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A browser with a profile of its own; skips where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: install Debian's package chromium to test the report's page")
+    with tempfile.TemporaryDirectory(prefix="evalhouse-chromium-", ignore_cleanup_errors=True) as profile:
+        browser = Browser(profile)
+        try:
+            yield browser
+        finally:
+            browser.close()

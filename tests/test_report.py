@@ -1,0 +1,362 @@
+"""`evalhouse report`: what the file holds, that nothing in it came to life, and what is said when it cannot be made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import HOSTILE, HOSTILE_ID, MARKUP, N_JUDGED, House
+from cli_process import Finished
+from report_pages import ReportPage
+
+Ask = Callable[..., Finished]
+Write = Callable[..., ReportPage]
+
+ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
+ATTACKS = (ATTACK, "<!--<script>", "]]></style><svg/onload=alert(1)>", "{{ 7 * 7 }}{% raw %}", "\u2028\u2029 &lt;b&gt;")
+
+
+@pytest.fixture
+def url(house: House, tmp_path: Path) -> str:
+    """A copy of the house's warehouse, to be changed."""
+    return str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+
+
+@pytest.fixture
+def write(ask: Ask, tmp_path: Path) -> Write:
+    """Writes a report and reads it."""
+
+    def write_report(*arguments: str) -> ReportPage:
+        path = tmp_path / "report.html"
+        finished = ask("report", *arguments, "-o", str(path))
+        assert finished.status == 0, finished.stderr
+        return ReportPage(path)
+
+    return write_report
+
+
+def change(url: str, *statements: str, **values: object) -> None:
+    with duckdb.connect(url) as connection:
+        for sql in statements:
+            connection.execute(sql, values or None)
+
+
+def select(ask: Ask, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ask("query", sql, "--format", "json").document
+    return rows
+
+
+def test_it_is_written_where_asked_and_says_so(house: House, ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "night.html"
+    finished = ask("report", "first night", "-o", str(path))
+    assert finished.stdout.startswith(f"wrote {path}: ")
+    assert f"{N_JUDGED} samples" in finished.stdout
+    page = ReportPage(path)
+    assert [title.text for title in page.find("title")[:1]] == [f"first night · {house.run_id}"]
+
+
+def test_without_a_name_it_is_named_after_the_run(house: House, ask: Ask) -> None:
+    assert ask("report", house.run_id).status == 0
+    path = house.place.folder / f"report-{house.run_id}.html"
+    assert path.exists()
+    path.unlink()
+
+
+def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask: Ask, write: Write) -> None:
+    shown = {row[0]: row[2:6] for row in write(house.run_id).rows("scores")}
+    metrics = ask("show", house.run_id, "--json").document["metrics"]
+    assert shown.keys() == {row["metric"] for row in metrics}
+    for row in metrics:
+        mean = "–" if row["mean"] is None else f"{row['mean']:.3f}"
+        interval = "–" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
+        assert shown[row["metric"]] == [mean, interval, str(row["n_scored"]), str(row["n_unscored"])]
+
+
+def test_costs_and_what_is_unscored_stand_there(house: House, ask: Ask, write: Write) -> None:
+    page = write(house.run_id)
+    shown = ask("show", house.run_id, "--json").document
+    assert [row[:3] for row in page.rows("costs")] == [
+        [row["step"], str(row["n_requests"]), str(row["n_reused"])] for row in shown["costs"]
+    ]
+    reasons = {row[0]: row[1] for row in page.rows("unscored")}
+    assert reasons.keys() == {row["reason"] for row in shown["unscored"]}
+    assert "faithfulness 1" in reasons["no_answer"]
+
+
+def test_the_table_has_every_sample_with_its_scores_and_counts(house: House, ask: Ask, write: Write) -> None:
+    index = write(house.run_id).index
+    assert index["ids"] == ["tide-1", HOSTILE_ID, "zh-1", "silent-1"]
+    sql = f"select sample_id, metric, value, unscored_reason from scores where run_id = '{house.run_id}'"
+    for row in select(ask, sql):
+        place, column = index["ids"].index(row["sample_id"]), index["metrics"].index(row["metric"])
+        assert index["scores"][column][place] == row["value"]
+        assert index["reasons"][column][place] == row["unscored_reason"]
+    sql = f"""
+        select sample_id, count(*) filter (where label = 'TP' and source = 'answer') as tp,
+               count(*) filter (where label = 'FP') as fp, count(*) filter (where label = 'FN') as fn,
+               count(*) filter (where source = 'answer' and not supported) as unsupported
+        from statement_verdicts where run_id = '{house.run_id}' group by sample_id
+    """
+    for row in select(ask, sql):
+        place = index["ids"].index(row.pop("sample_id"))
+        assert {name: index[name][place] for name in row} == row
+
+
+def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, write: Write) -> None:
+    page = write(house.run_id)
+    for row in select(ask, "select sample_id, question, answer, ground_truth, contexts from samples"):
+        sample = page.sample(row["sample_id"])
+        assert {name: sample[name] for name in ("question", "answer", "ground_truth")} == {
+            name: row[name] for name in ("question", "answer", "ground_truth")
+        }
+        assert [context["text"] for context in sample["contexts"]] == (row["contexts"] or [])
+    sql = f"select * from statement_verdicts where run_id = '{house.run_id}' order by source, ordinal"
+    rows = select(ask, sql)
+    assert {row["label"] for row in rows} >= {"TP", "FP"}
+    for row in rows:
+        statements = {statement["id"]: statement for statement in page.sample(row["sample_id"])["statements"]}
+        statement = statements[row["statement_id"]]
+        for name in ("source", "text", "label", "label_reason", "supported", "support_reason"):
+            assert statement[name] == row[name]
+        assert statement["ranks"] == (row["context_ranks"] or [])
+
+
+def test_a_statement_is_marked_where_it_stands(house: House, write: Write) -> None:
+    sample = write(house.run_id).sample("tide-1")
+    first = next(statement for statement in sample["statements"] if statement["id"] == "A1")
+    span, (rank,) = first["span"], first["ranks"]
+    assert sample["answer"][span["start"] : span["end"]] == "High tide at Brankmouth is at 6 in the morning"
+    evidence, context = first["evidence"][str(rank)], sample["contexts"][rank - 1]["text"]
+    assert context[evidence["start"] : evidence["end"]] == "high tide at Brankmouth is at 6 in the morning"
+
+
+def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask, write: Write) -> None:
+    page = write(house.run_id)
+    sql = f"select sample_id, statement_id, call_id from classifications where run_id = '{house.run_id}'"
+    for row in select(ask, sql):
+        sample = page.sample(row["sample_id"])
+        (statement,) = [one for one in sample["statements"] if one["id"] == row["statement_id"]]
+        call = sample["calls"][statement["calls"]["classify"]]
+        assert (call["call_id"], call["step"]) == (row["call_id"], "classify")
+        assert row["statement_id"] in call["reply"]
+    sample = page.sample("tide-1")
+    (context, _) = sample["contexts"]
+    assert sample["calls"][context["call"]]["step"] == "rank"
+
+
+def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, write: Write) -> None:
+    first, second = write(house.run_id).sample("tide-1"), write("latest").sample("tide-1")
+    assert [call["from_run"] for call in first["calls"]] == [None] * 5
+    assert [call["from_run"] for call in second["calls"]] == [house.run_id] * 5
+    assert sorted(call["reply"] for call in second["calls"]) == sorted(call["reply"] for call in first["calls"])
+    assert all(call["request"] for call in second["calls"])
+
+
+def test_what_the_requests_of_a_prompt_share_is_kept_once(url: str, write: Write) -> None:
+    messages = [{"role": "system", "content": "Be strict."}, {"role": "user", "content": "the data of "}]
+    body = json.dumps({"model": "m", "messages": messages, "seed": 1})
+    change(
+        url,
+        "update llm_calls set request = replace($body, 'the data of ', 'the data of ' || step || ' ' || sample_id)",
+        body=body,
+    )
+    page = write("latest", "--warehouse", url)
+    calls = [(call, sample["sample_id"]) for sample in page.samples for call in sample["calls"]]
+    assert {call["fixed"] for call, _ in calls} == {0}
+    assert all(call["request"] == f"the data of {call['step']} {sample_id}" for call, sample_id in calls)
+    (fixed,) = page.unpack("fixed")
+    assert json.loads(fixed) == {"model": "m", "messages": messages[:1], "seed": 1}
+
+
+def test_calls_can_be_left_out(house: House, write: Write) -> None:
+    whole, small = write(house.run_id), write(house.run_id, "--no-calls")
+    assert len(small.source) < len(whole.source)
+    assert all(sample["calls"] == [] for sample in small.samples)
+    assert all(statement["calls"] == {} for sample in small.samples for statement in sample["statements"])
+    assert "but the raw calls" in "".join(footer.text for footer in small.find("footer"))
+
+
+def test_history_has_the_runs_of_the_series_up_to_this_one(house: House, write: Write) -> None:
+    def read_marks(page: ReportPage) -> str:
+        return " ".join(title.text for title in page.find("title")[1:])
+
+    newest, first = write("latest"), write(house.run_id)
+    later = newest.find("title")[0].text.split(" · ")[1]
+    assert f"{house.run_id}: " in read_marks(newest)
+    assert f"{later}: " in read_marks(newest)
+    assert f"{later}: " not in read_marks(first), "a report of an old run stays as it was"
+
+
+def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
+    change(
+        url,
+        f"update scores set value = value / 2 where run_id = '{house.run_id}' and metric = 'factual_f1'",
+        f"delete from scores where run_id = '{house.run_id}' and metric = 'mrr' and sample_id = 'tide-1'",
+        f"update run_samples set input_hash = 'other' where run_id = '{house.run_id}' and sample_id = 'tide-1'",
+        """insert into samples (input_hash, sample_id, question, answer)
+           values ('other', 'tide-1', 'When?', 'At seven.')""",
+    )
+    page = write("latest", "--against", house.run_id, "--warehouse", url)
+    index, column = page.index, page.index["metrics"].index("factual_f1")
+    pairs = [
+        (new, old) for new, old in zip(index["scores"][column], index["base"][column], strict=True) if new is not None
+    ]
+    assert any(new for new, _ in pairs)
+    assert all(old == pytest.approx(new / 2) for new, old in pairs)
+    rows = {row[0]: row[6:] for row in page.rows("scores")}
+    mean_difference = sum(new - old for new, old in pairs) / len(pairs)
+    n_higher = sum(new > old for new, old in pairs)
+    assert rows["factual_f1"][1:3] == [f"{mean_difference:+.3f}", "undecided"], "too few for more"
+    assert rows["factual_f1"][5:] == [str(len(pairs)), f"{n_higher} / 0"]
+    assert rows["faithfulness"][1:3] == ["±0.000", "same"]
+    assert int(rows["mrr"][5]) == int(rows["hit_at_k"][5]) - 1, "a sample that only one run scored is not common"
+    assert page.sample("tide-1")["base_answer"] == "At seven."
+    assert page.sample("zh-1")["base_answer"] is None, "the same answer is not shown twice"
+
+
+def test_causes_are_those_of_the_diagnosis(house: House, ask: Ask, write: Write) -> None:
+    page = write(house.run_id)
+    causes = ask("diagnose", house.run_id, "--language", "en", "--json").document["causes"]
+    assert {(row[0], row[1]) for row in page.rows("causes")} == {
+        (cause["name"], str(cause["n_samples"])) for cause in causes if cause["n_samples"]
+    }
+    for cause in causes:
+        assert page.index["causes"].count(cause["cause"]) == cause["n_samples"]
+
+
+def test_votes_that_were_not_of_one_mind(house: House, url: str, write: Write) -> None:
+    votes = ", ".join(
+        f"('{house.run_id}', 'tide-1', 'classify', '{item}', {vote}, '{verdict}', {verdict == 'TP'})"
+        for item, verdicts in (("A1", ("TP", "FP", "TP")), ("A2", ("TP", "TP", "TP")))
+        for vote, verdict in enumerate(verdicts, start=1)
+    )
+    change(
+        url,
+        """update runs set config = '{"votes": 3}'""",
+        f"insert into votes (run_id, sample_id, step, item_id, vote, verdict, agrees) values {votes}",
+    )
+    page = write(house.run_id, "--warehouse", url)
+    assert page.rows("flips") == [["classify", "2", "1", "0.500", "6", "1"]]
+    assert page.sample("tide-1")["votes"] == [{"step": "classify", "item": "A1", "votes": [["TP", 2], ["FP", 1]]}]
+    assert page.index["flipped"] == [1, 0, 0, 0]
+
+
+def test_a_run_without_scores_is_reported_as_what_it_is(url: str, write: Write) -> None:
+    change(url, "delete from scores", "update runs set status = 'cancelled'")
+    page = write("latest", "--warehouse", url)
+    assert "This run is cancelled" in page.source
+    assert "No scores yet." in page.source
+    assert page.index["metrics"] == []
+    assert len(page.samples) == N_JUDGED
+
+
+def test_equal_runs_give_equal_files(house: House, write: Write) -> None:
+    assert write(house.run_id).source == write(house.run_id).source
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_text_becomes_markup(house: House, url: str, write: Write, attack: str) -> None:
+    texts = ("question", "answer", "ground_truth")
+    change(
+        url,
+        *(f"update samples set {name} = $attack" for name in texts),
+        "update samples set contexts = [$attack], context_ids = [$attack], metadata = json_object('note', $attack)",
+        "update statements set text = $attack",
+        "update classifications set reason = $attack",
+        "update attributions set reason = $attack",
+        "update llm_calls set reply = $attack, model = $attack, error = $attack, step = step || $attack",
+        "update outcomes set detail = $attack where reason is not null",
+        "update runs set label = $attack, dataset = $attack, judge = $attack, tags = [$attack], href = $attack",
+        "update scores set metric = metric || $attack where metric in ('mrr', 'faithfulness')",
+        attack=attack,
+    )
+    plain, attacked = write(house.run_id), write(house.run_id, "--warehouse", url)
+    assert attacked.sample("tide-1")["answer"] == attack
+    assert attacked.sample("tide-1")["calls"][0]["reply"] == attack
+    allowed = {element.tag for element in plain.elements}
+    assert {element.tag for element in attacked.elements} <= allowed
+    assert len(attacked.find("script")) == len(plain.find("script"))
+    assert len(attacked.find("style")) == 1
+    assert not any(name.startswith("on") for element in attacked.elements for name in element.attributes)
+    assert attack in attacked.find("title")[0].text
+    (script,) = [element for element in attacked.find("script") if "type" not in element.attributes]
+    assert script.text == next(one.text for one in plain.find("script") if "type" not in one.attributes)
+
+
+def test_no_control_character_of_a_text_reaches_the_page(url: str, write: Write) -> None:
+    change(url, "update runs set label = $label, judge = $label", label=f"{HOSTILE} {MARKUP}")
+    page = write("latest", "--warehouse", url)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page.source)
+    assert "\\x1b[31mred" in page.source
+    assert page.sample(HOSTILE_ID)["question"] == f"What does {MARKUP} mean? {HOSTILE}", "data stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("href", "is_link"),
+    [
+        ("https://example.org/c/1", True),
+        ("javascript:alert(1)", False),
+        ("data:text/html,x", False),
+        ("//x.org", False),
+    ],
+)
+def test_only_web_addresses_become_links(url: str, write: Write, href: str, is_link: bool) -> None:
+    change(url, "update runs set href = $href", href=href)
+    page = write("latest", "--warehouse", url)
+    links = [link.attributes["href"] for link in page.find("a") if not str(link.attributes["href"]).startswith("#")]
+    assert links == ([href] if is_link else [])
+    assert href in page.source
+
+
+def test_the_page_allows_its_own_script_and_style_and_nothing_else(house: House, write: Write) -> None:
+    page = write(house.run_id)
+    (policy,) = [element.attributes["content"] for element in page.find("meta") if "http-equiv" in element.attributes]
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    (style,) = page.find("style")
+    (script,) = [element for element in page.find("script") if "type" not in element.attributes]
+    for name, element in (("style-src", style), ("script-src", script)):
+        digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
+        assert rules[name] == f"'sha256-{digest}'"
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+
+
+def test_nothing_is_loaded_from_anywhere(house: House, write: Write) -> None:
+    page = write(house.run_id)
+    assert not {element.tag for element in page.elements} & {
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "image",
+    }
+    assert not any(name in element.attributes for element in page.elements for name in ("src", "srcset", "style"))
+    (style,) = page.find("style")
+    assert not re.search(r"url\(|@import", style.text)
+
+
+def test_the_history_of_a_suite(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
+    change(url, "update runs set suite = $suite, judge = $judge", suite="nightly", judge=ATTACK)
+    path = tmp_path / "history.html"
+    finished = ask("report", "--history", "nightly", "--warehouse", url, "-o", str(path))
+    assert finished.status == 0, finished.stderr
+    assert "2 runs" in finished.stdout
+    page = ReportPage(path)
+    runs = page.rows("runs")
+    assert [row[0] for row in runs][1] == house.run_id, "the newest first"
+    metrics = ask("show", house.run_id, "--json").document["metrics"]
+    means = {row["metric"]: "–" if row["mean"] is None else f"{row['mean']:.3f}" for row in metrics}
+    assert sorted(runs[1][4:]) == sorted(means.values())
+    assert {heading.text for heading in page.find("h3")} == {name for name, mean in means.items() if mean != "–"}
+    assert not page.find("script")
+    assert not page.find("img")

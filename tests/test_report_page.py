@@ -1,0 +1,357 @@
+"""The report's page in a real Chromium: what a reader does with it, by mouse and keyboard, and what never happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from browser import Browser, Page, PageError, open_browser
+from cli_house import HOSTILE_ID, ROWS, House
+from cli_process import Finished
+
+Ask = Callable[..., Finished]
+
+N_COPIES = 60
+ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
+OPENED = "document.querySelector('.opened article')"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page, which at the end must have had no problem and asked for nothing but files that were opened."""
+    page = browser.open_page()
+    page.show_as()
+    yield page
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")  # what goes wrong is told a moment later
+    assert page.problems == []
+    assert {re.sub(r"^file://.*/|#.*", "", url) for url in page.requests} <= {"report.html", "about:blank"}
+    page.send("Page.close")
+
+
+@pytest.fixture
+def report(ask: Ask, tmp_path: Path) -> Callable[..., Path]:
+    def write_report(*arguments: str) -> Path:
+        path = tmp_path / "report.html"
+        finished = ask("report", *arguments, "-o", str(path))
+        assert finished.status == 0, finished.stderr
+        return path
+
+    return write_report
+
+
+@pytest.fixture
+def long_run(house: House, tmp_path: Path) -> str:
+    """A copy of the house's warehouse whose first run has its samples many times over, and attacks in some of them."""
+    url = str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+    tables = ("run_samples", "scores", "statements", "classifications", "attributions", "context_verdicts", "outcomes")
+    with duckdb.connect(url) as connection:
+        for table in tables:
+            ordinal = ", ordinal + 4 * n as ordinal" if table == "run_samples" else ""
+            connection.execute(f"""
+                insert into {table} by name
+                select {table}.* replace (sample_id || '#' || n as sample_id{ordinal})
+                from {table}, range(1, {N_COPIES}) as copies (n) where run_id = '{house.run_id}'
+            """)
+        connection.execute(f"""
+            insert into samples select samples.* replace (sample_id || '#' || n as sample_id)
+            from samples, range(1, {N_COPIES}) as copies (n)
+        """)
+        connection.execute("update samples set answer = $1, contexts = [$1] where sample_id = 'zh-1#7'", [ATTACK])
+        for table, column in (("statements", "text"), ("classifications", "reason"), ("attributions", "reason")):
+            connection.execute(f"update {table} set {column} = $1 where sample_id = 'zh-1#7'", [ATTACK])
+    return url
+
+
+def list_shown(page: Page) -> list[str]:
+    found: list[str] = page.evaluate("[...document.querySelectorAll('#rows .open')].map((one) => one.textContent)")
+    return found
+
+
+def search(page: Page, words: str) -> None:
+    """Types into the search field, and waits until the table has followed."""
+    before = page.evaluate(
+        "document.getElementById('rows').firstChild?.id + document.getElementById('found').textContent"
+    )
+    page.evaluate("document.getElementById('find-words').value = ''; document.getElementById('find-words').focus()")
+    page.send("Input.insertText", text=words)
+    page.wait_for(
+        "document.getElementById('rows').firstChild?.id + document.getElementById('found').textContent"
+        f" !== {json.dumps(before)}"
+    )
+
+
+def choose(page: Page, field: str, value: str) -> None:
+    page.evaluate(f"""
+        (() => {{
+          const field = document.getElementById('find-{field}');
+          field.value = {json.dumps(value)};
+          for (const name of ['input', 'change']) field.dispatchEvent(new Event(name, {{ bubbles: true }}));
+          return new Promise((done) => setTimeout(done, 300));
+        }})()
+    """)
+
+
+def open_sample(page: Page, sample_id: str) -> None:
+    page.evaluate(f"""
+        [...document.querySelectorAll('#rows .open')].find((one) => one.textContent === {json.dumps(sample_id)}).click()
+    """)
+    page.wait_for(OPENED)
+
+
+def test_the_worst_come_first_and_headings_sort(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    scores = "[...document.querySelectorAll('#rows tr')].map((row) => row.cells[2].textContent)"
+    shown = page.evaluate(scores)
+    assert shown == sorted(shown), "the sample without a score, a dash, is last"
+    assert shown[-1] == "–"
+    page.evaluate("document.querySelector('th[data-sort=score] button').click()")
+    assert page.evaluate(scores) == [*sorted(shown[:-1], reverse=True), "–"]
+    assert page.evaluate("document.querySelector('th[data-sort=score]').ariaSort") == "descending"
+    page.evaluate("document.querySelector('th[data-sort=place] button').click()")
+    assert list_shown(page) == ["tide-1", HOSTILE_ID, "zh-1", "silent-1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("HARBOUR tide", ["tide-1"]),
+        ("灯塔", ["zh-1"]),
+        ("odd", [HOSTILE_ID]),
+        ("tregarthen", ["silent-1"]),
+        ("nothing has this", []),
+    ],
+)
+def test_search_looks_into_ids_and_texts(
+    page: Page, report: Callable[..., Path], house: House, words: str, found: list[str]
+) -> None:
+    page.open(report(house.run_id))
+    search(page, words)
+    assert list_shown(page) == found
+    assert page.evaluate("document.getElementById('found').textContent").startswith(f"{len(found)} of 4 samples")
+    page.evaluate("document.getElementById('show-all').click()")
+    assert len(list_shown(page)) == 4
+
+
+def test_filters_by_verdict_metric_and_score(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    index = page.evaluate("store.index")
+    for name in ("fp", "fn", "unsupported"):
+        choose(page, "verdict", name)
+        wanted = {one for one, n in zip(index["ids"], index[name], strict=True) if n}
+        assert set(list_shown(page)) == wanted
+    choose(page, "verdict", "unscored")
+    choose(page, "metric", str(index["metrics"].index("faithfulness")))
+    assert list_shown(page) == ["silent-1"]
+    choose(page, "verdict", "all")
+    choose(page, "low", "0.4")
+    scores = index["scores"][index["metrics"].index("faithfulness")]
+    wanted = {one for one, score in zip(index["ids"], scores, strict=True) if score is not None and score >= 0.4}
+    assert set(list_shown(page)) == wanted
+    assert page.evaluate("document.getElementById('score-name').textContent") == "faithfulness"
+
+
+def test_an_opened_sample_shows_its_statements_in_its_texts(
+    page: Page, report: Callable[..., Path], house: House
+) -> None:
+    page.open(report(house.run_id))
+    open_sample(page, "tide-1")
+    marks = page.evaluate("""
+        [...document.querySelectorAll('.pair section:first-child .box mark')]
+          .map((one) => [one.className, one.textContent])
+    """)
+    assert marks == [
+        ["is-tp", "High tide at Brankmouth is at 6 in the morning"],
+        ["is-fp is-unsupported", "The harbour is closed on Mondays"],
+    ]
+    text = page.evaluate(f"{OPENED}.textContent")
+    for wanted in (ROWS[0]["question"], ROWS[0]["contexts"][1], "not useful", "Raw calls", '"harbour": "Brankmouth"'):
+        assert wanted in text
+    evidence = page.evaluate("document.querySelector('ol .box mark').textContent")
+    assert evidence == "high tide at Brankmouth is at 6 in the morning"
+    page.evaluate("document.querySelector('#rows .open[aria-expanded=true]').click()")
+    assert page.evaluate(OPENED) is None
+
+
+def test_a_statement_leads_to_its_context_and_its_raw_call(
+    page: Page, report: Callable[..., Path], house: House
+) -> None:
+    page.open(report(house.run_id))
+    open_sample(page, "tide-1")
+    page.evaluate("document.querySelector('.statement a[href$=\"-C1\"]').click()")
+    page.wait_for("document.activeElement.id === 'sample-0-C1'")
+    assert page.evaluate("document.querySelector(':target').id") == "sample-0-C1"
+    page.evaluate("document.querySelector('#sample-0-C1 a[href$=\"-A1\"]').click()")
+    page.wait_for("document.activeElement.id === 'sample-0-A1'")
+    page.evaluate(
+        "[...document.querySelectorAll('#sample-0-A1 a')].find((one) => one.textContent === 'classify').click()"
+    )
+    page.wait_for("document.querySelector('details.call[open]')")
+    assert page.evaluate("document.querySelector('details.call[open] b').textContent") == "classify"
+    request, reply = page.evaluate(
+        "[...document.querySelectorAll('details.call[open] > pre')].map((one) => one.textContent)"
+    )
+    assert ROWS[0]["question"] in request
+    assert {verdict["id"] for verdict in json.loads(reply)["verdicts"]} == {"A1", "A2", "G1"}
+
+
+def test_reasons_are_told_on_hover_and_on_focus(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    open_sample(page, "tide-1")
+    reason = page.evaluate("(async () => (await store.sample(0)).statements[1].label_reason)()")
+    told = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    page.evaluate("document.querySelector('mark.is-fp').focus()")
+    page.wait_for(f"({told}).includes('FP')")
+    assert f"FP, the ground truth does not bear it out: {reason}" in page.evaluate(told)
+    page.press("Escape")
+    assert page.evaluate(told) == ""
+    box = page.evaluate("""
+        (({ x, y, width, height }) => [x + width / 2, y + height / 2])(
+          document.querySelector('mark.is-tp').getBoundingClientRect())
+    """)
+    page.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+    page.wait_for(f"({told}).includes('TP')")
+    assert "Supported by C1" in page.evaluate(told)
+
+
+def test_the_keyboard_is_enough(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    page.press("/", text="/")
+    assert page.evaluate("document.activeElement.id") == "find-words"
+    page.send("Input.insertText", text="tide-1")
+    page.wait_for("document.querySelectorAll('#rows .open').length === 1")
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.className") == "open":
+            break
+    page.press("Enter")
+    page.wait_for(OPENED)
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "MARK"
+
+
+def test_many_samples_come_in_pages(page: Page, report: Callable[..., Path], house: House, long_run: str) -> None:
+    page.open(report(house.run_id, "--warehouse", long_run))
+    assert (
+        page.evaluate("document.getElementById('found').textContent")
+        == f"{4 * N_COPIES} of {4 * N_COPIES} samples, 1 to 50 shown"
+    )
+    first = list_shown(page)
+    assert page.evaluate("document.getElementById('before').disabled")
+    page.evaluate("document.getElementById('next').click()")
+    second = list_shown(page)
+    assert len(first) == len(second) == 50
+    assert not set(first) & set(second)
+    assert page.evaluate("store.unpacked.size") == 0, "no sample is unpacked before one is opened"
+    search(page, f"tide-1#{N_COPIES - 1}")
+    open_sample(page, f"tide-1#{N_COPIES - 1}")
+    assert page.evaluate("store.unpacked.size") == 1
+    assert page.evaluate("document.querySelector('.pair mark').textContent").startswith("High tide")
+
+
+def test_a_link_opens_a_sample_wherever_it_is(
+    page: Page, report: Callable[..., Path], house: House, long_run: str
+) -> None:
+    place = 4 * (N_COPIES - 1)
+    page.open(report(house.run_id, "--warehouse", long_run), f"#sample-{place}-C1")
+    page.wait_for(f"document.activeElement.id === 'sample-{place}-C1'")
+    assert page.evaluate(f"document.querySelector('#sample-{place} .open').textContent") == f"tide-1#{N_COPIES - 1}"
+    page.evaluate("location.hash = '#sample-99999'; location.hash = '#sample-x'; location.hash = '#%E0'")
+
+
+def test_attacks_in_texts_stay_texts(page: Page, report: Callable[..., Path], house: House, long_run: str) -> None:
+    page.open(report(house.run_id, "--warehouse", long_run))
+    title = page.evaluate("document.title")
+    search(page, "zh-1#7 onerror")
+    open_sample(page, "zh-1#7")
+    assert ATTACK in page.evaluate(f"{OPENED}.textContent")
+    page.evaluate("document.querySelector('.pair mark').focus()")
+    assert ATTACK in page.evaluate("document.getElementById('tip').textContent")
+    assert page.evaluate(f"{OPENED}.querySelectorAll('img, svg, script').length") == 0
+    assert page.evaluate("document.title") == title
+
+
+def test_what_is_put_into_the_page_by_force_neither_runs_nor_loads(
+    browser: Browser, report: Callable[..., Path], house: House
+) -> None:
+    page = browser.open_page()
+    page.open(report(house.run_id))
+    attempts = (
+        "document.body.innerHTML = '<b>x</b>'",
+        "document.body.setAttribute('onclick', 'document.title = 1')",
+        "document.createElement('script').text = 'document.title = 1'",
+    )
+    for attempt in attempts:
+        with pytest.raises(PageError, match=r"Trusted|Content Security Policy"):
+            page.evaluate(attempt)
+    page.evaluate("""
+        new Promise((done) => {
+          const image = document.createElement('img');
+          image.onerror = done;
+          image.src = 'http://127.0.0.1:9/x.png';
+          document.body.append(image);
+        }).then(() => true)
+    """)
+    page.wait_for("true")
+    assert any("127.0.0.1" in problem and "violates" in problem for problem in page.problems)
+    assert page.evaluate("document.title") != "1"
+    page.send("Page.close")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_nothing_is_wider_than_the_window(page: Page, report: Callable[..., Path], house: House, width: int) -> None:
+    page.show_as(width=width)
+    page.open(report("latest", "--against", house.run_id))
+    open_sample(page, HOSTILE_ID)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_follow_the_reader_and_can_be_read(
+    page: Page, report: Callable[..., Path], house: House, dark: bool
+) -> None:
+    page.show_as(dark=dark)
+    page.open(report(house.run_id))
+    open_sample(page, "tide-1")
+    contrasts = page.evaluate("""
+        (() => {
+          const light = (colour) => {
+            const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+              .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+          };
+          const behind = (node) => {
+            const colour = getComputedStyle(node).backgroundColor;
+            return colour === 'rgba(0, 0, 0, 0)' ? behind(node.parentElement) : colour;
+          };
+          const names = ['body', 'h1', '.soft', '.box', 'mark.is-tp', 'mark.is-fp', '.tag.is-tp', '.tag.is-fp', '.why'];
+          return names.map((name) => {
+              const node = document.querySelector(name);
+              const pair = [light(getComputedStyle(node).color), light(behind(node))].sort((a, b) => b - a);
+              return [name, (pair[0] + 0.05) / (pair[1] + 0.05)];
+            });
+        })()
+    """)
+    assert {name: contrast for name, contrast in contrasts if contrast < 4.5} == {}, "WCAG 2.1, level AA"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (int(re.findall(r"\d+", background)[0]) < 80) == dark
+
+
+def test_on_paper_there_are_no_controls(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.show_as(media="print", dark=True)
+    page.open(report(house.run_id))
+    open_sample(page, "tide-1")
+    shown = "(name) => document.querySelector(name).checkVisibility()"
+    assert not page.evaluate(f"['.controls', '.pager', '.skip'].some({shown})")
+    assert page.evaluate(f"['.scores', '.charts', '.samples', '.opened'].every({shown})")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
