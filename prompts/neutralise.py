@@ -211,7 +211,7 @@ class Neutraliser:
 
     @cached_property
     def _tags(self) -> re.Pattern[str]:
-        # Takes a quarter of a second to compile, and a start without a judge needs it as little as a text of plain ASCII does.
+        # Takes a quarter of a second to compile; a start without a judge needs it as little as plain ASCII does.
         return _compile_tags(self._names, variants=_VARIANTS, forms=_TOKEN_FORMS, invisible=_INVISIBLE)
 
     @cached_property

@@ -3,7 +3,7 @@
 Starts the local endpoint with a given latency and faults, lets each evaluator judge the same samples of five contexts
 for correctness, recall, precision and faithfulness, and prints side by side what the endpoint counted and what each
 process took. Asking lasts from the first request to the last reply, as the endpoint saw it; the ideal for that is
-answered requests x latency / requests in flight. Wall time adds what comes before and after, start-up and imports apart.
+answered requests x latency / requests in flight. Wall time adds what comes before and after, but for start-up.
 Peers live in environments of their own and are left out where they are not named:
 
     python -m venv ragas && ragas/bin/pip install ragas 'langchain-community<0.4' langchain-openai
