@@ -91,10 +91,13 @@ class CallCounts:
 class _Attempts:
     """How often one question was sent and what it met; `used` are those that count against `most`.
 
-    `tokens` is a guess at what one attempt takes, reply included.
+    `request` is the question as prepared when the run had dropped `prepared_after` options; `tokens` is a guess at what
+    one attempt takes, reply included.
     """
 
     most: int
+    request: ModelRequest
+    prepared_after: int
     tokens: int
     sent: int = 0
     used: int = 0
@@ -134,6 +137,7 @@ class Asker:
         self._sending: set[asyncio.Timeout] = set()
         self._was_answered = False
         self._n_unexplained = 0
+        self._n_dropped = 0
         self.stop_sign.listen(self._wind_down)
 
     async def ask(self, question: Question, read: Callable[[str], T], *, attempts: int | None = None) -> Answer[T]:
@@ -154,7 +158,9 @@ class Asker:
             if found is not None:
                 return found
             tokens = guess_tokens(request.payload, self.counts.usual_reply_tokens)
-            counted = _Attempts(most=attempts or self.attempts, tokens=tokens)
+            counted = _Attempts(
+                most=attempts or self.attempts, request=request, prepared_after=self._n_dropped, tokens=tokens
+            )
             return await self._send_until_usable(question, read, counted)
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
@@ -193,6 +199,7 @@ class Asker:
             except UnsupportedOption as error:
                 # Sent again without the option, which is no fault of the question; but not for ever.
                 attempts.last_problem = str(error)
+                self._n_dropped += 1
                 attempts.options_dropped += 1
                 attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
         self._give_up(attempts)
@@ -220,8 +227,10 @@ class Asker:
     async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
         async with self.limit.slot(attempts.tokens) as slot:
             self._check_budget()
-            # Prepared only now: whoever was sent meanwhile may have found out what the endpoint does not take.
-            request = self.judge.prepare(question)
+            request = attempts.request
+            if question.note or attempts.prepared_after != self._n_dropped:
+                # Whoever was sent meanwhile has found out what the endpoint does not take.
+                request = self.judge.prepare(question)
             attempts.sent += 1
             self.counts.requests += 1
             clock = time.perf_counter()

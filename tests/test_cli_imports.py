@@ -48,6 +48,7 @@ def list_modules(house: House, tmp_path: Path, *arguments: str) -> set[str]:
         ("show", "latest"),
         ("compare", "previous", "latest"),
         ("diagnose", "latest"),
+        ("gate", "latest", "--max-cost", "1"),
         ("lineage", "latest", "tide-1", "factual_f1"),
         ("prompts", "list"),
         ("run", "--help"),

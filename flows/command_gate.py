@@ -1,0 +1,336 @@
+"""`evalhouse gate`: let a run through or not, by limits given on the command line; exit status 1 when it is not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from flows.gate_files import (
+    KINDS,
+    describe_verdict,
+    write_amount,
+    write_beyond,
+    write_junit,
+    write_limit,
+    write_markdown,
+)
+from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from flows.output import make_table, print_json, print_line, print_table, print_text, write_interval
+from tasks.compare_runs import NO_CLUSTER, Comparison, ComparisonError, ComparisonSettings, compare_runs
+from tasks.directions import LOW_IS_GOOD
+from tasks.gating import OUTCOMES, Cost, Limits, Score, check_all, count_outcomes, is_passed
+from warehouse.comparisons import RunPair
+from warehouse.runs import RunRow, find_run
+from warehouse.store import Warehouse
+
+_GATE_FAILED = 1
+_INCOMPLETE = 3
+_STDOUT = "-"
+_RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
+_SCORES = """
+with spreads as (
+    select metric, stddev_samp(value) as spread from scores where run_id = $run_id group by metric
+)
+
+select metric, mean, ci_low, ci_high, spread, n_scored
+from run_scores
+left join spreads using (metric)
+where run_id = $run_id
+"""
+_SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
+# All columns: a warehouse that was last written by an older evalhouse has fewer.
+_COSTS = "select * exclude run_id from run_costs where run_id = $run_id"
+
+_LIMIT = "METRIC=NUMBER"
+
+
+class RunUnfinished(click.ClickException):
+    """The run has no end yet, so that there is nothing to decide on."""
+
+    exit_code = _INCOMPLETE
+
+
+@click.command()
+@RUN_ARGUMENT
+@click.option("--against", metavar="BASE", help="The baseline of --max-drop: a run, named as RUN is.")
+@click.option(
+    "--min",
+    "minimums",
+    multiple=True,
+    metavar=_LIMIT,
+    help="Least mean. Passed when the whole 95 % interval of the mean, as `show` has it, is not below it; failed when "
+    "the whole interval is below it or nothing is scored; else undecided. Repeatable.",
+)
+@click.option(
+    "--max",
+    "maximums",
+    multiple=True,
+    metavar=_LIMIT,
+    help=f"Most mean, for metrics of faults ({', '.join(LOW_IS_GOOD)}); decided like --min. Repeatable.",
+)
+@click.option(
+    "--max-drop",
+    "drops",
+    multiple=True,
+    metavar=_LIMIT,
+    help="How much worse than BASE the mean may be, over the samples that both scored. Passed when the whole interval "
+    "of the paired difference keeps the limit or no score is another; failed when the whole interval is beyond it and "
+    "the change is no chance (p, corrected over all drops checked, at most 0.05), or when RUN has no score; else "
+    "undecided, as with another judge, prompt, setting or formula than BASE's, or fewer than 6 independent samples. "
+    "Repeatable.",
+)
+@click.option(
+    "--min-coverage",
+    "coverages",
+    multiple=True,
+    metavar="[METRIC=]SHARE",
+    help="Least share of the samples that are scored, such as 0.9: of one metric, or of all that RUN has. Repeatable.",
+)
+@click.option(
+    "--max-cost",
+    "cost_usd",
+    metavar="USD",
+    help="Most dollars for the calls sent; undecided when the price of some is not known.",
+)
+@click.option(
+    "--undecided",
+    type=click.Choice(["pass", "fail"]),
+    default="pass",
+    show_default=True,
+    help="What an undecided check does to the gate.",
+)
+@click.option(
+    "--cluster",
+    metavar="COLUMN",
+    help=f"Metadata column of samples that are not independent, as for `evalhouse compare`; `{NO_CLUSTER}` for none.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@click.option("--junit", metavar="FILE", help="Also write JUnit XML there.")
+@click.option(
+    "--markdown", metavar="FILE", help="Also write a summary for a pull request there; `-` prints it and no table."
+)
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def gate(
+    *,
+    run: str,
+    against: str | None,
+    minimums: tuple[str, ...],
+    maximums: tuple[str, ...],
+    drops: tuple[str, ...],
+    coverages: tuple[str, ...],
+    cost_usd: str | None,
+    undecided: Literal["pass", "fail"],
+    cluster: str | None,
+    seed: int,
+    junit: str | None,
+    markdown: str | None,
+    warehouse: str | None,
+    as_json: bool,
+) -> int:
+    """Check RUN against limits; exit status 1 when it fails.
+
+    RUN and BASE are run ids, unique starts of one, labels, `latest`, `previous`, or `latest:SUITE` and
+    `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
+    failed, and, with `--undecided fail`, when one is undecided.
+    """
+    if as_json and markdown == _STDOUT:
+        raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
+    store = Warehouse(find_warehouse(warehouse))
+    found = find_run(store, run)
+    _check_status(found)
+    scores = _read_scores(store, found)
+    limits = Limits(
+        minimums=_parse_limits("--min", minimums, scores),
+        maximums=_parse_limits("--max", maximums, scores),
+        drops=_parse_limits("--max-drop", drops, scores, least=0.0),
+        coverages=_parse_coverages(coverages, scores),
+        cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
+    )
+    _check_limits(limits, against)
+    pair = None if against is None else _find_pair(store, found, against)
+    settings = ComparisonSettings(cluster=cluster, seed=seed)
+    document = _decide(store, found, pair, scores=scores, limits=limits, settings=settings, undecided=undecided)
+    _write_files(document, junit=junit, markdown=markdown)
+    if as_json:
+        print_json(document)
+    elif markdown == _STDOUT:
+        print_text(write_markdown(document))
+    else:
+        _print_gate(document)
+    return 0 if document["outcome"] == "passed" else _GATE_FAILED
+
+
+def _decide(
+    store: Warehouse,
+    run: RunRow,
+    pair: RunPair | None,
+    *,
+    scores: Mapping[str, Score],
+    limits: Limits,
+    settings: ComparisonSettings,
+    undecided: Literal["pass", "fail"],
+) -> dict[str, Any]:
+    """All checks and the gate's outcome, as --json prints it."""
+    comparison = _compare(pair, settings) if pair else None
+    comparisons = {one.metric: one for one in comparison.metrics} if comparison else {}
+    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(store, run))
+    return {
+        "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
+        "undecided": undecided,
+        "counts": count_outcomes(checks),
+        "run": _describe_run(run),
+        "against": _describe_run(pair.base) if pair else None,
+        "cluster": comparison.cluster if comparison else None,
+        "seed": settings.seed,
+        "warnings": list(comparison.warnings) if comparison else _list_warnings(run),
+        "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
+    }
+
+
+def _check_status(run: RunRow) -> None:
+    if run.status not in ("completed", "incomplete"):
+        raise RunUnfinished(
+            f"run {run.run_id} is {run.status}, so there is nothing to decide on; wait for its end, or go on with "
+            f"`evalhouse resume {run.run_id}`"
+        )
+
+
+def _check_limits(limits: Limits, against: str | None) -> None:
+    """Raises SettingsError where limits are missing or make no sense together."""
+    if limits == Limits():
+        raise SettingsError(
+            "there is nothing to check; give at least one of --min, --max, --max-drop, --min-coverage, --max-cost"
+        )
+    if limits.drops and against is None:
+        raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against previous`")
+    if against is not None and not limits.drops:
+        raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
+    for metric in limits.minimums:
+        if metric in LOW_IS_GOOD:
+            raise SettingsError(f"--min {metric}: of this metric a low value is good; use --max")
+
+
+def _parse_limits(
+    option: str, given: Sequence[str], scores: Mapping[str, Score], *, least: float = -inf, most: float = inf
+) -> dict[str, float]:
+    """`METRIC=NUMBER` by metric; raises SettingsError for another form, an unknown metric, or one that came twice."""
+    limits: dict[str, float] = {}
+    for text in given:
+        metric, equals, number = text.rpartition("=")
+        if not equals:
+            raise SettingsError(f"{option}: {text!r} is not METRIC=NUMBER, such as factual_f1=0.8")
+        if metric not in scores:
+            raise SettingsError(f"{option}: the run has no metric {metric!r}; it has: {', '.join(scores) or 'none'}")
+        if metric in limits:
+            raise SettingsError(f"{option}: {metric} came twice; give it one limit")
+        limits[metric] = _parse_number(option, text, number, least=least, most=most)
+    return limits
+
+
+def _parse_coverages(given: Sequence[str], scores: Mapping[str, Score]) -> dict[str, float]:
+    """Shares by metric. One without a metric is for all that have none of their own."""
+    for_all = [text for text in given if "=" not in text]
+    if len(for_all) > 1:
+        raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
+    own = _parse_limits("--min-coverage", [text for text in given if "=" in text], scores, least=0.0, most=1.0)
+    if not for_all:
+        return own
+    share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
+    return {metric: own.get(metric, share) for metric in scores}
+
+
+def _parse_number(option: str, text: str, number: str, *, least: float = -inf, most: float = inf) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        raise SettingsError(f"{option}: {text!r} has no number; allowed is one such as 0.8") from None
+    if not isfinite(value) or not least <= value <= most:
+        ends = f"from {least:g} to {most:g}" if most != inf else f"of at least {least:g}" if least != -inf else "finite"
+        raise SettingsError(f"{option}: {text!r} is out of range; allowed is a number {ends}")
+    return value
+
+
+def _read_scores(store: Warehouse, run: RunRow) -> dict[str, Score]:
+    """Every metric of the run, in its order; one that left no row has no score."""
+    of_run = {"run_id": run.run_id}
+    n_samples = int(str(store.read_rows(_SAMPLES, of_run)[0]["n"]))
+    rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in store.read_rows(_SCORES, of_run)}
+    none = {"mean": None, "ci_low": None, "ci_high": None, "spread": None, "n_scored": 0}
+    names = dict.fromkeys((*run.metrics, *sorted(rows)))
+    return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
+
+
+def _read_cost(store: Warehouse, run: RunRow) -> Cost:
+    rows: list[dict[str, Any]] = store.read_rows(_COSTS, {"run_id": run.run_id})
+    return Cost(
+        usd=sum(row["cost_usd"] or 0.0 for row in rows),
+        n_unpriced=sum(row["n_unpriced"] for row in rows),
+        n_estimated=sum(row.get("n_estimated", 0) for row in rows),
+    )
+
+
+def _find_pair(store: Warehouse, run: RunRow, against: str) -> RunPair:
+    base = find_run(store, against)
+    if base.run_id == run.run_id:
+        raise SettingsError(f"RUN and --against are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
+    return RunPair(store, base, run)
+
+
+def _compare(pair: RunPair, settings: ComparisonSettings) -> Comparison:
+    try:
+        return compare_runs(pair, settings)
+    except ComparisonError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _list_warnings(run: RunRow) -> list[str]:
+    if run.status == "completed":
+        return []
+    return [f"run {run.run_id} is {run.status}: some of its samples may be unscored"]
+
+
+def _describe_run(run: RunRow) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in _RUN_COLUMNS}
+
+
+def _write_files(document: Mapping[str, Any], *, junit: str | None, markdown: str | None) -> None:
+    if junit is not None:
+        Path(junit).write_bytes(write_junit(document))
+    if markdown not in (None, _STDOUT):
+        Path(str(markdown)).write_text(write_markdown(document), encoding="utf-8")
+
+
+def _print_gate(document: Mapping[str, Any]) -> None:
+    for name, run in (("run", document["run"]), ("against", document["against"])):
+        if run:
+            label = f" ({run['label']})" if run["label"] else ""
+            print_line(f"{name} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
+    for warning in document["warnings"]:
+        print_line(f"warning: {warning}")
+    rows = [
+        [
+            check["outcome"],
+            check["metric"],
+            KINDS[check["kind"]],
+            write_limit(check["kind"], check["limit"]),
+            write_amount(check["kind"], check["value"]),
+            write_interval(check["ci_low"], check["ci_high"]),
+            check["n"],
+            write_beyond(check),
+            check["detail"],
+        ]
+        for check in document["checks"]
+    ]
+    columns = [
+        "outcome", "metric", "check", "#limit", "#found", "95 % interval", "#n", "#beyond limit by", "why",
+    ]  # fmt: skip
+    print_line()
+    print_table(make_table(columns, rows))
+    print_line()
+    print_line(describe_verdict(document), bold=True)

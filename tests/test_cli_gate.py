@@ -1,0 +1,400 @@
+"""`gate`: what lets a run through, the exit status, and the files it leaves for a CI and a pull request."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import duckdb
+import pytest
+from cli_house import House
+from cli_process import Finished, show_in_terminal
+
+Ask = Callable[..., Finished]
+_OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
+# Ends of attributes, elements, table cells, code spans and lines; what XML 1.0 has no form for; colours and mentions.
+HOSTILE = "a\"b'<i>&amp;]]></testcase> | `@all <u>` ``d \x1b[31m\x00\ufffe\n| x | ![e](http://x)"
+
+
+class Nights:
+    """A warehouse of two runs, `base` and `night`, with 40 samples and scores that a test chooses."""
+
+    def __init__(self, house: House, path: str, ask: Ask) -> None:
+        self.path, self._ask = path, ask
+        where = f"where run_id = '{house.run_id}'"
+        for place, run in enumerate(("base", "night")):
+            columns = f"'{run}' as run_id, '{run}' as label, started_at + interval {place + 1} hour as started_at"
+            self.change(f"insert into runs select * replace ({columns}, 40 as n_samples) from runs {where}")
+            self.change(
+                f"insert into run_samples select run_samples.* replace ('{run}' as run_id, 's' || n as sample_id) "
+                f"from run_samples, range(40) as numbers (n) {where} and sample_id = 'tide-1'"
+            )
+        self.change(
+            "insert into samples select samples.* replace ('s' || n as sample_id) "
+            "from samples, range(40) as numbers (n) where sample_id = 'tide-1'"
+        )
+
+    def change(self, sql: str) -> None:
+        with duckdb.connect(self.path) as connection:
+            connection.execute(sql)
+
+    def score(self, run: str, metric: str, value: str, version: str = "1") -> None:
+        """Give all samples of a run a score, in SQL over `n`, the number of the sample."""
+        self.change(
+            f"insert into scores (run_id, sample_id, metric, metric_version, value) "
+            f"select '{run}', 's' || n, '{metric}', '{version}', {value} from range(40) as numbers (n)"
+        )
+
+    def gate(self, *arguments: str) -> Finished:
+        return self._ask("gate", "night", "--warehouse", self.path, *arguments)
+
+    def check(self, *arguments: str) -> dict[str, Any]:
+        """The one check that these arguments ask for."""
+        finished = self.gate(*arguments, "--json")
+        (check,) = finished.document["checks"]
+        assert (finished.status == 1) == (finished.document["outcome"] == "failed")
+        found: dict[str, Any] = check
+        return found
+
+
+@pytest.fixture
+def nights(house: House, tmp_path: Path, ask: Ask) -> Nights:
+    return Nights(house, str(shutil.copy(house.path, tmp_path / "nights.duckdb")), ask)
+
+
+def parse_junit(path: Path) -> ElementTree.Element:
+    root = ElementTree.fromstring(path.read_bytes())
+    assert root.tag == "testsuites"
+    (suite,) = root
+    assert suite.tag == "testsuite"
+    return suite
+
+
+def test_the_exit_status_is_the_gates(house: House, ask: Ask) -> None:
+    passed = ask("gate", house.run_id, "--min", "factual_recall=0")
+    assert (passed.status, passed.stderr) == (0, "")
+    assert passed.lines[-1] == "gate passed: 0 failed, 0 undecided, 1 passed"
+    failed = ask("gate", house.run_id, "--min-coverage", "factual_recall=1")
+    assert (failed.status, failed.stderr) == (1, "")
+    assert failed.lines[-1] == "gate failed: 1 failed, 0 undecided, 0 passed"
+
+
+def test_a_process_exits_with_it_too(house: House) -> None:
+    finished = house.place.call("gate", "latest", "--min-coverage", "factual_recall=1", "--json")
+    assert finished.status == 1
+    assert finished.document["outcome"] == "failed"
+
+
+def test_the_numbers_are_those_of_the_run(house: House, ask: Ask) -> None:
+    document = ask("gate", house.run_id, "--min", "factual_recall=0.9", "--json").document
+    shown = house.first.document["metrics"]["factual_recall"]
+    (check,) = document["checks"]
+    assert [check[name] for name in ("value", "ci_low", "ci_high", "n")] == pytest.approx(
+        [shown[name] for name in ("mean", "ci_low", "ci_high", "n_scored")]
+    )
+    assert check["beyond"] == pytest.approx(0.9 - shown["mean"])
+    assert document["run"]["run_id"] == house.run_id
+
+
+def test_json_has_what_the_readme_says(ask: Ask) -> None:
+    arguments = ("--against", "previous", "--max-drop", "factual_f1=0.02", "--json")
+    document = ask("gate", "latest", *arguments).document
+    assert document.keys() == {
+        "outcome", "undecided", "counts", "run", "against", "cluster", "seed", "warnings", "checks",
+    }  # fmt: skip
+    assert document["counts"].keys() == {"failed", "undecided", "passed"}
+    assert document["run"].keys() == document["against"].keys() == {
+        "run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
+    }  # fmt: skip
+    assert document["checks"][0].keys() == {
+        "kind", "metric", "limit", "value", "ci_low", "ci_high", "n", "beyond", "outcome", "reason", "detail",
+    }  # fmt: skip
+
+
+def test_two_equal_nights_pass_every_drop_of_what_is_scored(house: House, ask: Ask) -> None:
+    scored = [name for name, one in house.first.document["metrics"].items() if one["n_scored"]]
+    drops = [text for name in scored for text in ("--max-drop", f"{name}=0")]
+    finished = ask("gate", "latest", "--against", "previous", *drops, "--undecided", "fail", "--json")
+    assert finished.status == 0
+    assert finished.document["counts"] == {"failed": 0, "undecided": 0, "passed": len(scored)}
+
+
+def test_a_minimum_passes_fails_or_is_open(nights: Nights) -> None:
+    nights.score("night", "own", "n % 2")  # mean 0.5, interval (22 ± 1.96 · √11) / 44: 0.352 to 0.648
+    assert nights.check("--min", "own=0.35")["outcome"] == "passed"
+    assert nights.check("--min", "own=0.65")["outcome"] == "failed"
+    check = nights.check("--min", "own=0.5")
+    assert (check["outcome"], check["reason"], check["n"]) == ("undecided", "interval_holds_limit", 40)
+    assert (check["ci_low"], check["ci_high"]) == pytest.approx((0.352, 0.648), abs=0.001)
+    assert nights.check("--max", "own=0.35")["outcome"] == "failed"
+    assert nights.check("--max", "own=0.65")["outcome"] == "passed"
+
+
+def test_a_setting_makes_undecided_pass_or_fail(nights: Nights) -> None:
+    nights.score("night", "own", "n % 2")
+    for arguments, status, ending in (
+        ((), 0, "gate passed: 0 failed, 1 undecided (which passes), 0 passed"),
+        (("--undecided", "pass"), 0, "gate passed: 0 failed, 1 undecided (which passes), 0 passed"),
+        (("--undecided", "fail"), 1, "gate failed: 0 failed, 1 undecided (which fails), 0 passed"),
+    ):
+        finished = nights.gate("--min", "own=0.5", *arguments)
+        assert (finished.status, finished.lines[-1]) == (status, ending)
+
+
+def test_a_drop_fails_by_the_paired_difference(nights: Nights) -> None:
+    nights.score("base", "own", "0.8 + 0.1 * (n % 2)")
+    nights.score("night", "own", "0.5 + 0.1 * (n % 3)")
+    check = nights.check("--against", "base", "--max-drop", "own=0.1")
+    assert (check["outcome"], check["reason"]) == ("failed", "beyond_limit")
+    # 0.85 - (0.5 + 0.1 * 39 / 40): of the numbers to 39 modulo 3 the sum is 39
+    assert check["value"] == pytest.approx(0.2525)
+    assert check["beyond"] == pytest.approx(0.1525)
+    assert check["ci_low"] < check["value"] < check["ci_high"]
+    assert nights.check("--against", "base", "--max-drop", "own=0.4")["outcome"] == "passed"
+    assert nights.check("--against", "base", "--max-drop", "own=0.25")["outcome"] == "undecided"
+
+
+def test_a_drop_that_may_be_chance_is_open(nights: Nights) -> None:
+    nights.score("base", "own", "1")
+    nights.score("night", "own", "case when n < 2 then 0 else 1 end")
+    check = nights.check("--against", "base", "--max-drop", "own=0.01")
+    assert (check["outcome"], check["reason"]) == ("undecided", "not_beyond_chance")
+    assert check["beyond"] == pytest.approx(0.05 - 0.01)
+
+
+def test_samples_of_one_document_are_no_independent_samples(nights: Nights) -> None:
+    nights.score("base", "own", "0.8 + 0.1 * (n % 2)")
+    nights.score("night", "own", "0.5 + 0.1 * (n % 3)")
+    nights.change(
+        "update run_samples set metadata = '{\"page\": ' || substr(sample_id, 2)::int % 5 || '}' "
+        "where run_id in ('base', 'night')"
+    )
+    drop = ("--against", "base", "--max-drop", "own=0.1")
+    assert nights.check(*drop)["outcome"] == "failed"
+    check = nights.check(*drop, "--cluster", "page")
+    assert (check["outcome"], check["reason"]) == ("undecided", "too_few_samples")
+    refused = nights.gate(*drop, "--cluster", "nothing")
+    assert refused.status == 2
+    assert "metadata column 'nothing'" in refused.stderr
+
+
+def test_another_judge_or_formula_leaves_a_drop_open(nights: Nights) -> None:
+    nights.score("base", "own", "1")
+    nights.score("night", "own", "0", version="2")
+    nights.score("base", "faithfulness", "1")
+    nights.score("night", "faithfulness", "0")
+    drops = ("--against", "base", "--max-drop", "own=0.1", "--max-drop", "faithfulness=0.1")
+    outcomes = {check["metric"]: check["reason"] for check in nights.gate(*drops, "--json").document["checks"]}
+    assert outcomes == {"own": "other_formula", "faithfulness": "beyond_limit"}
+    nights.change("update runs set judge = 'openai:other' where run_id = 'night'")
+    finished = nights.gate(*drops, "--json")
+    assert {check["metric"]: check["reason"] for check in finished.document["checks"]} == {
+        "own": "other_formula", "faithfulness": "other_judge",
+    }  # fmt: skip
+    assert "the runs differ in judge: lexical and openai:other" in finished.document["warnings"]
+    assert finished.status == 0
+
+
+def test_a_night_without_scores_fails_and_is_not_merely_open(nights: Nights) -> None:
+    nights.score("base", "own", "1")
+    nights.score("night", "own", "null")
+    finished = nights.gate("--against", "base", "--max-drop", "own=0.1", "--min", "own=0.5", "--json")
+    assert finished.status == 1
+    assert {check["reason"] for check in finished.document["checks"]} == {"nothing_scored"}
+
+
+def test_coverage_of_one_metric_or_of_all(nights: Nights) -> None:
+    nights.score("night", "own", "case when n < 36 then 1 end")
+    assert nights.check("--min-coverage", "own=0.9")["outcome"] == "passed"
+    check = nights.check("--min-coverage", "own=0.95")
+    assert (check["outcome"], check["value"], check["n"]) == ("failed", 0.9, 40)
+    checks = nights.gate("--min-coverage", "0.5", "--min-coverage", "own=0.95", "--json").document["checks"]
+    limits = {check["metric"]: (check["limit"], check["outcome"]) for check in checks}
+    assert limits["own"] == (0.95, "failed")
+    assert limits["factual_f1"] == (0.5, "failed"), "a metric of the run that left no score"
+    assert len(limits) > 10
+
+
+def test_cost_is_what_the_calls_sent_did_cost(nights: Nights, house: House) -> None:
+    nights.change(
+        "insert into llm_calls select * replace ('night' as run_id, 'ok' as status, 0.5 as cost_usd) "
+        f"from llm_calls where run_id = '{house.run_id}' and status <> 'cached' limit 4"
+    )
+    assert nights.check("--max-cost", "2")["outcome"] == "passed"
+    check = nights.check("--max-cost", "1.5")
+    assert (check["outcome"], check["value"], check["beyond"]) == ("failed", 2.0, 0.5)
+    nights.change(
+        "update llm_calls set cost_usd = null where run_id = 'night' and call_id in "
+        "(select call_id from llm_calls where run_id = 'night' limit 1)"
+    )
+    assert nights.check("--max-cost", "2")["reason"] == "unknown_price"
+    assert nights.check("--max-cost", "1")["outcome"] == "failed"
+
+
+def test_the_table_says_what_failed_and_by_how_much(nights: Nights) -> None:
+    nights.score("night", "own", "n % 2")
+    finished = nights.gate("--min", "own=0.9", "--max", "own=0.5", "--min-coverage", "own=1", "--max-cost", "1")
+    assert finished.lines[0] == "run night (night), 40 samples of harbour.jsonl"
+    found = [line for line in finished.lines if re.match(r"(failed|undecided|passed) ", line)]
+    assert [line.split()[0] for line in found] == ["failed", "undecided", "passed", "passed"]
+    assert re.match(r"failed +own +mean at least +0\.900 +0\.500 +0\.352 to 0\.648 +40 +0\.400 +the whole", found[0])
+    assert re.match(r"passed +own +coverage at least +100% +100\.00% +– +40 +– +40 of 40", found[2])
+    assert re.match(r"passed +– +cost at most +\$1\.00 +\$0\.00 ", found[3])
+
+
+@pytest.mark.parametrize(("undecided", "failures", "skipped"), [("pass", 1, 1), ("fail", 2, 0)])
+def test_junit_has_a_case_for_each_check(
+    nights: Nights, tmp_path: Path, undecided: str, failures: int, skipped: int
+) -> None:
+    nights.score("night", "own", "n % 2")
+    path = tmp_path / "gate.xml"
+    limits = ("--min", "own=0.9", "--max", "own=0.5", "--min-coverage", "own=1", "--undecided", undecided)
+    nights.gate(*limits, "--junit", str(path))
+    suite = parse_junit(path)
+    assert ElementTree.parse(path).getroot().attrib == {
+        "name": "evalhouse gate", "tests": "3", "failures": str(failures), "errors": "0", "time": "0",
+    }  # fmt: skip
+    counted = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    assert counted == {"tests": 3, "failures": failures, "errors": 0, "skipped": skipped}
+    assert len(suite.findall("testcase/failure")) == failures
+    assert len(suite.findall("testcase/skipped")) == skipped
+    cases = suite.findall("testcase")
+    assert all({"classname", "name", "time"} <= case.attrib.keys() for case in cases)
+    assert len({(case.get("classname"), case.get("name")) for case in cases}) == 3
+    assert cases[0].get("name") == "own: mean at least 0.900"
+    failure = cases[0].find("failure")
+    assert failure is not None
+    assert (failure.get("type"), failure.text) == ("beyond_limit", failure.get("message"))
+    assert str(failure.text).startswith("found 0.500 (0.352 to 0.648), beyond the limit by 0.400: the whole")
+    open_one = cases[1].find("skipped" if undecided == "pass" else "failure")
+    assert open_one is not None
+    assert str(open_one.get("message")).startswith("undecided, found 0.500 (0.352 to 0.648): the limit is inside")
+    assert open_one.get("type") == (None if undecided == "pass" else "interval_holds_limit")
+    properties = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
+    assert (properties["run.run_id"], properties["run.judge"]) == ("night", "lexical")
+
+
+def test_hostile_texts_stay_texts_in_both_files(nights: Nights, tmp_path: Path, ask: Ask) -> None:
+    metric = HOSTILE.replace("\x00", "")
+    quoted = metric.replace("'", "''")
+    nights.score("night", quoted, "n % 2")
+    nights.change(f"update runs set label = '{quoted}', dataset = '{quoted}' where run_id = 'night'")
+    xml, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
+    finished = nights.gate("--min", f"{metric}=0.9", "--junit", str(xml), "--markdown", str(markdown))
+    assert finished.status == 1, finished.stderr
+    suite = parse_junit(xml)
+    (case,) = suite.findall("testcase")
+    shown = metric.replace("\x1b", "\\x1b").replace("\ufffe", "\N{REPLACEMENT CHARACTER}")
+    assert case.get("name") == f"{shown}: mean at least 0.900"
+    assert suite.get("name") == f"evalhouse gate {shown}"
+    lines = markdown.read_text(encoding="utf-8").splitlines()
+    (row,) = (line for line in lines if "❌ failed |" in line)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10, "nine cells, whatever the metric is called"
+    for line in (row, *(line for line in lines if line.startswith("- run"))):
+        # A fence of three is longer than any run of backticks within; nothing hostile stands outside of one.
+        outside = re.sub(r"(?<!`)(`{3}|`)(?!`).+?(?<!`)\1(?!`)", "", line)
+        assert not re.search(r"[<>`\x1b]|@all|\]\(", outside), outside
+
+
+def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) -> None:
+    nights.score("base", "own", "n % 2")
+    nights.score("night", "own", "n % 2")
+    arguments = ("--against", "base", "--max-drop", "own=0", "--min", "own=0.9", "--min", "factual_f1=0.1")
+    printed = nights.gate(*arguments, "--markdown", "-")
+    path = tmp_path / "gate.md"
+    with_json = nights.gate(*arguments, "--markdown", str(path), "--json")
+    assert printed.stdout == path.read_text(encoding="utf-8")
+    assert with_json.document["outcome"] == "failed"
+    assert printed.lines[0] == "### ❌ evalhouse gate failed: 2 failed, 0 undecided, 1 passed"
+    assert printed.lines[2] == "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`"
+    rows = [line for line in printed.lines if line.startswith("| ")]
+    assert rows[1] == (
+        "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.352 to 0.648 | 40 | 0.400 | "
+        "the whole interval is beyond the limit |"
+    )
+    assert rows[2].startswith(
+        "| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | 0 | – | no sample is scored"
+    )
+
+
+def test_limits_are_told_with_all_their_digits(nights: Nights) -> None:
+    nights.score("night", "own", "case when n < 39 then n % 2 end")
+    limits = ("--min", "own=0.00025", "--min-coverage", "own=0.9755", "--max-cost", "0.00001")
+    rows = [line.split("|")[1:] for line in nights.gate(*limits, "--markdown", "-").lines if "least" in line]
+    cells = {cell[2].strip(): [text.strip() for text in (cell[3], cell[4], cell[7])] for cell in rows}
+    assert cells["mean at least"] == ["0.00025", "0.487", "–"]
+    assert cells["coverage at least"] == ["97.55%", "97.50%", "0.05%"]
+    assert any("$1e-05" in line for line in nights.gate(*limits).lines)
+
+
+def test_equal_arguments_give_equal_files(nights: Nights, tmp_path: Path) -> None:
+    nights.score("base", "own", "n % 2")
+    nights.score("night", "own", "n % 3 / 2")
+    written = []
+    for place in range(2):
+        path = tmp_path / f"{place}.xml"
+        nights.gate("--against", "base", "--max-drop", "own=0.1", "--junit", str(path))
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "cancelled"])
+def test_a_run_without_an_end_is_not_decided_on(nights: Nights, status: str) -> None:
+    nights.change(f"update runs set status = '{status}' where run_id = 'night'")
+    finished = nights.gate("--max-cost", "1", "--json")
+    assert (finished.status, finished.stdout) == (3, "")
+    assert f"run night is {status}" in finished.stderr
+    assert "evalhouse resume night" in finished.stderr
+
+
+def test_an_incomplete_run_is_decided_on_with_a_warning(nights: Nights) -> None:
+    nights.change("update runs set status = 'incomplete' where run_id = 'night'")
+    finished = nights.gate("--max-cost", "1", "--json")
+    assert finished.status == 0
+    assert finished.document["warnings"] == ["run night is incomplete: some of its samples may be unscored"]
+
+
+@pytest.mark.parametrize("columns", [70, 200])
+def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, columns: int) -> None:
+    nights.change("update runs set label = 'a' || chr(27) || '[31mred' || chr(8238) where run_id = 'night'")
+    for further in ((), ("--markdown", "-")):
+        arguments = ("gate", "night", "--warehouse", nights.path, "--max-cost", "1", *further)
+        finished = show_in_terminal(house.place, *arguments, columns=columns)
+        assert finished.status == 0, finished.stdout
+        assert "[31mred" in finished.stdout
+        assert "\x1b[31m" not in finished.stdout
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", _OWN_STYLES.sub("", finished.stdout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "nothing to check; give at least one of --min"),
+        (("--min", "factual_f1"), "--min: 'factual_f1' is not METRIC=NUMBER"),
+        (("--min", "factual_f1=much"), "'factual_f1=much' has no number"),
+        (("--min", "factual_f1=nan"), "'factual_f1=nan' is out of range"),
+        (("--min", "nothing=0.5"), "--min: the run has no metric 'nothing'; it has: "),
+        (("--min", "factual_f1=0.5", "--min", "factual_f1=0.6"), "factual_f1 came twice"),
+        (("--min", "hallucination=0.5"), "a low value is good; use --max"),
+        (("--max-drop", "factual_f1=0.1"), "--max-drop needs a baseline"),
+        (("--against", "previous", "--max-cost", "1"), "has nothing to compare"),
+        (("--against", "previous", "--max-drop", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),
+        (("--against", "latest", "--max-drop", "factual_f1=0.1"), "RUN and --against are both run"),
+        (("--against", "nobody", "--max-drop", "factual_f1=0.1"), "no run fits 'nobody'"),
+        (("--min-coverage", "90"), "'90' is out of range; allowed is a number from 0 to 1"),
+        (("--min-coverage", "0.8", "--min-coverage", "0.9"), "0.8 and 0.9 are both for all metrics"),
+        (("--max-cost", "-1"), "'-1' is out of range"),
+        (("--max-cost", "1", "--undecided", "maybe"), "--undecided"),
+        (("--max-cost", "1", "--json", "--markdown", "-"), "both print on standard output"),
+        (("--max-cost", "1", "--junit", "no/such/folder/gate.xml"), "no/such/folder/gate.xml: No such file"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("gate", "latest", *arguments)
+    assert (finished.status, finished.stdout) == (2, "")
+    assert told in finished.stderr
+    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
