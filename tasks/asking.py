@@ -147,7 +147,7 @@ class Asker:
         and FatalJudgeError when the run cannot go on. `attempts` are those of the run unless given.
         """
         self.raise_if_stopped()
-        request = self.judge.prepare(question)
+        request, n_dropped = self.judge.prepare(question), self._n_dropped
         while (other := self._in_flight.get(request.request_hash)) is not None:
             await asyncio.wait([other])
             _share_failure(other)
@@ -158,9 +158,8 @@ class Asker:
             if found is not None:
                 return found
             tokens = guess_tokens(request.payload, self.counts.usual_reply_tokens)
-            counted = _Attempts(
-                most=attempts or self.attempts, request=request, prepared_after=self._n_dropped, tokens=tokens
-            )
+            most = attempts or self.attempts
+            counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
             return await self._send_until_usable(question, read, counted)
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
