@@ -6,6 +6,7 @@ alone needs 0.3. Our requests are plain texts in shape already, retries are not 
 Address, key and headers are those of the client that `ChatOpenAI` makes, environment and all.
 """
 
+import asyncio
 import codecs
 import os
 import ssl
@@ -84,6 +85,7 @@ class Completions:
         """Give the connections back."""
         if self._session is not None:
             await self._session.close()
+            await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
 
     def _open_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
