@@ -16,9 +16,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flows.code_version import find_code_version
 from flows.interrupts import Interrupts
 from flows.local_server import LocalServer
 from flows.prefect_settings import configure_prefect_environment, find_api_url
+from flows.triggers import BY_HAND, Trigger
 from tasks.judge_errors import JudgeError, RunCancelled
 from tasks.run_settings import RunSettings
 from warehouse.calls import take_in_orphans
@@ -53,10 +55,16 @@ class RunOutcome:
     problem: str | None
 
 
-def start_run(settings: RunSettings, *, frame: "pl.DataFrame | None" = None, watch: Watch | None = None) -> RunOutcome:
+def start_run(
+    settings: RunSettings,
+    *,
+    frame: "pl.DataFrame | None" = None,
+    trigger: Trigger = BY_HAND,
+    watch: Watch | None = None,
+) -> RunOutcome:
     """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
 
-    `watch` gives a context manager that is open while samples are judged.
+    `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged.
 
     Raises the errors of dataset, settings, warehouse and judge for whatever can be refused beforehand.
     """
@@ -72,7 +80,7 @@ def start_run(settings: RunSettings, *, frame: "pl.DataFrame | None" = None, wat
         judge = make_judge(settings)
         source = settings.dataset if frame is None else frame
         staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
-        run = _make_row(settings, plan, staged)
+        run = _make_row(settings, plan, staged, trigger)
         with hold_run(warehouse.location, run.run_id):
             bench = make_bench(run.run_id, settings, plan, judge, warehouse)
             bench.staged = staged
@@ -103,7 +111,7 @@ def resume_run(
         bench.resumed, bench.staged = True, staged
         bench.progress.n_samples = run.n_samples or 0
         with _begun(bench, interrupts):
-            update_run(warehouse, run.run_id, status="running", finished_at=None)
+            update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
         return _evaluate(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
 
 
@@ -241,7 +249,8 @@ def _write_end(bench: "Bench", problem: BaseException | None) -> None:
         from tasks.score import score_verdicts  # noqa: PLC0415
 
         score_verdicts(bench)
-    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=_now())
+    told = _describe_end(bench, problem)
+    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=_now(), problem=told)
 
 
 def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
@@ -267,7 +276,7 @@ def _put_away(bench: "Bench") -> None:
         bench.staged.staging.discard()
 
 
-def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset") -> RunRow:
+def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset", trigger: Trigger) -> RunRow:
     started_at = _now()
     return RunRow(
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -281,15 +290,18 @@ def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset") -> R
         embeddings=settings.embeddings if "similarity" in plan.steps else None,
         language=settings.language,
         metrics=tuple(metric.name for metric in plan.metrics),
-        trigger="manual",
-        kb_name=None,
-        kb_version=None,
+        trigger=trigger.kind,
+        kb_name=trigger.kb_name,
+        kb_version=trigger.kb_version,
+        kb_changed=trigger.changed or None,
         flow_run_id=None,
         status="running",
         started_at=started_at,
         finished_at=None,
         n_samples=staged.n_samples,
         config=settings.model_dump(mode="json"),
+        suite_hash=settings.suite_hash,
+        code_version=find_code_version(),
     )
 
 

@@ -30,7 +30,9 @@ _FLAGS = {
 _PREFIX = "EVALHOUSE_"
 _LISTS = ("metrics", "tags")
 # What a run is about is said for each run; a variable for it would be forgotten and found in the results.
-_NOT_FROM_ENVIRONMENT = ("dataset", "mapping", "metric_settings", "suite")
+_NOT_FROM_ENVIRONMENT = (
+    "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected",
+)  # fmt: skip
 # Where `tasks.shared_limit_files` lets the processes of this machine see each other; no setting of a run.
 LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from tasks.target_settings import TargetSettings
+
 Share = Annotated[float, Field(ge=0)]
 
 
@@ -27,6 +29,15 @@ class RunSettings(BaseModel):
     metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
     metric_settings: dict[str, dict[str, float]] = {}
     suite: str | None = None
+    suite_hash: str | None = None
+    target: TargetSettings | None = Field(default=None, description="the application that is asked for answers")
+    responses: str | None = Field(default=None, description="run whose responses are judged, instead of asking again")
+    only_affected: bool = Field(
+        default=False, description="ask the target only where the last contexts cite a changed document"
+    )
+    noise_share: float = Field(
+        default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
+    )
     label: str | None = None
     href: str | None = None
     tags: tuple[str, ...] = ()

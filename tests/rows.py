@@ -24,7 +24,13 @@ Labels = Sequence[str]
 Support = Sequence[Sequence[int]]
 
 _DEFAULTS: dict[str, Row] = {
-    "runs": {"judge": "lexical", "trigger": "manual", "status": "completed", "started_at": datetime(2025, 1, 1)},
+    "runs": {
+        "judge": "lexical",
+        "trigger": "manual",
+        "status": "completed",
+        "started_at": datetime(2025, 1, 1),
+        "kind": "evaluation",
+    },  # fmt: skip
     "samples": {"question": "Where is it?"},
     "run_samples": {"ordinal": 1},
     "llm_calls": {

@@ -10,10 +10,12 @@ from warehouse.errors import WarehouseError
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
+RunKind = Literal["evaluation", "collection", "noise"]
 
 _COLUMNS = """
 select run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language, metrics, "trigger",
-       kb_name, kb_version, flow_run_id, status, started_at, finished_at, n_samples, config
+       kb_name, kb_version, flow_run_id, status, started_at, finished_at, n_samples, config, kind, parent_run_id,
+       suite_hash, code_version, kb_changed, problem, gate
 from runs
 """
 
@@ -42,25 +44,22 @@ class RunRow:
     finished_at: datetime | None
     n_samples: int | None
     config: Mapping[str, Any]
+    kind: RunKind = "evaluation"
+    parent_run_id: str | None = None
+    suite_hash: str | None = None
+    code_version: str | None = None
+    kb_changed: tuple[str, ...] | None = None
+    problem: str | None = None
+    gate: str | None = None
 
 
 def insert_run(warehouse: Warehouse, run: RunRow) -> None:
     """Put a new run on record."""
+    values = {field.name: getattr(run, field.name) for field in fields(RunRow)} | {"config": _write_config(run.config)}
+    names = ", ".join(f'"{name}"' for name in values)
+    marks = ", ".join("?" for _ in values)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
-        connection.execute(
-            """
-            insert into runs (run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language,
-                              metrics, "trigger", kb_name, kb_version, flow_run_id, status, started_at, finished_at,
-                              n_samples, config)
-            values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-            """,
-            [
-                run.run_id, run.suite, run.label, run.href, list(run.tags), run.dataset, run.dataset_hash, run.judge,
-                run.embeddings, run.language, list(run.metrics), run.trigger, run.kb_name, run.kb_version,
-                run.flow_run_id, run.status, run.started_at, run.finished_at, run.n_samples,
-                _write_config(run.config),
-            ],
-        )  # fmt: skip
+        connection.execute(f"insert into runs ({names}) values ({marks})", [_to_plain(one) for one in values.values()])
 
 
 def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
@@ -72,8 +71,9 @@ def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
         columns["config"] = _write_config(columns["config"])
     assignments = ", ".join(f'"{name}" = ?' for name in columns)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+        values = [_to_plain(one) for one in columns.values()]
         found = connection.execute(
-            f"update runs set {assignments} where run_id = ? returning run_id", [*columns.values(), run_id]
+            f"update runs set {assignments} where run_id = ? returning run_id", [*values, run_id]
         ).fetchall()
         if not found:
             raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.path}")
@@ -88,7 +88,8 @@ def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]
 def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
 
-    `latest:SUITE` and `previous:SUITE` are those of a suite. Raises WarehouseError that lists the newest runs when
+    `latest:SUITE` and `previous:SUITE` are those of a suite. Words and labels mean evaluations; a run that only
+    collected or measured noise is found by its id. Raises WarehouseError that lists the newest runs when
     nothing or more than one run fits.
     """
     runs = list_runs(warehouse)
@@ -96,10 +97,11 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
         raise WarehouseError(f"no run is on record in {warehouse.location.path}; start one with `evalhouse run`")
     word, colon, suite = wanted.partition(":")
     if word in ("latest", "previous"):
-        return _find_newest(runs, 0 if word == "latest" else 1, suite if colon else None)
+        evaluations = [run for run in runs if run.kind == "evaluation"]
+        return _find_newest(evaluations, 0 if word == "latest" else 1, suite if colon else None)
     exact = [run for run in runs if run.run_id == wanted]
     starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
-    labelled = [run for run in runs if wanted and run.label == wanted]
+    labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
     if exact or len(starting) == 1 or labelled:
         return (exact or (starting if len(starting) == 1 else labelled))[0]
     if starting:
@@ -128,6 +130,10 @@ def _write_config(config: object) -> str:
     return json.dumps(config, ensure_ascii=False, sort_keys=True)
 
 
+def _to_plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _list_ids(runs: Sequence[RunRow]) -> str:
     return ", ".join(run.run_id for run in runs[:5])
 
@@ -135,5 +141,6 @@ def _list_ids(runs: Sequence[RunRow]) -> str:
 def _to_row(row: dict[str, Any]) -> RunRow:
     row["tags"] = tuple(row["tags"] or ())
     row["metrics"] = tuple(row["metrics"] or ())
+    row["kb_changed"] = None if row["kb_changed"] is None else tuple(row["kb_changed"])
     row["config"] = json.loads(row["config"]) if row["config"] else {}
     return RunRow(**row)

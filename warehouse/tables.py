@@ -29,6 +29,19 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "prompt_hash": pl.String, "prompt": pl.String, "version": pl.String, "language": pl.String,
         "template": pl.String,
     },
+    "responses": {
+        "run_id": pl.String, "sample_id": pl.String, "answer": pl.String, "contexts": _TEXTS, "context_ids": _TEXTS,
+        "latency_ms": pl.Float64, "status": pl.String, "error": pl.String, "attempts": pl.Int32,
+        "reused_run_id": pl.String, "asked_at": _TIME,
+    },
+    "kb_updates": {
+        "event_id": pl.String, "kb_name": pl.String, "kb_version": pl.String, "kb_changed": _TEXTS,
+        "occurred_at": _TIME, "run_id": pl.String,
+    },
+    "noise": {
+        "run_id": pl.String, "noise_run_id": pl.String, "metric": pl.String, "n_samples": pl.Int64,
+        "n_changed": pl.Int64, "mean_difference": pl.Float64, "sd_difference": pl.Float64,
+    },
     "statements": {
         "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "source": pl.String,
         "ordinal": pl.Int32, "text": pl.String, "call_id": pl.String,

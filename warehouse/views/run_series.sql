@@ -1,4 +1,4 @@
--- One row per run: the series it belongs to, within which runs are compared in time order.
+-- One row per run that was judged for its own sake: the series it belongs to, within which runs are compared in time order.
 create or replace view run_series as
 select
     run_id,
@@ -10,9 +10,10 @@ select
     language,
     status,
     started_at
-from runs;
+from runs
+where kind = 'evaluation';
 
-comment on view run_series is 'One row per run: the series within which it is compared with earlier runs.';
+comment on view run_series is 'One row per evaluation: the series within which it is compared with earlier runs.';
 comment on column run_series.run_id is 'Run.';
 comment on column run_series.series is 'Runs of one suite, or, without a suite, of one dataset.';
 comment on column run_series.suite is 'Suite; NULL for a run outside a suite.';
