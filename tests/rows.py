@@ -30,7 +30,7 @@ _DEFAULTS: dict[str, Row] = {
         "status": "completed",
         "started_at": datetime(2025, 1, 1),
         "kind": "evaluation",
-    },  # fmt: skip
+    },
     "samples": {"question": "Where is it?"},
     "run_samples": {"ordinal": 1},
     "llm_calls": {
