@@ -73,7 +73,7 @@ def rescore(
     elif rescorings:
         _print(rescorings)
     else:
-        print_line(f"No run is on record in {store.location.path}; start one with `evalhouse run sample`.")
+        print_line(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
 
 
 def _plan_rescoring(store: Warehouse, run: RunRow, wish: Wish) -> Rescoring:

@@ -8,7 +8,7 @@ Whether a provider's cache holds the beginnings that requests share is known onl
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from tasks.staging import stage_dataset
 from tasks.stand_ins import make_stand_in
 from tasks.usage import count_request, count_tokens
 from warehouse.calls import RecordedReply
-from warehouse.samples import Staging
+from warehouse.samples import Staging, StoredSample
 from warehouse.store import Warehouse
 
 # All steps that may ask for something; measuring asks nobody.
@@ -43,6 +43,8 @@ _STEPS = (
     grade_sample, regenerate_questions,
 )  # fmt: skip
 _SAMPLES_AT_ONCE = 200
+
+FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +184,18 @@ class _DryJudge:
         await self._judge.close()
 
 
-def estimate_run(settings: RunSettings) -> Estimate:
-    """Go through a run without asking anything; raises what the run itself would refuse beforehand."""
+def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
+    """Go through a run without asking anything; raises what the run itself would refuse beforehand.
+
+    `fill_in` gives samples answers from elsewhere and leaves out those that have none.
+    """
     # Nothing is sent, so a price can be had before there is a key.
     os.environ.setdefault("OPENAI_API_KEY", "none-needed-for-a-dry-run")
     plan = make_plan(settings)
     staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
     try:
         warehouse = Warehouse(settings.warehouse)
-        known = warehouse.location.path.exists() and not settings.fresh
+        known = warehouse.exists() and not settings.fresh
         record = _DryRecord(finder=ReplyFinder(warehouse) if known else None)
         unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
         bench = make_bench("dry-run", unlimited, plan, _DryJudge(make_judge(settings)), warehouse, record=record)
@@ -199,7 +204,7 @@ def estimate_run(settings: RunSettings) -> Estimate:
         for asker in bench.askers:
             asker.budget_usd = None
         record.price = bench.asker.price
-        asyncio.run(_go_through(bench, staged.staging))
+        asyncio.run(_go_through(bench, staged.staging, fill_in))
     finally:
         staged.staging.discard()
     steps = tuple(_sum_up(step, tally) for step, tally in sorted(record.tallies.items()))
@@ -245,12 +250,11 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         print_line(f"That is more than the budget of ${estimate.budget_usd:g}: the run would stop with samples left.")
 
 
-async def _go_through(bench: Bench, staging: Staging) -> None:
+async def _go_through(bench: Bench, staging: Staging, fill_in: FillIn) -> None:
     try:
-        for samples in staging.read_parts():
-            for first in range(0, len(samples), _SAMPLES_AT_ONCE):
-                works = [make_work(sample) for sample in samples[first : first + _SAMPLES_AT_ONCE]]
-                await asyncio.gather(*(_take_steps(bench, work) for work in works))
+        for first in range(1, staging.n_rows + 1, _SAMPLES_AT_ONCE):
+            samples = fill_in(staging.read_between(first, first + _SAMPLES_AT_ONCE - 1))
+            await asyncio.gather(*(_take_steps(bench, make_work(sample)) for sample in samples))
     finally:
         await bench.close()
 

@@ -59,7 +59,6 @@ def test_a_link_leads_to_the_file_so_that_both_names_share_lock_and_spool(tmp_pa
     "url",
     [
         "postgresql://host/db",
-        "ducklake:sqlite:///meta.db?data=/d",
         "duckdb://host/w.duckdb",
         "duckdb://w.duckdb",
         "duckdb:w.duckdb",

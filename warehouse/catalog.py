@@ -5,6 +5,7 @@ Neighbours: `query`, which runs what is asked; the comments are those of the fil
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ import duckdb
 from warehouse.connection import open_reader
 from warehouse.errors import QueryError
 from warehouse.location import Location
+from warehouse.metric_files import view_scripts
 
 _LIST_RELATIONS = """
 select table_name, 'table' as kind, comment from duckdb_tables() where not internal
@@ -41,6 +43,8 @@ _MORE_KEYWORDS = (
     "left", "like", "natural", "nulls", "over", "partition", "pivot", "positional", "recursive", "right", "rows",
     "set", "values", "with",
 )  # fmt: skip
+
+_VIEW_COMMENT = re.compile(r"^comment on column (\w+)\.(\w+) is '(.*)';$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +86,13 @@ class Catalog:
 
 def read_catalog(location: Location) -> Catalog:
     """Read the catalogue; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse."""
+    # A lake keeps no comments on the columns of its views; they are those of the files the views are laid from.
+    written = {} if location.lake is None else _read_view_comments()
     with open_reader(location) as connection:
         columns: dict[str, list[Column]] = {}
         for table, name, kind, comment in connection.execute(_LIST_COLUMNS).fetchall():
-            columns.setdefault(table, []).append(Column(name=name, type=kind, comment=comment))
+            told = comment or written.get((table, name))
+            columns.setdefault(table, []).append(Column(name=name, type=kind, comment=told))
         relations = tuple(
             Relation(name=name, kind=kind, comment=comment, columns=tuple(columns.get(name, ())))
             for name, kind, comment in connection.execute(_LIST_RELATIONS).fetchall()
@@ -93,6 +100,11 @@ def read_catalog(location: Location) -> Catalog:
         keywords = {*_list_words(connection, _LIST_KEYWORDS), *_MORE_KEYWORDS}
         functions = _list_words(connection, _LIST_FUNCTIONS)
     return Catalog(relations=relations, keywords=tuple(sorted(keywords)), functions=tuple(functions))
+
+
+def _read_view_comments() -> dict[tuple[str, str], str]:
+    found = (match.groups() for script in view_scripts() for match in _VIEW_COMMENT.finditer(script.sql))
+    return {(view, column): comment.replace("''", "'") for view, column, comment in found}
 
 
 def _list_words(connection: duckdb.DuckDBPyConnection, sql: str) -> Sequence[str]:

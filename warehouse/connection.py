@@ -1,4 +1,4 @@
-"""Short-lived connections to a DuckDB file.
+"""Short-lived connections to a warehouse: a DuckDB file here, a lake in `lake`.
 
 Nobody holds the file: a writer opens it, commits one transaction and closes it, so that an analyst can read
 between two batches of a running evaluation. Our own writers queue behind a lock file, because bare retries on
@@ -17,6 +17,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from warehouse.lake import open_lake_reader, open_lake_writer
 from warehouse.location import Location
 
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
@@ -53,6 +54,10 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
     Raises WarehouseBusy when others keep it longer than `patience_s`, WarehouseUnwritable, or WarehouseError for a
     file that is no warehouse.
     """
+    if location.lake is not None:
+        with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
+            yield connection
+        return
     deadline = time.monotonic() + patience_s
     _make_folder(location)
     with _thread_lock(location, deadline), _file_lock(location, deadline):
@@ -68,6 +73,10 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
 @contextmanager
 def open_reader(location: Location, *, patience_s: float = 10.0) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse."""
+    if location.lake is not None:
+        with open_lake_reader(location, location.lake, patience_s=patience_s) as connection:
+            yield connection
+        return
     if not _is_file(location):
         raise WarehouseMissing(
             f"there is no warehouse at {location.path}; `evalhouse run` makes one, --warehouse names another"
@@ -86,8 +95,8 @@ def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     text = first_line(str(error))
     # The path is the user's own words and may hold any of ours.
     if _UNWRITABLE.search(text.replace(str(location.path), "")):
-        return WarehouseUnwritable(f"{location.path} cannot be written: {text}; make room, or name another place")
-    return WarehouseError(f"{location.path}: {text}")
+        return WarehouseUnwritable(f"{location.name} cannot be written: {text}; make room, or name another place")
+    return WarehouseError(f"{location.name}: {text}")
 
 
 def first_line(text: str) -> str:

@@ -4,6 +4,7 @@ WarehouseError
 ├── WarehouseUrlError     the URL names no warehouse we know
 ├── WarehouseMissing      nothing has been written there yet
 ├── WarehouseBusy         another process keeps the file
+│   └── WarehouseUnreachable  the server of a lake's catalogue does not answer
 ├── WarehouseUnwritable   read-only place, full disk, no rights
 ├── MigrationError        the tables there are not ours, or newer than this program
 └── QueryError            the user's SQL was refused or failed
@@ -24,6 +25,10 @@ class WarehouseMissing(WarehouseError):
 
 class WarehouseBusy(WarehouseError):
     """Another process holds the file and did not let go in time."""
+
+
+class WarehouseUnreachable(WarehouseBusy):
+    """The server of a lake's catalogue does not answer; batches are spooled until it does."""
 
 
 class WarehouseUnwritable(WarehouseError):

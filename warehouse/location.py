@@ -1,13 +1,18 @@
 """Where a warehouse is: the URL users write, taken apart.
 
-`duckdb:///relative/or//absolute/path.duckdb` or simply a path. Everything that lies beside the file
-(its lock, journal and spool) is named after it, so that one `ls` shows what belongs together.
+`duckdb:///relative/or//absolute/path.duckdb` or simply a path is one DuckDB file. `ducklake:sqlite:///catalog?data=/folder`
+and `ducklake:postgresql://user@host/db?data=s3://bucket/prefix` are lakes: a catalogue and a place for Parquet files.
+Everything that lies beside the warehouse (its lock, journal and spool) is named after it, so that one `ls` shows what
+belongs together; of a lake with a server that is a folder of this user's on this machine.
 """
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
+from typing import Literal
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from warehouse.errors import WarehouseUrlError
 
@@ -17,16 +22,53 @@ _SCHEME = "duckdb://"
 _LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
+_LAKE_SCHEME = "ducklake:"
+STATE_VARIABLE = "EVALHOUSE_STATE_DIR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lake:
+    """A DuckLake: `dsn` is the catalogue's file or libpq address, `data` the folder or bucket of its Parquet files."""
+
+    catalogue: Literal["postgres", "sqlite"]
+    dsn: str
+    data: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in a bucket."""
+        return self.data.startswith("s3://")
+
+    @property
+    def url(self) -> str:
+        """The URL that names this lake again."""
+        if self.catalogue == "sqlite":
+            return f"{_LAKE_SCHEME}sqlite:///{quote(self.dsn, safe='/:')}?{urlencode({'data': self.data}, safe='/:')}"
+        joint = "&" if "?" in self.dsn else "?"
+        return f"{_LAKE_SCHEME}{self.dsn}{joint}{urlencode({'data': self.data}, safe='/:')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A DuckDB file and its neighbours."""
+    """A warehouse and its neighbours. `path` is the DuckDB file, or what the neighbours of a lake are named after."""
 
     path: Path
+    lake: Lake | None = None
 
     @property
     def url(self) -> str:
         """The URL that names this place again, with an absolute path."""
-        return f"{_SCHEME}/{quote(str(self.path), safe='/:')}"
+        return self.lake.url if self.lake else f"{_SCHEME}/{quote(str(self.path), safe='/:')}"
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message: the file's path, or the lake's URL."""
+        return self.lake.url if self.lake else str(self.path)
+
+    @property
+    def spill_path(self) -> Path:
+        """The folder where a lake's connections put what their memory does not hold."""
+        return self.path.with_name(self.path.name + ".spill")
 
     @property
     def lock_path(self) -> Path:
@@ -60,6 +102,8 @@ def parse_location(url: str) -> Location:
         raise WarehouseUrlError(f"the warehouse URL is empty; write a path or {DEFAULT_URL!r}")
     if not _LOOKS_LIKE_URL.match(text):
         return _locate(url, text)
+    if text.startswith(_LAKE_SCHEME):
+        return _locate_lake(url, text.removeprefix(_LAKE_SCHEME))
     rest = text.removeprefix(f"{_SCHEME}/")
     if rest == text or not rest.strip("/"):
         raise _no_warehouse(url)
@@ -76,8 +120,53 @@ def _locate(url: str, path: str) -> Location:
         raise WarehouseUrlError(f"{url!r} leads nowhere: {error}; name the warehouse by a plain path") from None
 
 
+def _locate_lake(url: str, rest: str) -> Location:
+    try:
+        parts = urlsplit(rest)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise WarehouseUrlError(f"{url!r} cannot be taken apart: {error}") from None
+    if parts.password is not None:
+        raise WarehouseUrlError(
+            "the warehouse's URL holds a password, and URLs go on record; leave it out there and put it in PGPASSWORD "
+            "or ~/.pgpass"
+        )
+    if not options.get("data"):
+        raise WarehouseUrlError(
+            f"{url!r} does not say where the files are; add ?data=/shared/folder or ?data=s3://bucket/prefix"
+        )
+    data = _locate_data(url, options.pop("data"))
+    if parts.scheme == "sqlite" and parts.path.strip("/") and not parts.netloc and not options:
+        catalogue = _locate(url, unquote(parts.path.removeprefix("/"))).path
+        return Location(path=catalogue, lake=Lake(catalogue="sqlite", dsn=str(catalogue), data=data))
+    if parts.scheme in ("postgresql", "postgres") and parts.hostname and parts.path.strip("/"):
+        dsn = parts._replace(scheme="postgresql", query=urlencode(options)).geturl()
+        lake = Lake(catalogue="postgres", dsn=dsn, data=data)
+        mark = hashlib.sha256(lake.url.encode()).hexdigest()[:16]
+        return Location(path=_find_state_folder() / f"lake-{mark}" / "warehouse", lake=lake)
+    raise _no_warehouse(url)
+
+
+def _locate_data(url: str, data: str) -> str:
+    if data.startswith("s3://"):
+        return data.rstrip("/") + "/"
+    if _LOOKS_LIKE_URL.match(data):
+        raise WarehouseUrlError(f"{url!r} keeps its files at {data!r}; allowed is a folder, or s3://bucket/prefix")
+    return str(_locate(url, data).path)
+
+
+def _find_state_folder() -> Path:
+    """Where this user's programs keep what must survive them, by the rules of the platform."""
+    chosen = os.environ.get(STATE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().resolve()
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "evalhouse"
+
+
 def _no_warehouse(url: str) -> WarehouseUrlError:
     return WarehouseUrlError(
-        f"{url!r} names no warehouse; allowed: duckdb:///folder/file.duckdb (relative), "
-        "duckdb:////folder/file.duckdb (absolute), or a plain path"
+        f"{url!r} names no warehouse; allowed: duckdb:///folder/file.duckdb (relative), duckdb:////folder/file.duckdb "
+        "(absolute), a plain path, ducklake:sqlite:///catalog.sqlite?data=/folder, or "
+        "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder)"
     )

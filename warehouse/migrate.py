@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 import duckdb
 
 from warehouse.connection import explain_failure, first_line, open_reader, open_writer
-from warehouse.errors import MigrationError, WarehouseUnwritable
+from warehouse.errors import MigrationError, WarehouseMissing, WarehouseUnwritable
 from warehouse.location import Location
 from warehouse.metric_files import view_scripts
 
@@ -31,11 +31,13 @@ create table if not exists migrations (
 )
 """
 _LIST_NAMES = """
-select table_name from duckdb_tables() where not internal
+select table_name from duckdb_tables() where not internal and database_name = current_database()
 union all
-select view_name from duckdb_views() where not internal
+select view_name from duckdb_views() where not internal and database_name = current_database()
 order by 1
 """
+# DuckLake keeps comments on tables, their columns and views, and none on a view's columns.
+_VIEW_COLUMN_COMMENT = re.compile(r"^comment on column .*;$", re.MULTILINE)
 _VIEWS = 0  # the number under which the hash of all view texts is kept
 _WRITE_PATIENCE_S = 30.0
 
@@ -81,7 +83,7 @@ def migrate(location: Location, *, upto: int | None = None) -> list[str]:
     MigrationError for a file that is not ours or newer than we are, and the errors of `open_writer`.
     """
     wanted = load_migrations()
-    if location.path.exists() and upto is None and not _pending(location, wanted):
+    if upto is None and not _pending(location, wanted):
         return []
     with open_writer(location, patience_s=_WRITE_PATIENCE_S) as connection:
         return apply_migrations(connection, location, wanted[:upto], views=upto is None)
@@ -94,10 +96,10 @@ def apply_migrations(
     applied = _read_record(connection, location)
     names = []
     for migration in _missing(applied, wanted):
-        _apply(connection, location, migration.title, partial(_run, connection, migration))
+        _apply(connection, location, migration.title, partial(_run, connection, location, migration))
         names.append(migration.title)
     if views and applied.get(_VIEWS) != _views_hash():
-        _apply(connection, location, "views", partial(_lay_views, connection))
+        _apply(connection, location, "views", partial(_lay_views, connection, location))
         names.append("views")
     return names
 
@@ -109,29 +111,33 @@ def _apply(connection: duckdb.DuckDBPyConnection, location: Location, title: str
         connection.execute(_RECORD)
         write()
         connection.commit()
-        connection.execute("checkpoint")
+        if location.lake is None:
+            connection.execute("checkpoint")
     except duckdb.Error as error:
         explained = explain_failure(location, error)
         if isinstance(explained, WarehouseUnwritable):
             raise explained from None
-        raise MigrationError(f"migration {title} of {location.path} failed: {first_line(str(error))}") from None
+        raise MigrationError(f"migration {title} of {location.name} failed: {first_line(str(error))}") from None
 
 
-def _run(connection: duckdb.DuckDBPyConnection, migration: Migration) -> None:
-    connection.execute(_PLAIN_FILE.sub(r"\1", migration.sql))
+def _run(connection: duckdb.DuckDBPyConnection, location: Location, migration: Migration) -> None:
+    connection.execute(_PLAIN_FILE.sub(r"\1" if location.lake is None else "", migration.sql))
     _record(connection, migration.number, migration.name, migration.sha256)
 
 
-def _lay_views(connection: duckdb.DuckDBPyConnection) -> None:
+def _lay_views(connection: duckdb.DuckDBPyConnection, location: Location) -> None:
     for script in view_scripts():
-        connection.execute(script.sql)
+        connection.execute(script.sql if location.lake is None else _VIEW_COLUMN_COMMENT.sub("", script.sql))
     connection.execute("delete from migrations where number = ?", [_VIEWS])
     _record(connection, _VIEWS, "views", _views_hash())
 
 
 def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
-    with open_reader(location) as connection:
-        applied = _read_record(connection, location)
+    try:
+        with open_reader(location) as connection:
+            applied = _read_record(connection, location)
+    except WarehouseMissing:
+        return True
     return bool(_missing(applied, wanted)) or applied.get(_VIEWS) != _views_hash()
 
 
@@ -144,7 +150,7 @@ def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> d
         rows = connection.execute("select number, sha256 from migrations").fetchall()
     except (duckdb.CatalogException, duckdb.BinderException):
         raise MigrationError(
-            f"{location.path} holds tables that evalhouse did not make ({', '.join(names[:5])}); "
+            f"{location.name} holds tables that evalhouse did not make ({', '.join(names[:5])}); "
             "name another file with --warehouse"
         ) from None
     return {int(number): str(sha256) for number, sha256 in rows}

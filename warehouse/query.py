@@ -15,6 +15,7 @@ import polars as pl
 
 from warehouse.connection import open_reader
 from warehouse.errors import QueryError
+from warehouse.lake import list_readable_folders
 from warehouse.location import Location
 
 _ALLOWED = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
@@ -28,6 +29,8 @@ _SANDBOX = (
 _FORBIDDEN = re.compile(
     r"(enable|disable)_\w+|(force_)?checkpoint|truncate_duckdb_logs|write_log|\w+_external_resource(_type)?"
     r"|query|json_execute_serialized_sql"
+    # What reaches past a lake's tables into its catalogue's database, and what removes or merges its files.
+    r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
 )
 _WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
 # How often a running query is looked at: is it to be stopped, has it run too long?
@@ -50,6 +53,8 @@ def run_query(
     and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
     """
     with open_reader(location) as connection:
+        if location.lake is not None:
+            connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
         return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop)
 
 

@@ -35,6 +35,6 @@ def _fill_room(location: Location) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise WarehouseUnwritable(
-            f"there is no room for replies beside {location.path}, {_ROOM_MB} MB at least are needed "
+            f"there is no room for replies beside {location.journal_path}, {_ROOM_MB} MB at least are needed "
             f"({error.strerror or error}); make room, or name another place with --warehouse"
         ) from None

@@ -58,7 +58,7 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
     values = {field.name: getattr(run, field.name) for field in fields(RunRow)} | {"config": _write_config(run.config)}
     names = ", ".join(f'"{name}"' for name in values)
     marks = ", ".join("?" for _ in values)
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run.run_id) as connection:
         connection.execute(f"insert into runs ({names}) values ({marks})", [_to_plain(one) for one in values.values()])
 
 
@@ -70,13 +70,13 @@ def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
     if "config" in columns:
         columns["config"] = _write_config(columns["config"])
     assignments = ", ".join(f'"{name}" = ?' for name in columns)
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
-        values = [_to_plain(one) for one in columns.values()]
-        found = connection.execute(
-            f"update runs set {assignments} where run_id = ? returning run_id", [*values, run_id]
-        ).fetchall()
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        # Asked first, because a lake's updates return nothing.
+        found = connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone()
         if not found:
-            raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.path}")
+            raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
+        values = [_to_plain(one) for one in columns.values()]
+        connection.execute(f"update runs set {assignments} where run_id = ?", [*values, run_id])
 
 
 def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]:
@@ -94,7 +94,7 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """
     runs = list_runs(warehouse)
     if not runs:
-        raise WarehouseError(f"no run is on record in {warehouse.location.path}; start one with `evalhouse run`")
+        raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")
     word, colon, suite = wanted.partition(":")
     if word in ("latest", "previous"):
         evaluations = [run for run in runs if run.kind == "evaluation"]

@@ -14,7 +14,8 @@ import polars as pl
 from warehouse import spool
 from warehouse.batch import Batch
 from warehouse.connection import explain_failure, first_line, open_reader, open_writer
-from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable
+from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from warehouse.lake import describe_commit
 from warehouse.location import Location, parse_location
 from warehouse.migrate import migrate
 from warehouse.tables import VERDICT_TABLES
@@ -29,6 +30,14 @@ class Warehouse:
     def __init__(self, url: str) -> None:
         self.location: Location = parse_location(url)
 
+    def exists(self) -> bool:
+        """Whether anything has been written there yet; raises the errors of a warehouse that cannot be reached."""
+        try:
+            with open_reader(self.location):
+                return True
+        except WarehouseMissing:
+            return False
+
     def migrate(self) -> list[str]:
         """Create or update the tables and views; returns the names of what was applied."""
         return migrate(self.location)
@@ -39,7 +48,7 @@ class Warehouse:
         A batch whose key is known is not written again. Raises WarehouseUnwritable when the disk is full.
         """
         try:
-            with self.writing(patience_s=patience_s) as connection:
+            with self.writing(patience_s=patience_s, run_id=batch.run_id) as connection:
                 _write_batch(connection, batch)
         except WarehouseBusy:
             self._spool(batch)
@@ -48,7 +57,7 @@ class Warehouse:
 
     def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> None:
         """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
-        with self.writing(patience_s=patience_s) as connection:
+        with self.writing(patience_s=patience_s, run_id=batch.run_id) as connection:
             _write_batch(connection, batch)
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
@@ -67,16 +76,21 @@ class Warehouse:
             ) from None
 
     @contextlib.contextmanager
-    def writing(self, *, patience_s: float = WRITE_PATIENCE_S) -> Iterator[duckdb.DuckDBPyConnection]:
+    def writing(
+        self, *, patience_s: float = WRITE_PATIENCE_S, run_id: str | None = None
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
         """One transaction on a short-lived connection, after taking the spool in.
 
-        Raises WarehouseBusy, WarehouseUnwritable (then nothing of the transaction is kept), or WarehouseError.
+        Of a lake the snapshot it makes is named after the run. Raises WarehouseBusy, WarehouseUnwritable (then nothing
+        of the transaction is kept), or WarehouseError.
         """
         with open_writer(self.location, patience_s=patience_s) as connection:
             try:
                 self._take_in_spool(connection)
                 connection.begin()
                 yield connection
+                if self.location.lake is not None:
+                    describe_commit(connection, run_id)
                 connection.commit()
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
@@ -100,7 +114,7 @@ class Warehouse:
                 return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
-                    f"{self.location.path} is no evalhouse warehouse, or one of another version "
+                    f"{self.location.name} is no evalhouse warehouse, or one of another version "
                     f"({first_line(str(error))}); name another file with --warehouse"
                 ) from None
             except duckdb.Error as error:
@@ -115,7 +129,7 @@ class Warehouse:
             spool.spool_batch(self.location.spool_path, batch)
         except OSError as error:
             raise WarehouseUnwritable(
-                f"{self.location.path} is kept by another program and the spool beside it cannot be written: "
+                f"{self.location.name} is kept by another program and the spool beside it cannot be written: "
                 f"{error.strerror or error}"
             ) from None
 
