@@ -1,17 +1,35 @@
 """How the application under test is asked: the `[target]` of a suite, strict and typed.
 
-Secrets are no part of it: a header holds `${NAME}`, and the environment's value goes in when a request is made.
+Secrets are no part of it: a header holds `${NAME}`, and the environment's value goes in when a target is made. Whatever
+can be seen to be wrong without asking anybody is refused here, so that a suite names the line.
 """
 
+import difflib
+import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 Stream = Literal["sse", "jsonl", "text"]
 Method = Literal["GET", "POST", "PUT", "PATCH"]
 _KINDS = ("url", "callable", "runnable")
 _Positive = Annotated[float, Field(gt=0)]
+
+# A mark of a template, and a variable of the environment in a header.
+MARK = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+METADATA = "metadata."
+_MARKS = ("question", "sample_id")
+_MARKS_SHOWN = "{{question}}, {{sample_id}}, {{metadata.NAME}}"
+_OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+_SECRET_ENDS = ("key", "token", "secret", "password")
 
 
 class TargetSettings(BaseModel):
@@ -39,10 +57,162 @@ class TargetSettings(BaseModel):
     concurrency: int = Field(default=4, ge=1, le=1024, description="questions in flight at once")
     rpm: int | None = Field(default=None, ge=1, description="questions per minute")
 
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and (problem := _find_url_problem(url)):
+            raise PydanticCustomError("target_url", "{problem}", {"problem": problem})
+        return url
+
+    @field_validator("callable", "runnable")
+    @classmethod
+    def _check_object(cls, name: str | None) -> str | None:
+        if name is not None and not _OBJECT.fullmatch(name):
+            raise PydanticCustomError("target_object", "write it as module:name, like bots.search:ask")
+        return name
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if problem := _find_header_problem(name, value):
+                raise PydanticCustomError("target_header", "{problem}", {"problem": problem})
+        return headers
+
+    @field_validator("body")
+    @classmethod
+    def _check_body(cls, body: Any) -> Any:  # noqa: ANN401  # whatever JSON there is
+        """The template as data: a text is JSON itself."""
+        if isinstance(body, str):
+            body = _parse_body(body)
+        for text in find_texts(body):
+            if problem := _find_text_problem(text):
+                raise PydanticCustomError("target_body", "{problem}", {"problem": problem})
+        return body
+
     @model_validator(mode="after")
     def _check_kind(self) -> "TargetSettings":
         given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             came = " and ".join(given) or "none of them"
             raise PydanticCustomError("target_kind", f"give exactly one of url, callable and runnable; got {came}")
+        if self.url is not None:
+            self._check_question(self.url)
+        if unused := [name for name in self._list_unused() if getattr(self, name) != _find_default(name)]:
+            raise PydanticCustomError(
+                "target_unused",
+                "{names} would not be used with {reason}; leave it out",
+                {"names": ", ".join(unused), "reason": "stream = 'text'" if self.url is not None else given[0]},
+            )
         return self
+
+    def _list_unused(self) -> tuple[str, ...]:
+        if self.url is None:
+            return ("method", "headers", "body", "answer", "contexts", "context_ids", "stream")
+        return ("answer", "context_ids") if self.stream == "text" else ()
+
+    def _check_question(self, url: str) -> None:
+        """Every request must hold its question."""
+        if self.body is None and self.method != "GET":
+            return
+        asked = any("question" in MARK.findall(text) for text in (url, *find_texts(self.body)))
+        if not asked:
+            where = "the url" if self.body is None else "the body"
+            raise PydanticCustomError(
+                "target_question",
+                "no request would hold its question; put the mark for it, {mark}, into {where}",
+                {"mark": "{{question}}", "where": where},
+            )
+
+
+def _find_default(name: str) -> object:
+    return TargetSettings.model_fields[name].get_default()
+
+
+def find_texts(template: object) -> Iterator[str]:
+    """Every text of a JSON template, names of members too."""
+    if isinstance(template, str):
+        yield template
+    elif isinstance(template, dict):
+        for name, member in template.items():
+            yield from find_texts(name)
+            yield from find_texts(member)
+    elif isinstance(template, list):
+        for item in template:
+            yield from find_texts(item)
+
+
+def is_secret_header(name: str) -> bool:
+    """Whether what a header of this name holds is a secret by custom."""
+    words = re.split(r"[-_]", name.lower())
+    return name.lower() in _SECRET_HEADERS or words[-1] in _SECRET_ENDS or name.lower().endswith("apikey")
+
+
+def _parse_body(text: str) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise PydanticCustomError(
+            "target_body",
+            "a body that is text has to be JSON, with its marks within quotes, like {example}; {reason}",
+            {"example": '\'{"query": "{{question}}"}\'', "reason": str(error)},
+        ) from None
+
+
+def _find_url_problem(url: str) -> str | None:
+    where = MARK.sub("mark", url)
+    try:
+        parts = urlsplit(where)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half a bracket
+        is_address = False
+    if not is_address:
+        return f"{_cut(url)!r} is no address; write it like http://localhost:8000/ask"
+    if parts.username is not None or parts.password is not None:
+        return (
+            "a user and a password in the address would be kept on record; "
+            'send them as a header, Authorization = "Basic ${NAME}", with the environment\'s value'
+        )
+    if any(character.isspace() for character in where):
+        return f"{_cut(url)!r} has white space in it; write it as %20"
+    head = re.match(r"[^:]+://[^/?#]*", url)
+    if head and MARK.search(head[0]):
+        return "a mark may not stand in the host of the address"
+    return _find_text_problem(url)
+
+
+def _find_text_problem(text: str) -> str | None:
+    """What is wrong with the marks of a template."""
+    for name in MARK.findall(text):
+        if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":
+            close = difflib.get_close_matches(name, _MARKS, n=1)
+            meant = f"; did you mean {{{{{close[0]}}}}}?" if close else ""
+            return f"unknown mark {{{{{name}}}}}; known: {_MARKS_SHOWN}{meant}"
+    if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):
+        return (
+            f"{_cut(text)!r} names a variable of the environment, and those go into headers alone, "
+            "where they are kept off the record"
+        )
+    return None
+
+
+def _find_header_problem(name: str, value: str) -> str | None:
+    if not _HEADER_NAME.fullmatch(name):
+        return f"{name!r} is no name of a header"
+    variables = VARIABLE.findall(value)
+    if wrong := [variable for variable in variables if not _NAME.fullmatch(variable)]:
+        return f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like ${{BOT_TOKEN}}"
+    if MARK.search(value):
+        return f"header {name}: marks belong into body and url; a header may hold ${{NAME}} from the environment"
+    if any(character in value for character in "\r\n\0"):
+        return f"header {name} has a line break in it"
+    if not variables and is_secret_header(name):
+        return (
+            f"header {name}: its value would be kept on record; write ${{NAME}} for a variable of the environment "
+            "and set that"
+        )
+    return None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:120]} …"

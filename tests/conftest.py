@@ -29,6 +29,7 @@ def _no_model_variables() -> Iterator[None]:
 def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries after hundredths of a second instead of seconds."""
     monkeypatch.setattr("tasks.asking._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("tasks.target_attempts._BACKOFF_FIRST_S", 0.01)
 
 
 @pytest.fixture(scope="session")
