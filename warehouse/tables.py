@@ -42,6 +42,19 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "run_id": pl.String, "noise_run_id": pl.String, "metric": pl.String, "n_samples": pl.Int64,
         "n_changed": pl.Int64, "mean_difference": pl.Float64, "sd_difference": pl.Float64,
     },
+    "review_picks": {
+        "export_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String,
+        "statement_id": pl.String, "context_rank": pl.Int32, "item_hash": pl.String, "question_hash": pl.String,
+        "judge_label": pl.String, "stratum": pl.String, "probability": pl.Float64, "asked": pl.Boolean,
+        "picked_at": _TIME,
+    },
+    "reviews": {
+        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "statement_id": pl.String,
+        "context_rank": pl.Int32, "label": pl.String, "reviewer": pl.String, "reviewed_at": _TIME,
+        "probability": pl.Float64, "stratum": pl.String, "item_hash": pl.String, "question_hash": pl.String,
+        "first_label": pl.String, "judge_label": pl.String, "export_id": pl.String, "note": pl.String,
+        "imported_at": _TIME,
+    },
     "statements": {
         "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "source": pl.String,
         "ordinal": pl.Int32, "text": pl.String, "call_id": pl.String,

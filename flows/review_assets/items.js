@@ -1,0 +1,55 @@
+"use strict";
+// How an item is shown: what is judged on one side, what it is judged against on the other. Texts become texts, never
+// markup.
+
+const ASKED = {
+  "classify answer": "Does the ground truth say this?",
+  "classify ground_truth": "Does the answer say this?",
+  attribute: "Does one of the contexts say this?",
+  rank: "Does this context help to reach the ground truth?",
+};
+const SOURCES = { answer: "Answer", ground_truth: "Ground truth" };
+
+function nameAsked(item) {
+  return ASKED[item.step === "classify" ? `classify ${item.source}` : item.step];
+}
+
+function showText(title, text, kind = "") {
+  const shown = text === null || text === "" ? make("p", { class: "soft" }, "none") : make("p", { class: "text", dir: "auto" }, text);
+  return make("section", { class: `box ${kind}` }, make("h3", {}, title), shown);
+}
+
+function showContexts(contexts) {
+  return (contexts || []).map((text, place) => showText(`Context ${place + 1}`, text));
+}
+
+// What helps to understand but is not what the verdict is about stays folded.
+function fold(title, ...children) {
+  return make("details", {}, make("summary", {}, title), ...children);
+}
+
+function showJudged(item, sample) {
+  if (item.step === "rank") {
+    return [showText("Question", sample.question), showText(`Context ${item.context_rank}`, item.text, "judged")];
+  }
+  const whole = item.source === "answer" ? sample.answer : sample.ground_truth;
+  const from = `The whole ${SOURCES[item.source].toLowerCase()} that the statement is from`;
+  return [showText("Question", sample.question), showText("Statement", item.text, "judged"), fold(from, showText(SOURCES[item.source], whole))];
+}
+
+function showAgainst(item, sample) {
+  if (item.step === "attribute") return showContexts(sample.contexts);
+  if (item.step === "rank") return [showText("Ground truth", sample.ground_truth)];
+  const [name, text] = item.source === "answer" ? ["Ground truth", sample.ground_truth] : ["Answer", sample.answer];
+  const folded = sample.contexts?.length ? [fold("The retrieved contexts, which this is not about", ...showContexts(sample.contexts))] : [];
+  return [showText(name, text), ...folded];
+}
+
+function showVerdict(item, label) {
+  const agrees = label === item.judge_label;
+  const told = agrees ? "The judge says so too" : `The judge says ${item.judge_label}`;
+  return [
+    make("b", { class: agrees ? "agrees" : "differs" }, told),
+    make("span", { class: "text", dir: "auto" }, item.reason ? `: ${item.reason}` : ", without a reason"),
+  ];
+}

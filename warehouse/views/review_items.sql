@@ -1,0 +1,116 @@
+-- One row per verdict that a person can review: a label, a support or a context's usefulness, under a hash of its content.
+create or replace view review_items as
+with texts as (
+    select
+        run_samples.run_id,
+        run_samples.sample_id,
+        samples.contexts,
+        sha256(samples.question) as question_hash,
+        sha256(coalesce(samples.answer, '')) as answer_hash,
+        sha256(coalesce(samples.ground_truth, '')) as ground_truth_hash,
+        sha256(array_to_string([sha256(coalesce(context, '')) for context in samples.contexts], ' ')) as contexts_hash
+    from run_samples
+    inner join samples
+        on samples.sample_id = run_samples.sample_id
+        and samples.input_hash = run_samples.input_hash
+),
+
+labelled as (
+    select
+        classifications.run_id,
+        classifications.sample_id,
+        'classify' as step,
+        classifications.statement_id,
+        statements.source,
+        statements.text,
+        classifications.label as judge_label,
+        classifications.reason,
+        texts.question_hash,
+        -- The same sentence in an answer and in a ground truth is two questions, with other labels to choose from.
+        'classify ' || statements.source as kind,
+        if(statements.source = 'answer', texts.ground_truth_hash, texts.answer_hash) as against_hash
+    from classifications
+    inner join statements
+        on statements.run_id = classifications.run_id
+        and statements.sample_id = classifications.sample_id
+        and statements.statement_id = classifications.statement_id
+    inner join texts
+        on texts.run_id = classifications.run_id
+        and texts.sample_id = classifications.sample_id
+),
+
+attributed as (
+    select
+        attributions.run_id,
+        attributions.sample_id,
+        'attribute' as step,
+        attributions.statement_id,
+        statements.source,
+        statements.text,
+        if(attributions.supported, 'supported', 'unsupported') as judge_label,
+        attributions.reason,
+        texts.question_hash,
+        'attribute' as kind,
+        texts.contexts_hash as against_hash
+    from attributions
+    inner join statements
+        on statements.run_id = attributions.run_id
+        and statements.sample_id = attributions.sample_id
+        and statements.statement_id = attributions.statement_id
+    inner join texts
+        on texts.run_id = attributions.run_id
+        and texts.sample_id = attributions.sample_id
+),
+
+ranked as (
+    select
+        context_verdicts.run_id,
+        context_verdicts.sample_id,
+        'rank' as step,
+        context_verdicts.context_rank,
+        texts.contexts[context_verdicts.context_rank] as text,
+        if(context_verdicts.useful, 'useful', 'not_useful') as judge_label,
+        context_verdicts.reason,
+        texts.question_hash,
+        'rank' as kind,
+        texts.ground_truth_hash as against_hash
+    from context_verdicts
+    inner join texts
+        on texts.run_id = context_verdicts.run_id
+        and texts.sample_id = context_verdicts.sample_id
+),
+
+united as (
+    from labelled
+    union all by name
+    from attributed
+    union all by name
+    from ranked
+)
+
+select
+    run_id,
+    sample_id,
+    step,
+    statement_id,
+    context_rank,
+    source,
+    text,
+    judge_label,
+    reason,
+    question_hash,
+    sha256(concat_ws(' ', kind, question_hash, sha256(coalesce(text, '')), against_hash)) as item_hash
+from united;
+
+comment on view review_items is 'One row per verdict that a person can review, under a hash of what is judged and all it is judged against.';
+comment on column review_items.run_id is 'Run.';
+comment on column review_items.sample_id is 'Sample.';
+comment on column review_items.step is 'Step that gave the verdict: classify, attribute or rank.';
+comment on column review_items.statement_id is 'Statement the verdict is about; NULL in step rank.';
+comment on column review_items.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
+comment on column review_items.source is 'Text the statement was split from: answer or ground_truth; NULL in step rank.';
+comment on column review_items.text is 'The statement, or in step rank the context.';
+comment on column review_items.judge_label is 'What the judge says: TP, FP or FN; supported or unsupported; useful or not_useful.';
+comment on column review_items.reason is 'The judge''s reason; NULL when it gave none.';
+comment on column review_items.question_hash is 'SHA-256 of the question.';
+comment on column review_items.item_hash is 'SHA-256 over the hashes of question, statement or context, and what it is judged against: in classify the other text, in attribute all contexts, in rank the ground truth.';
