@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.rubric_metrics import make_rubric_metrics
@@ -13,7 +14,7 @@ from tasks.call_record import CallRecord, Record
 from tasks.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
 from tasks.judge import Judge
 from tasks.judge_errors import FatalJudgeError
-from tasks.judge_makers import check_embeddings_name
+from tasks.judge_makers import check_embeddings_name, make_judge
 from tasks.limits import EndpointLimit
 from tasks.plan import Plan, plan_run
 from tasks.prices import find_price, load_prices
@@ -21,6 +22,7 @@ from tasks.run_settings import RunSettings
 from warehouse.batch import Batch
 from warehouse.calls import sum_cost
 from warehouse.metric_files import GRADE_STEP, load_metrics, resolve_parameters
+from warehouse.runs import RunKind
 from warehouse.store import Warehouse
 from warehouse.tables import build_frame
 
@@ -33,6 +35,28 @@ _STEP_PROMPTS = {
     "rank": "rank",
     "relevancy": "questions",
 }
+
+
+_NO_PLAN = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """Settings, plan and judge of a run."""
+
+    settings: RunSettings
+    plan: Plan
+    judge: Judge
+
+    def make_bench(self, run_id: str, warehouse: Warehouse) -> Bench:
+        """The bench of a run; its journal and mover thread are running afterwards."""
+        return make_bench(run_id, self.settings, self.plan, self.judge, warehouse)
+
+
+def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
+    """Plan and judge, checked before anything is asked; a run that only collects has nothing planned."""
+    plan = _NO_PLAN if kind == "collection" else make_plan(settings)
+    return Tools(settings=settings, plan=plan, judge=make_judge(settings))
 
 
 def make_plan(settings: RunSettings) -> Plan:

@@ -18,6 +18,7 @@ from warehouse.errors import WarehouseBusy
 COMMANDS = {
     "run": ("flows.command_run", "run", "Evaluate a dataset."),
     "resume": ("flows.command_run", "resume", "Go on where a run stopped."),
+    "collect": ("flows.command_collect", "collect", "Ask the application under test, and judge nothing."),
     "rescore": ("flows.command_rescore", "rescore", "Recompute scores from stored verdicts, without a model call."),
     "runs": ("flows.command_show", "runs", "List what ran."),
     "show": ("flows.command_show", "show", "Show one run: scores, worst samples, costs, unscored."),
@@ -27,10 +28,14 @@ COMMANDS = {
     "gate": ("flows.command_gate", "gate", "Let a run through or not, by limits and against a baseline."),
     "diagnose": ("flows.command_diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
     "report": ("flows.command_report", "report", "Write one run as a self-contained HTML file."),
-    "prompts": ("flows.command_prompts", "prompts", "List, show and check the judge's prompts."),
+    "serve": ("flows.command_serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
+    "kb-updated": ("flows.command_kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
+    "prompts": ("flows.command_prompts", "prompts", "List, show, check and compare the judge's prompts."),
+    "review": ("flows.command_review", "review", "Have people label verdicts; how far the judge can be believed."),
+    "warehouse": ("flows.command_warehouse", "warehouse", "Check the warehouse, make it small, move it elsewhere."),
     "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
 }
-BAD_INPUT, INCOMPLETE, INTERRUPTED = 2, 3, 130
+GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
@@ -138,6 +143,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "tasks.dataset_errors": "DatasetError",
         "tasks.judge_errors": "JudgeError",
         "tasks.plan": "UnknownMetric",
+        "tasks.target_errors": "TargetError",
         "warehouse.errors": "WarehouseError",
     }
     found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]

@@ -16,11 +16,14 @@ from tasks.compare_runs import (
     Comparison,
     ComparisonError,
     ComparisonSettings,
+    MetricComparison,
     compare_runs,
 )
 from tasks.comparing import ALPHA
 from tasks.flips import find_flips
+from tasks.noise_floors import MetricNoise
 from warehouse.comparisons import RunPair
+from warehouse.noise import read_flips
 from warehouse.runs import RunRow, find_run
 from warehouse.store import Warehouse
 
@@ -74,6 +77,9 @@ def compare(
     whose p is corrected over all metrics. The whole change of a mean is then split by what changed in its samples:
     answers, contexts, ground truths, the judge, the formula, which samples there are, or nothing, which is the judge's
     own noise.
+
+    The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`. A
+    smaller change is within the judge's noise, and never better or worse.
     """
     store = Warehouse(find_warehouse(warehouse))
     pair = _find_pair(store, base, candidate)
@@ -118,14 +124,40 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
         "seed": settings.seed,
         "resamples": settings.resamples,
         "warnings": list(comparison.warnings),
-        "metrics": [_flatten(asdict(one)) for one in comparison.metrics],
+        "metrics": [_flatten(one) for one in comparison.metrics],
+        "noise": {
+            "run_ids": list(comparison.noise_run_ids),
+            "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
+        },
     }  # fmt: skip
 
 
-def _flatten(metric: dict[str, Any]) -> dict[str, Any]:
-    paired = metric.pop("paired")
-    parts = metric.pop("parts")
-    return {**metric, "n_common": paired.pop("n"), **paired, "parts": parts}
+def _flatten(compared: MetricComparison) -> dict[str, Any]:
+    metric = asdict(compared)
+    paired, parts = metric.pop("paired"), metric.pop("parts")
+    return {
+        **metric,
+        "n_common": paired.pop("n"),
+        **paired,
+        "noise_floor": compared.noise_floor,
+        "noise": _describe_noise(compared.noise),
+        "is_real": compared.is_real,
+        "parts": parts,
+    }
+
+
+def _describe_noise(noise: MetricNoise | None) -> dict[str, Any] | None:
+    """What a floor rests on; without one, that nothing is known."""
+    if noise is None:
+        return None
+    measured = noise.measured
+    return {
+        "n_anew": noise.n_anew,
+        "n_runs": measured.n_runs if measured else 0,
+        "n_pairs": measured.n_pairs if measured else 0,
+        "n_changed": measured.n_changed if measured else 0,
+        "deviation": measured.deviation if measured else None,
+    }
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:

@@ -5,22 +5,26 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from flows.address import hide_credentials
-from flows.cli import INTERRUPTED
+from flows.cli import BAD_INPUT, INTERRUPTED
+from flows.finding import Finding, Verdict
 from flows.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError
 from flows.output import make_table, print_json, print_line, print_notice, print_table, write_value
 from flows.prefect_reach import ask_health, explain_unreachable
 from flows.prefect_settings import find_api_url
-from flows.settings import Resolved, find_unknown_variables, find_variable, resolve_settings
+from flows.settings import SUITE_ORIGIN, Resolved, find_unknown_variables, find_variable, resolve_settings
+from flows.suite_parts import to_plain_setting, write_part
+from flows.suites import load_suite
 from tasks.judge_errors import JudgeError
 from tasks.plan import UnknownMetric, plan_run
 from tasks.run_settings import RunSettings
+from tasks.suite_settings import Notify, SuiteGate
+from tasks.target_settings import TargetSettings
 from warehouse.errors import WarehouseError
 from warehouse.metric_files import load_metrics
 from warehouse.store import Warehouse
@@ -32,19 +36,9 @@ _SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _REACH_S = 10.0
 
-Verdict = Literal["ok", "note", "wrong"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    verdict: Verdict
-    detail: str
-
 
 @click.command()
+@click.argument("suite", metavar="[SUITE.toml]", required=False)
 @click.option("--judge", metavar="J", help="The judge to look at; default: the one a run would use.")
 @click.option("--embeddings", metavar="E", help="The embeddings to look at; default: those a run would use.")
 @click.option(
@@ -57,23 +51,36 @@ class Finding:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def doctor(
-    *, judge: str | None, embeddings: str | None, warehouse: str | None, attack: bool, dry_run: bool, as_json: bool
+    *,
+    suite: str | None,
+    judge: str | None,
+    embeddings: str | None,
+    warehouse: str | None,
+    attack: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Say what is configured and where each value came from, what is reachable, and what is wrong.
 
-    Asks the judge's endpoint for its list of models, which costs nothing. Exit status 2 when something is wrong. With
-    --attack the judge is put to the test as well; however often it is fooled is a measurement and no error, so the
-    exit status stays 0.
+    With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
+    looked at too, without asking the application or telling anybody anything. Asks the judge's endpoint for its list
+    of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
+    as well; however often it is fooled is a measurement and no error, so the exit status stays 0.
     """
     if dry_run and not attack:
         raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
-    resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse})
+    chosen = load_suite(suite) if suite else None
+    resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
     checks: list[Callable[[RunSettings], Finding]] = [
         _check_variables, _check_warehouse, _check_judge, _check_embeddings, _check_prices, _check_prompts,
         _check_metrics, _check_prefect,
     ]  # fmt: skip
     findings = [check(resolved.settings) for check in checks]
-    status = 2 if any(finding.verdict == "wrong" for finding in findings) else 0
+    if chosen is not None:
+        from flows.suite_checks import check_suite  # noqa: PLC0415  # imports what asks
+
+        findings += check_suite(chosen, resolved.settings)
+    status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0
     document = _to_document(resolved, findings)
     if not as_json:
         _print(resolved, findings)
@@ -94,7 +101,7 @@ def _attack(
     needed = (f"judge {settings.judge}", f"prompts in {settings.language}", "prices")
     if any(finding.what in needed and finding.verdict == "wrong" for finding in findings):
         print_notice("The judge is not attacked as long as there is something wrong with it, its prompts or prices.")
-        return 2
+        return BAD_INPUT
     from flows import attack_report  # noqa: PLC0415  # imports all that asks
 
     plan = attack_report.plan_attacks(settings)
@@ -114,12 +121,14 @@ def _attack(
 
 
 def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:
-    values = resolved.settings.model_dump(mode="json")
     return {
         "settings": {
-            name: {"value": values[name], "from": origin, "variable": find_variable(name)}
-            for name, origin in resolved.origins.items()
-            if find_variable(name)
+            name: {
+                "value": to_plain_setting(getattr(resolved.settings, name)),
+                "from": resolved.origins[name],
+                "variable": find_variable(name),
+            }
+            for name in _list_shown(resolved)
         },
         "environment": _read_environment(),
         "findings": [asdict(finding) for finding in findings],
@@ -128,11 +137,9 @@ def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, objec
 
 
 def _print(resolved: Resolved, findings: list[Finding]) -> None:
-    values = resolved.settings.model_dump()
     rows = [
-        [name, _write_setting(values[name]), origin, variable]
-        for name, origin in resolved.origins.items()
-        if (variable := find_variable(name))
+        [name, _write_setting(getattr(resolved.settings, name)), resolved.origins[name], find_variable(name)]
+        for name in _list_shown(resolved)
     ]
     print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
     print_line()
@@ -144,7 +151,14 @@ def _print(resolved: Resolved, findings: list[Finding]) -> None:
     print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
 
 
+def _list_shown(resolved: Resolved) -> list[str]:
+    """What a variable may set, and what a suite has set."""
+    return [name for name, origin in resolved.origins.items() if find_variable(name) or origin.startswith(SUITE_ORIGIN)]
+
+
 def _write_setting(value: object) -> str:
+    if isinstance(value, TargetSettings | SuiteGate | Notify):
+        return write_part(value)
     return f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
 
 

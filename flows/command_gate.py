@@ -1,48 +1,21 @@
 """`evalhouse gate`: let a run through or not, by limits given on the command line; exit status 1 when it is not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import inf, isfinite
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
-from flows.gate_files import (
-    KINDS,
-    describe_verdict,
-    write_amount,
-    write_beyond,
-    write_junit,
-    write_limit,
-    write_markdown,
-)
+from flows.cli import GATE_FAILED, INCOMPLETE
+from flows.gate_decision import STDOUT, decide, print_gate, read_scores, write_gate_files
+from flows.gate_files import write_markdown
 from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
-from flows.output import make_table, print_json, print_line, print_table, print_text, write_interval
-from tasks.compare_runs import NO_CLUSTER, Comparison, ComparisonError, ComparisonSettings, compare_runs
+from flows.output import print_json, print_text
+from tasks.compare_runs import NO_CLUSTER, ComparisonError, ComparisonSettings
 from tasks.directions import LOW_IS_GOOD
-from tasks.gating import OUTCOMES, Cost, Limits, Score, check_all, count_outcomes, is_passed
-from warehouse.comparisons import RunPair
+from tasks.gating import Limits, Score
 from warehouse.runs import RunRow, find_run
 from warehouse.store import Warehouse
-
-_GATE_FAILED = 1
-_INCOMPLETE = 3
-_STDOUT = "-"
-_RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
-_SCORES = """
-with spreads as (
-    select metric, stddev_samp(value) as spread from scores where run_id = $run_id group by metric
-)
-
-select metric, mean, ci_low, ci_high, spread, n_scored
-from run_scores
-left join spreads using (metric)
-where run_id = $run_id
-"""
-_SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
-# All columns: a warehouse that was last written by an older evalhouse has fewer.
-_COSTS = "select * exclude run_id from run_costs where run_id = $run_id"
 
 _LIMIT = "METRIC=NUMBER"
 
@@ -50,7 +23,7 @@ _LIMIT = "METRIC=NUMBER"
 class RunUnfinished(click.ClickException):
     """The run has no end yet, so that there is nothing to decide on."""
 
-    exit_code = _INCOMPLETE
+    exit_code = INCOMPLETE
 
 
 @click.command()
@@ -139,12 +112,12 @@ def gate(
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
     failed, and, with `--undecided fail`, when one is undecided.
     """
-    if as_json and markdown == _STDOUT:
+    if as_json and markdown == STDOUT:
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
     store = Warehouse(find_warehouse(warehouse))
     found = find_run(store, run)
     _check_status(found)
-    scores = _read_scores(store, found)
+    scores = read_scores(store, found)
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
@@ -153,44 +126,20 @@ def gate(
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
     _check_limits(limits, against)
-    pair = None if against is None else _find_pair(store, found, against)
+    base = None if against is None else _find_base(store, found, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
-    document = _decide(store, found, pair, scores=scores, limits=limits, settings=settings, undecided=undecided)
-    _write_files(document, junit=junit, markdown=markdown)
+    try:
+        document = decide(store, found, base, scores=scores, limits=limits, settings=settings, undecided=undecided)
+    except ComparisonError as error:
+        raise SettingsError(str(error)) from None
+    write_gate_files(document, junit=junit, markdown=markdown)
     if as_json:
         print_json(document)
-    elif markdown == _STDOUT:
+    elif markdown == STDOUT:
         print_text(write_markdown(document))
     else:
-        _print_gate(document)
-    return 0 if document["outcome"] == "passed" else _GATE_FAILED
-
-
-def _decide(
-    store: Warehouse,
-    run: RunRow,
-    pair: RunPair | None,
-    *,
-    scores: Mapping[str, Score],
-    limits: Limits,
-    settings: ComparisonSettings,
-    undecided: Literal["pass", "fail"],
-) -> dict[str, Any]:
-    """All checks and the gate's outcome, as --json prints it."""
-    comparison = _compare(pair, settings) if pair else None
-    comparisons = {one.metric: one for one in comparison.metrics} if comparison else {}
-    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(store, run))
-    return {
-        "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
-        "undecided": undecided,
-        "counts": count_outcomes(checks),
-        "run": _describe_run(run),
-        "against": _describe_run(pair.base) if pair else None,
-        "cluster": comparison.cluster if comparison else None,
-        "seed": settings.seed,
-        "warnings": list(comparison.warnings) if comparison else _list_warnings(run),
-        "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
-    }
+        print_gate(document)
+    return 0 if document["outcome"] == "passed" else GATE_FAILED
 
 
 def _check_status(run: RunRow) -> None:
@@ -256,81 +205,8 @@ def _parse_number(option: str, text: str, number: str, *, least: float = -inf, m
     return value
 
 
-def _read_scores(store: Warehouse, run: RunRow) -> dict[str, Score]:
-    """Every metric of the run, in its order; one that left no row has no score."""
-    of_run = {"run_id": run.run_id}
-    n_samples = int(str(store.read_rows(_SAMPLES, of_run)[0]["n"]))
-    rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in store.read_rows(_SCORES, of_run)}
-    none = {"mean": None, "ci_low": None, "ci_high": None, "spread": None, "n_scored": 0}
-    names = dict.fromkeys((*run.metrics, *sorted(rows)))
-    return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
-
-
-def _read_cost(store: Warehouse, run: RunRow) -> Cost:
-    rows: list[dict[str, Any]] = store.read_rows(_COSTS, {"run_id": run.run_id})
-    return Cost(
-        usd=sum(row["cost_usd"] or 0.0 for row in rows),
-        n_unpriced=sum(row["n_unpriced"] for row in rows),
-        n_estimated=sum(row.get("n_estimated", 0) for row in rows),
-    )
-
-
-def _find_pair(store: Warehouse, run: RunRow, against: str) -> RunPair:
+def _find_base(store: Warehouse, run: RunRow, against: str) -> RunRow:
     base = find_run(store, against)
     if base.run_id == run.run_id:
         raise SettingsError(f"RUN and --against are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
-    return RunPair(store, base, run)
-
-
-def _compare(pair: RunPair, settings: ComparisonSettings) -> Comparison:
-    try:
-        return compare_runs(pair, settings)
-    except ComparisonError as error:
-        raise SettingsError(str(error)) from None
-
-
-def _list_warnings(run: RunRow) -> list[str]:
-    if run.status == "completed":
-        return []
-    return [f"run {run.run_id} is {run.status}: some of its samples may be unscored"]
-
-
-def _describe_run(run: RunRow) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _RUN_COLUMNS}
-
-
-def _write_files(document: Mapping[str, Any], *, junit: str | None, markdown: str | None) -> None:
-    if junit is not None:
-        Path(junit).write_bytes(write_junit(document))
-    if markdown not in (None, _STDOUT):
-        Path(str(markdown)).write_text(write_markdown(document), encoding="utf-8")
-
-
-def _print_gate(document: Mapping[str, Any]) -> None:
-    for name, run in (("run", document["run"]), ("against", document["against"])):
-        if run:
-            label = f" ({run['label']})" if run["label"] else ""
-            print_line(f"{name} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
-    for warning in document["warnings"]:
-        print_line(f"warning: {warning}")
-    rows = [
-        [
-            check["outcome"],
-            check["metric"],
-            KINDS[check["kind"]],
-            write_limit(check["kind"], check["limit"]),
-            write_amount(check["kind"], check["value"]),
-            write_interval(check["ci_low"], check["ci_high"]),
-            check["n"],
-            write_beyond(check),
-            check["detail"],
-        ]
-        for check in document["checks"]
-    ]
-    columns = [
-        "outcome", "metric", "check", "#limit", "#found", "95 % interval", "#n", "#beyond limit by", "why",
-    ]  # fmt: skip
-    print_line()
-    print_table(make_table(columns, rows))
-    print_line()
-    print_line(describe_verdict(document), bold=True)
+    return base

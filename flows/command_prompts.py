@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.options import JSON_OPTION, SettingsError
+from flows.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse, limit_options
 from flows.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from prompts import Message, Prompt, Rubric, check_prompts, list_languages, load_prompts
 
@@ -32,7 +32,7 @@ _FOLDER = click.option(
 
 @click.group()
 def prompts() -> None:
-    """List, show and check the judge's prompts."""
+    """List, show and check the judge's prompts, and compare two sets of them by what people said."""
 
 
 @prompts.command("list")
@@ -127,6 +127,57 @@ def check(folder: str | None, language: str) -> int:
     if folder:
         print_line(f"in {folder}: {_tell_own(found, language)}")
     return 0
+
+
+@prompts.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--on",
+    "reviewed",
+    required=True,
+    metavar="REVIEWED",
+    help="A run whose verdicts people have reviewed, or `all` runs that were.",
+)
+@click.option(
+    "--judge", metavar="J", help="openai:MODEL, or module:factory of a LangChain chat model. Default: the run's."
+)
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@limit_options
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def compare(
+    *,
+    old: str,
+    new: str,
+    reviewed: str,
+    seed: int,
+    dry_run: bool,
+    warehouse: str | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Say how far the judge agrees with people when it is asked in the words of OLD and of NEW.
+
+    Each is `built-in`, a folder as `run --prompts` takes it, or the start of a prompt's hash, or its version, on
+    record. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
+    is split again, so that `extract` is not compared. What was asked before is taken from the record.
+    """
+    from flows.prompt_verdict import compare_words  # noqa: PLC0415  # imports all that asks
+
+    document = compare_words(
+        old=old, new=new, reviewed=reviewed, url=find_warehouse(warehouse), flags=flags, seed=seed, dry_run=dry_run
+    )
+    if as_json:
+        print_json(document.to_plain())
+    else:
+        document.print()
 
 
 def _preview(prompt: Prompt, sample_id: str | None, flags: dict[str, Any], maps: tuple[str, ...]) -> "Preview":

@@ -1,13 +1,16 @@
 """`evalhouse report`: a run, or the history of a suite, as one HTML file."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import click
 
 from flows.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
 from flows.output import print_line
-from warehouse.report_data import list_suites, read_series, read_slices, read_summary
+from tasks.directions import LOW_IS_GOOD
+from warehouse.history_data import find_series, read_series
+from warehouse.report_data import read_slices, read_summary
 from warehouse.runs import find_run
 from warehouse.store import Warehouse
 
@@ -15,7 +18,9 @@ from warehouse.store import Warehouse
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--against", metavar="RUN", help="Another run to show beside it.")
-@click.option("--history", metavar="SUITE", help="Instead of a run: all runs of a suite, a line for each metric.")
+@click.option(
+    "--history", metavar="SUITE", help="Instead of a run: all runs of a suite, or of a dataset outside suites."
+)
 @click.option("-o", "--output", metavar="FILE", help="Where to write. Default: report-RUN.html, history-SUITE.html.")
 @click.option("--no-calls", is_flag=True, help="Leave the raw requests and replies out: a smaller file.")
 @WAREHOUSE_OPTION
@@ -47,6 +52,7 @@ def report(
 def _write_run(store: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
     from flows.command_diagnose import CAUSES  # noqa: PLC0415  # as the first
     from flows.diagnosis import read_diagnosis  # noqa: PLC0415  # what only a run's report needs
+    from flows.report_flips import read_flips  # noqa: PLC0415  # as the first
     from flows.report_page import build_page  # noqa: PLC0415  # imports the chart library
     from tasks.compare_runs import ComparisonSettings, compare_runs  # noqa: PLC0415  # imports SciPy
     from warehouse.comparisons import RunPair  # noqa: PLC0415  # as the first
@@ -55,6 +61,7 @@ def _write_run(store: Warehouse, run: str, against: str | None, output: str | No
     base = find_run(store, against) if against else None
     if base is not None and base.run_id == found.run_id:
         raise SettingsError(f"RUN and --against are both run {found.run_id}; name two (`evalhouse runs` lists all)")
+    pair = RunPair(store, base, found) if base else None
     # Tells first, and in words, when the warehouse is of another version.
     diagnosis = read_diagnosis(store, found, language="en", causes=CAUSES, n_samples=1, n_runs=1)
     page = build_page(
@@ -62,7 +69,8 @@ def _write_run(store: Warehouse, run: str, against: str | None, output: str | No
         base,
         read_summary(store, found, base),
         read_slices(store, found, base, with_calls=with_calls),
-        comparison=compare_runs(RunPair(store, base, found), ComparisonSettings()) if base else None,
+        comparison=compare_runs(pair, ComparisonSettings()) if pair else None,
+        read_flips=partial(read_flips, pair) if pair else None,
         causes=[row for row in diagnosis["causes"] if row["n_samples"]],
         warehouse=store.location.path.name,
         with_calls=with_calls,
@@ -70,16 +78,19 @@ def _write_run(store: Warehouse, run: str, against: str | None, output: str | No
     _write_page(page, output or f"report-{found.run_id}.html", f"{found.n_samples or 0} samples")
 
 
-def _write_history(store: Warehouse, suite: str, output: str | None) -> None:
+def _write_history(store: Warehouse, wanted: str, output: str | None) -> None:
     from flows.report_history import build_history  # noqa: PLC0415  # imports the chart library
 
-    rows = read_series(store, suite)
-    if not rows:
-        known = ", ".join(list_suites(store)) or "none"
-        raise SettingsError(f"no run with scores of suite {suite!r} is on record; suites with runs: {known}")
-    page = build_history(suite, rows, warehouse=store.location.path.name)
-    name = re.sub(r"[^\w.-]+", "-", suite)
-    _write_page(page, output or f"history-{name}.html", f"{len({row['run_id'] for row in rows})} runs")
+    series, known = find_series(store, wanted)
+    if series is None:
+        raise SettingsError(
+            f"no run with scores of suite {wanted!r} is on record, nor of a dataset of that name outside suites; "
+            f"known: {', '.join(known) or 'none'}"
+        )
+    data = read_series(store, series, low_is_good=LOW_IS_GOOD)
+    page = build_history(data, warehouse=store.location.path.name)
+    name = re.sub(r"[^\w.-]+", "-", wanted)
+    _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")
 
 
 def _write_page(page: str, path: str, what: str) -> None:

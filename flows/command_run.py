@@ -1,14 +1,16 @@
-"""`evalhouse run` and `evalhouse resume`."""
+"""`evalhouse run` and `evalhouse resume`, of a dataset or of a suite."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli import INCOMPLETE, INTERRUPTED
+from flows.cli import GATE_FAILED, INCOMPLETE, INTERRUPTED
 from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
 from flows.output import metrics_table, print_json, print_line, print_notice, print_table, write_dollars
+from flows.pool_checks import check_pool, pool_options
 from flows.prefect_reach import check_prefect_server
 from flows.settings import (
     Resolved,
@@ -19,6 +21,7 @@ from flows.settings import (
     resolve_settings,
     split_list,
 )
+from flows.suites import Suite, is_suite, load_suite
 from tasks.plan import plan_run
 from tasks.run_settings import RunSettings
 from warehouse.metric_files import load_metrics, resolve_parameters
@@ -26,7 +29,8 @@ from warehouse.runs import RunRow
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from flows.running import RunOutcome
+    from flows.running import RunOutcome, Watch
+    from flows.suite_runs import SuiteOutcome
 
 _MEANS = """
 select metric, mean, ci_low, ci_high, n_scored, n_unscored
@@ -36,7 +40,7 @@ order by list_position($metrics, metric), metric
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", metavar="DATASET|SUITE.toml")
 @click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
 @click.option("--embeddings", metavar="E", help="hashing (offline, default), openai:MODEL, or module:factory.")
 @click.option("--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them.")
@@ -55,13 +59,17 @@ order by list_position($metrics, metric), metric
 @click.option("--tag", "tags", multiple=True, metavar="T", help="A tag; may be given several times.")
 @click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
+@click.option("--responses", metavar="RUN", help="Judge the answers on record of RUN and ask the target for none.")
 @click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@pool_options
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def run(
     *,
+    dataset: str,
     as_json: bool,
     dry_run: bool,
     maps: tuple[str, ...],
@@ -69,39 +77,39 @@ def run(
     metrics: str | None,
     **flags: object,
 ) -> int:
-    """Evaluate DATASET and print its scores.
+    """Evaluate DATASET, or what SUITE.toml describes, and print its scores.
 
     DATASET is a file (JSON Lines, JSON, CSV, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
     dataset that ships with evalhouse. It holds one sample a row: question, answer, ground_truth and contexts, under
-    these names or those of other evaluation tools.
+    these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
+    asked for answers and a gate; what is given here goes before what it says. Exit status 1 when the gate fails.
     """
-    resolved = resolve_settings(
-        flags
-        | {
-            "metrics": split_list(metrics),
-            "mapping": parse_pairs(maps, "--map"),
-            "metric_settings": parse_metric_settings(sets),
-        }
-    )
+    suite = load_suite(dataset) if is_suite(dataset) else None
+    given = flags | {
+        "dataset": None if suite else dataset,
+        "metrics": split_list(metrics),
+        "mapping": parse_pairs(maps, "--map"),
+        "metric_settings": parse_metric_settings(sets),
+    }
+    resolved = resolve_settings(given, suite=suite)
     settings = resolved.settings
     _check_metric_settings(settings)
     _warn_of_variables()
     if dry_run:
-        from flows.estimate import estimate_run, print_estimate  # noqa: PLC0415
-
-        print_estimate(estimate_run(settings), as_json=as_json)
+        _print_estimate(settings, as_json=as_json)
         return 0
+    check_pool(settings)
     check_prefect_server()
     from flows.progress import show_run  # noqa: PLC0415
-    from flows.running import start_run  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
-        outcome = start_run(settings, watch=watch)
-    return report_outcome(outcome, settings.warehouse, as_json=as_json)
+        ended = _start(settings, suite, given, watch)
+    return report_outcome(ended, settings.warehouse, as_json=as_json)
 
 
 @click.command()
 @RUN_ARGUMENT
+@pool_options
 @limit_options
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -110,30 +118,59 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
     Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
     id, a unique start of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
-    how it is asked.
+    how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
     """
     changes = resolve_changes(flags)
     check_prefect_server()
     from flows.progress import show_run  # noqa: PLC0415
-    from flows.running import resume_run  # noqa: PLC0415
+    from flows.suite_runs import resume_suite_run  # noqa: PLC0415
 
     url = find_warehouse(warehouse)
     with show_run() as watch:
-        outcome = resume_run(run, warehouse_url=url, changes=changes, watch=watch)
-    return report_outcome(outcome, url, as_json=as_json)
+        ended = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
+    if ended.outcome.run.kind == "collection":
+        from flows.command_collect import report_collection  # noqa: PLC0415  # one kind of run of two
+
+        return report_collection(ended.outcome, url, as_json=as_json)
+    return report_outcome(ended, url, as_json=as_json)
 
 
-def report_outcome(outcome: "RunOutcome", url: str, *, as_json: bool) -> int:
-    """Print how a run ended and return the exit status."""
+def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
+    """Print how a run ended, and its gate where it has one, and return the exit status."""
+    outcome = ended.outcome
     warehouse = Warehouse(url)
     rows = warehouse.read_rows(_MEANS, {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)})
     if as_json:
-        print_json(_to_document(outcome, rows, warehouse))
+        print_json(_to_document(ended, rows, warehouse))
     else:
-        _print_outcome(outcome, rows)
+        _print_outcome(ended, rows)
+        _print_next(ended, rows, _name_elsewhere(warehouse))
+    if ended.gate_failed:
+        return GATE_FAILED
     if outcome.status == "completed":
         return 0
     return INTERRUPTED if outcome.status == "cancelled" else INCOMPLETE
+
+
+def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
+    from flows.running import start_run  # noqa: PLC0415
+    from flows.suite_runs import SuiteOutcome, run_suite  # noqa: PLC0415
+
+    if suite is not None:
+        return run_suite(suite, flags=flags, watch=watch)
+    return SuiteOutcome(outcome=start_run(settings, watch=watch), gate=None)
+
+
+def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
+    """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
+    if settings.target is None and settings.responses is None:
+        from flows.estimate import estimate_run, print_estimate  # noqa: PLC0415
+
+        print_estimate(estimate_run(settings), as_json=as_json)
+        return
+    from flows.suite_estimate import print_target_estimate  # noqa: PLC0415
+
+    print_target_estimate(settings, as_json=as_json)
 
 
 def _check_metric_settings(settings: RunSettings) -> None:
@@ -164,8 +201,10 @@ def _introduce_judge(resolved: Resolved) -> str | None:
     )
 
 
-def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
+def _to_document(ended: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
+    outcome = ended.outcome
     counts = outcome.counts
+    of_suite = {"suite": outcome.run.suite, "gate": ended.gate} if outcome.run.suite else {}
     return {
         "run_id": outcome.run.run_id,
         "status": outcome.status,
@@ -182,24 +221,44 @@ def _to_document(outcome: "RunOutcome", rows: list[dict[str, Any]], warehouse: W
             "completion_tokens": counts.completion_tokens,
             "cost_usd": counts.cost_usd if counts.priced else None,
         },
+        "noise": _describe_noise(outcome),
         "warehouse": warehouse.location.url,
+        **of_suite,
     }
 
 
-def _print_outcome(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
+def _describe_noise(outcome: "RunOutcome") -> dict[str, Any] | None:
+    if outcome.noise is None:
+        return None
+    from flows.noise_runs import describe_noise_plainly  # noqa: PLC0415  # imports what compares runs
+
+    return describe_noise_plainly(outcome.noise)
+
+
+def _print_outcome(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
+    outcome = ended.outcome
     run = outcome.run
-    print_line(f"run {run.run_id} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}", bold=True)
+    of_suite = f" of {run.suite}" if run.suite else ""
+    told = f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}"
+    print_line(told, bold=True)
     # A run that was stopped has scores of some samples only; `show` has them for whoever wants to look.
     if outcome.status in ("completed", "incomplete"):
         print_line()
         print_table(metrics_table(rows, run.metrics))
         print_line()
     print_line(_describe_calls(outcome))
+    if outcome.noise is not None:
+        from flows.noise_runs import describe_noise  # noqa: PLC0415  # imports what compares runs
+
+        print_line(describe_noise(outcome.noise))
     if outcome.status == "cancelled":
         print_notice("The run was interrupted.")
     elif outcome.problem:
         print_notice(f"The run stopped: {outcome.problem}")
-    _print_next(outcome, rows)
+    if ended.gate is not None:
+        from flows.gate_decision import print_gate  # noqa: PLC0415  # imports the statistics
+
+        print_gate(ended.gate, names_run=False)
 
 
 def _describe_tools(run: RunRow) -> str:
@@ -217,13 +276,24 @@ def _describe_calls(outcome: "RunOutcome") -> str:
     )
 
 
-def _print_next(outcome: "RunOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
-    run_id = outcome.run.run_id
+def _print_next(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
+    outcome, run_id = ended.outcome, ended.outcome.run.run_id
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
-    show = f"evalhouse show {run_id}   (worst samples, costs{unscored})"
-    if outcome.status == "completed":
-        print_line(f"next: {show}")
-        return
-    print_line(f"next: evalhouse resume {run_id}   (what was answered is on record and is not asked again)")
-    if outcome.status == "incomplete":
-        print_line(f"or:   {show}")
+    show = f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})"
+    steps = []
+    if ended.gate is not None and ended.gate_failed and ended.gate["against"]:
+        compare = f"evalhouse compare {ended.gate['against']['run_id']} {run_id}{elsewhere}"
+        steps.append(f"{compare}   (what moved, and why)")
+    if outcome.status != "completed":
+        resume = f"evalhouse resume {run_id}{elsewhere}"
+        steps.append(f"{resume}   (what was answered is on record and is not asked again)")
+    if outcome.status in ("completed", "incomplete"):
+        steps.append(show)
+    for place, step in enumerate(steps):
+        print_line(f"{'or:  ' if place else 'next:'} {step}")
+
+
+def _name_elsewhere(warehouse: Warehouse) -> str:
+    """The option that the next command needs to find a warehouse that it would not look into by itself."""
+    location = warehouse.location
+    return "" if location == Warehouse(find_warehouse(None)).location else f" --warehouse {quote(location.name)}"

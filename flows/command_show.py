@@ -18,6 +18,13 @@ from flows.output import (
     shorten,
     write_dollars,
 )
+from flows.run_trail import (
+    list_trail,
+    print_changes_of_samples,
+    print_responses,
+    read_changes,
+    read_response_counts,
+)
 from flows.table import Table
 from tasks.directions import LOW_IS_GOOD
 from warehouse.runs import RunRow, find_run, list_runs
@@ -93,6 +100,7 @@ def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
         {
             "run": run.run_id,
             "status": run.status,
+            "kind": run.kind,
             "#samples": run.n_samples,
             **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[:1]},
             "judge": run.judge,
@@ -105,6 +113,8 @@ def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
     columns = list(rows[0])
     if not any(run.label for run in found):
         columns.remove("label")
+    if all(run.kind == "evaluation" for run in found):
+        columns.remove("kind")
     while True:
         table = make_table(columns, [[row[column] for column in columns] for row in rows])
         if table.width <= available or len(columns) <= _LEAST_COLUMNS:
@@ -146,6 +156,8 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
         "metrics": scores,
         "worst_by": metric,
         "worst": _read_worst(store, run, metric, worst) if metric else [],
+        "changes": read_changes(store, run),
+        "responses": read_response_counts(store, run),
         "costs": store.read_rows(_COSTS, of_run),
         # A warehouse that no run with votes was written to may be older than they are.
         "votes": store.read_rows(_VOTES, of_run) if run.config.get("votes", 1) > 1 else [],
@@ -160,31 +172,41 @@ def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[
 
 def _describe_run(run: RunRow) -> dict[str, object]:
     names = (
-        "run_id", "status", "label", "href", "tags", "dataset", "dataset_hash", "judge", "embeddings", "language",
-        "trigger", "n_samples", "started_at", "finished_at", "flow_run_id",
+        "run_id", "kind", "status", "problem", "label", "href", "tags", "dataset", "dataset_hash", "judge",
+        "embeddings", "language", "suite", "suite_hash", "code_version", "trigger", "kb_name", "kb_version",
+        "kb_changed", "parent_run_id", "gate", "n_samples", "started_at", "finished_at", "flow_run_id",
     )  # fmt: skip
     return {name: getattr(run, name) for name in names}
 
 
 def _print_run(run: RunRow, document: dict[str, Any]) -> None:
-    tools = f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
-    print_line(f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {tools}", bold=True)
+    print_line(
+        f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {_name_tools(run)}", bold=True
+    )
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
     print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
-    for name, value in (("label", run.label), ("link", run.href), ("tags", ", ".join(run.tags))):
-        if value:
-            print_line(f"{name}: {value}")
-    print_line()
+    for line in list_trail(run):
+        print_line(line)
+    print_responses(document["responses"])
     if document["metrics"]:
+        print_line()
         print_table(metrics_table(document["metrics"], run.metrics))
         _print_changes(document["metrics"])
-    else:
+    elif run.kind != "collection":
+        print_line()
         print_line("No scores yet.")
+    print_changes_of_samples(document["changes"])
     _print_worst(document)
     _print_costs(document)
     _print_votes(document)
     _print_unscored(document)
     _print_next(run, document)
+
+
+def _name_tools(run: RunRow) -> str:
+    if run.kind == "collection":
+        return "its application was asked, and nothing was judged"
+    return f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
 
 
 def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
@@ -255,6 +277,8 @@ def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
     print_line()
     if run.status != "completed":
         print_line(f"next: evalhouse resume {run.run_id}")
+    elif run.kind == "collection":
+        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
     if document["worst"]:
         # The id is the dataset's own; a shell must take it for a word.
         sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))

@@ -33,10 +33,11 @@ _PARTS = {
     "newly_scored": "scored only in candidate",
     "no_longer_scored": "scored only in base",
 }
+_VERDICTS = {"within_noise": "within the judge's noise"}
 _KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
 _MOST_SCORES = 6
 # What a narrow terminal does without, in this order.
-_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",))
+_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
 # Letters of a text among several samples; a sample shown by itself has its texts whole.
 _SHORT = 160
 _WHOLE = 100_000
@@ -55,6 +56,7 @@ def print_comparison(document: Document) -> None:
     if not any("texts" in sample for sample in document["moved"]):
         _print_differences(document)
         _print_parts(document)
+        _print_noise(document)
     for sample in document["moved"]:
         _print_sample(sample)
     _print_next(document)
@@ -79,11 +81,12 @@ def _print_differences(document: Document) -> None:
             "#candidate": one["common_candidate"],
             "#difference": _write_difference(one["difference"]),
             "95 % interval": write_interval(one["ci_low"], one["ci_high"]),
+            "#noise floor": one["noise_floor"],
             "#p": _write_p(one["p_holm"]),
             "#common": one["n_common"],
             "#scored in base": f"{one['n_base']} ({one['coverage_base']:.0%})",
             "#in candidate": f"{one['n_candidate']} ({one['coverage_candidate']:.0%})",
-            "verdict": one["verdict"],
+            "verdict": _VERDICTS.get(one["verdict"], one["verdict"]),
         }
         for one in document["metrics"]
     ]
@@ -95,7 +98,8 @@ def _print_differences(document: Document) -> None:
 
 def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: int) -> Table:
     """The columns that stand side by side; `--json` has all."""
-    columns = list(rows[0])
+    # Where no sample was judged anew, or nothing is known of the judge, there is no column of zeros or dashes.
+    columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
     for dropped in ((), *_DROPPED):
         columns = [column for column in columns if column not in dropped]
         table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
@@ -117,6 +121,27 @@ def _print_parts(document: Document) -> None:
     columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds"]
     print_line()
     print_table(make_table(columns, rows, title="Why the means over all scored samples moved"))
+
+
+def _print_noise(document: Document) -> None:
+    """How often the judge contradicts itself, by step and by metric: what the noise floors come from."""
+    noise = document["noise"]
+    if not noise["steps"]:
+        return
+    metrics = {one["metric"]: one["noise"] for one in document["metrics"] if one["noise"] and one["noise"]["n_pairs"]}
+    rows: list[list[object]] = [
+        [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]
+    ]
+    rows += [
+        [metric, one["n_pairs"], one["n_changed"], one["n_changed"] / one["n_pairs"], one["deviation"]]
+        for metric, one in metrics.items()
+    ]
+    n_runs = len(noise["run_ids"])
+    title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
+    print_line()
+    print_table(
+        make_table(["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows, title=title)
+    )
 
 
 def name_part(name: str) -> str:

@@ -112,7 +112,7 @@ class _Tally:
 
 
 @dataclass(kw_only=True)
-class _DryRecord:
+class DryRecord:
     """Finds what is on record and keeps nothing, but counts calls and remembers what was answered once."""
 
     finder: ReplyFinder | None
@@ -138,7 +138,7 @@ class _DryRecord:
         """Nothing was written."""
 
 
-class _DryJudge:
+class DryJudge:
     """The real judge's requests, counted, with replies that stand in for a model's."""
 
     endpoint = None  # where nothing is asked there are no limits to share
@@ -196,11 +196,11 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     try:
         warehouse = Warehouse(settings.warehouse)
         known = warehouse.exists() and not settings.fresh
-        record = _DryRecord(finder=ReplyFinder(warehouse) if known else None)
+        record = DryRecord(finder=ReplyFinder(warehouse) if known else None)
         unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
-        bench = make_bench("dry-run", unlimited, plan, _DryJudge(make_judge(settings)), warehouse, record=record)
+        bench = make_bench("dry-run", unlimited, plan, DryJudge(make_judge(settings)), warehouse, record=record)
         if isinstance(bench.embedder, AskedEmbedder):
-            bench.embedder.asker.judge = _DryJudge(bench.embedder.asker.judge)
+            bench.embedder.asker.judge = DryJudge(bench.embedder.asker.judge)
         for asker in bench.askers:
             asker.budget_usd = None
         record.price = bench.asker.price

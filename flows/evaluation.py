@@ -1,16 +1,19 @@
-"""The evaluation flow: what happens to a run, in which order."""
+"""The flows of a run: what happens in which order, to an evaluation and to a run that only collects responses."""
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.interrupts import take_signals_back
+from flows.pool_checks import is_spread
 from tasks.attribute import attribute
 from tasks.bench import Bench, find_bench
 from tasks.classify import classify
+from tasks.collect import collect, moving_responses
 from tasks.extract import extract
 from tasks.grading import grade
 from tasks.keep import keep
@@ -31,35 +34,80 @@ _NO_RESULTS = Path(tempfile.gettempdir())
 
 @flow(name="evaluate", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
 async def evaluate_run(run_id: str) -> None:
-    """Load the dataset, judge it shard by shard, score the verdicts, publish the scores."""
-    take_signals_back()
-    bench = find_bench(run_id)
-    update_run(bench.warehouse, run_id, flow_run_id=str(flow_run.id))
+    """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores."""
+    bench = begin_flow(run_id)
+    await collect_shards(bench)
     await load(run_id)
     await judge_shards(bench)
     await score(run_id)
     await publish(run_id)
 
 
+@flow(name="collect", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
+async def collect_run(run_id: str) -> None:
+    """Collect responses and load them as samples; nothing is judged."""
+    bench = begin_flow(run_id)
+    await collect_shards(bench)
+    await load(run_id)
+
+
+def begin_flow(run_id: str) -> Bench:
+    """Take the signals back from Prefect and put its id of the run on record."""
+    take_signals_back()
+    bench = find_bench(run_id)
+    update_run(bench.warehouse, run_id, flow_run_id=str(flow_run.id))
+    return bench
+
+
+async def collect_shards(bench: Bench) -> None:
+    """Ask the target about all shards, a few at a time, so that one slow question keeps nobody else waiting."""
+    collection = bench.collection
+    if collection is None:
+        return
+    collection.listen(bench)
+    async with moving_responses(bench, collection):
+        await take_turns(
+            collection.numbers,
+            lambda number: collect(bench.run_id, number),
+            at_once=count_turns(collection.concurrency, bench),
+        )
+
+
 async def judge_shards(bench: Bench) -> None:
     """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered."""
     size = bench.settings.shard_size
-    turns = asyncio.Semaphore(1 + -(-2 * bench.settings.concurrency // size))
     if bench.resumed:
         numbers = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size)
         n_samples = bench.progress.n_samples
         bench.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
     else:
         numbers = list(range(-(-bench.progress.n_samples // size)))
+    if is_spread(bench.settings):
+        from flows.pool_runs import judge_elsewhere  # noqa: PLC0415  # what one process does needs nothing of it
 
-    async def judge_in_turn(number: int) -> None:
+        await judge_elsewhere(bench, numbers)
+        return
+    at_once = count_turns(bench.settings.concurrency, bench)
+    await take_turns(numbers, lambda number: judge_shard(bench, number), at_once=at_once)
+
+
+async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]], *, at_once: int) -> None:
+    """Do something with every shard, a few at once; raises the first error when all have ended."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def do_in_turn(number: int) -> None:
         async with turns:
-            await judge_shard(bench, number)
+            await do(number)
 
-    results = await asyncio.gather(*(judge_in_turn(number) for number in numbers), return_exceptions=True)
+    results = await asyncio.gather(*(do_in_turn(number) for number in numbers), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+def count_turns(concurrency: int, bench: Bench) -> int:
+    """How many shards are worked on at once, for so many requests in flight."""
+    return 1 + -(-2 * concurrency // bench.settings.shard_size)
 
 
 async def judge_shard(bench: Bench, number: int) -> None:

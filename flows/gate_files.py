@@ -57,6 +57,17 @@ def write_beyond(check: Document) -> str:
     return write_amount(check["kind"], beyond)
 
 
+def has_floors(document: Document) -> bool:
+    """Whether a table of the checks needs a column for noise floors: only drops have them."""
+    return any(check["kind"] == "max_drop" for check in document["checks"])
+
+
+def write_floor(check: Document) -> str:
+    """The noise floor of a drop; a dash where none is known, and for checks that have none."""
+    floor = check["noise_floor"]
+    return "–" if floor is None else write_number(floor)
+
+
 def name_check(check: Document) -> str:
     """A check in a few words, such as `factual_f1: mean at least 0.800`."""
     limit = f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
@@ -69,6 +80,8 @@ def describe_finding(check: Document) -> str:
     found = f"{told}found {write_amount(check['kind'], check['value'])}"
     if check["ci_low"] is not None:
         found += f" ({write_interval(check['ci_low'], check['ci_high'])})"
+    if check["noise_floor"]:
+        found += f", noise floor {write_number(check['noise_floor'])}"
     beyond = write_beyond(check)
     return f"{found}{'' if beyond == '–' else f', beyond the limit by {beyond}'}: {check['detail']}"
 
@@ -140,16 +153,17 @@ def write_markdown(document: Document) -> str:
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
     lines += [f"- {side}: {_describe_run(document[key])}" for side, key in _SIDES if document[key]]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
-    lines += ["", "| outcome | metric | check | limit | found | 95 % interval | n | beyond limit by | why |"]
-    lines.append("|---|---|---|--:|--:|---|--:|--:|---|")
-    lines += [_write_row(check) for check in document["checks"]]
+    floor, ruled = ("noise floor | ", "--:|") if has_floors(document) else ("", "")
+    lines += ["", f"| outcome | metric | check | limit | found | 95 % interval | {floor}n | beyond limit by | why |"]
+    lines.append(f"|---|---|---|--:|--:|---|{ruled}--:|--:|---|")
+    lines += [_write_row(check, with_floor=bool(floor)) for check in document["checks"]]
     return "\n".join(lines) + "\n"
 
 
 _SIDES = (("run", "run"), ("against", "against"))
 
 
-def _write_row(check: Document) -> str:
+def _write_row(check: Document, *, with_floor: bool) -> str:
     cells = (
         _MARKS[check["outcome"]],
         # A bar ends a table's cell even in a code span.
@@ -158,6 +172,7 @@ def _write_row(check: Document) -> str:
         write_limit(check["kind"], check["limit"]),
         write_amount(check["kind"], check["value"]),
         write_interval(check["ci_low"], check["ci_high"]),
+        *([write_floor(check)] if with_floor else []),
         "–" if check["n"] is None else str(check["n"]),
         write_beyond(check),
         check["detail"],

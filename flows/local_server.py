@@ -1,8 +1,8 @@
-"""A Prefect server of our own for one run, so that `evalhouse run` needs nothing started beforehand. It is a child
-process started before Prefect is imported here, so that its start and the import, the staging of the dataset and the
-rest happen at the same time; it listens on a socket opened by this process, speaks of its state over a pipe, and ends
-when this process ends, however that happens. `prefect_settings` says what it is told, `prefect_server_process` is what
-runs in it. Nothing here imports Prefect."""
+"""A Prefect server of our own, for one run or for as long as suites are served, so that neither needs anything started
+beforehand. It is a child process started before Prefect is imported here, so that its start and the import, the staging
+of the dataset and the rest happen at the same time; it listens on a socket opened by this process, speaks of its state
+over a pipe, and ends when this process ends, however that happens. `prefect_settings` says what it is told,
+`prefect_server_process` is what runs in it. Nothing here imports Prefect."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from flows.prefect_settings import server_environment
+from flows.prefect_settings import lasting_server_environment, prefect_home, read_user_settings, server_environment
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LOG_TAIL_LINES = 15
 _EXIT_GRACE_S = 5.0
+_USUAL_PORT = 4200
 # Prefect imports these when the first flow runs: 0.4 s of CPU, which this process can spare while it waits.
 _USED_BY_FIRST_FLOW = (
     "prefect.flow_engine",
@@ -58,14 +59,23 @@ class LocalServer:
     """One child process; make it by `start`, end it by `stop`. Not for use by several threads at once."""
 
     api_url: str
-    auth_string: str
+    auth_string: str | None
     log_path: Path
 
-    def __init__(self, process: subprocess.Popen[bytes], *, api_url: str, auth_string: str, log_path: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        api_url: str,
+        auth_string: str | None,
+        log_path: Path,
+        keeps_log: bool = False,
+    ) -> None:
         self.api_url = api_url
         self.auth_string = auth_string
         self.log_path = log_path
         self._process = process
+        self._keeps_log = keeps_log
         self._unread = b""
         self._is_ready = False
         self._report: DrainReport | None = None
@@ -80,21 +90,34 @@ class LocalServer:
         auth_string = f"evalhouse:{os.urandom(24).hex()}"
         log_fd, log_name = tempfile.mkstemp(prefix="evalhouse-prefect-server-", suffix=".log")
         with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, open(log_fd, "wb") as log:
-            arguments = {"socket_fd": listener.fileno(), "log_path": log_name}
-            process = subprocess.Popen(
-                # Safe path (-P): a `tasks.py` in the working directory must not hide ours.
-                [sys.executable, "-P", "-c", _bootstrap(), json.dumps(arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                pass_fds=[listener.fileno()],
-                env=server_environment(auth_string),
-                start_new_session=True,
-            )
-            port = listener.getsockname()[1]
-        api_url = f"http://127.0.0.1:{port}/api"
+            api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+            process = _start_child(listener, log, Path(log_name), server_environment(auth_string))
         return cls(process, api_url=api_url, auth_string=auth_string, log_path=Path(log_name))
+
+    @classmethod
+    def start_lasting(cls, port: int | None = None) -> LocalServer:
+        """The same with everything that schedules, triggers and a person at the browser need, for `evalhouse serve`.
+
+        `port` None takes Prefect's usual one, or a free one where that is taken. Its log stays in Prefect's folder.
+        Raises LocalServerError when the port that was asked for is taken."""
+        home = prefect_home()
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log_path = home / "evalhouse-serve.log"
+        with _listen(port) as listener, log_path.open("wb") as log:
+            number = listener.getsockname()[1]
+            process = _start_child(listener, log, log_path, lasting_server_environment(number), is_lasting=True)
+        return cls(
+            process,
+            api_url=f"http://127.0.0.1:{number}/api",
+            auth_string=read_user_settings().get("PREFECT_SERVER_API_AUTH_STRING"),
+            log_path=log_path,
+            keeps_log=True,
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the child is still there."""
+        return self._process.poll() is None
 
     def wait_until_ready(self, timeout_s: float = 120) -> None:
         """Returns when the server answers. LocalServerError when it has ended instead, or not answered in time.
@@ -131,7 +154,7 @@ class LocalServer:
             seconds=time.monotonic() - began,
             log_path=self.log_path,
         )
-        if message or self._process.returncode == 0:
+        if not self._keeps_log and (message or self._process.returncode == 0):
             self.log_path.unlink(missing_ok=True)
         return self._report
 
@@ -186,6 +209,35 @@ class LocalServer:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def _listen(port: int | None) -> socket.socket:
+    if port is None:
+        try:
+            return socket.create_server(("127.0.0.1", _USUAL_PORT), backlog=256)
+        except OSError:
+            return socket.create_server(("127.0.0.1", 0), backlog=256)
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=256)
+    except OSError as error:
+        raise LocalServerError(f"port {port} of this machine cannot be had: {error.strerror or error}") from None
+
+
+def _start_child(
+    listener: socket.socket, log: IO[bytes], log_path: Path, environ: dict[str, str], *, is_lasting: bool = False
+) -> subprocess.Popen[bytes]:
+    arguments = {"socket_fd": listener.fileno(), "log_path": str(log_path), "is_lasting": is_lasting}
+    return subprocess.Popen(
+        # Safe path (-P): a `tasks.py` in the working directory must not hide ours.
+        [sys.executable, "-P", "-c", _bootstrap(), json.dumps(arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        bufsize=0,
+        pass_fds=[listener.fileno()],
+        env=environ,
+        start_new_session=True,
+    )
 
 
 def _bootstrap() -> str:

@@ -1,6 +1,7 @@
-"""Prefect's own API application, served for one run. The database is the user's own Prefect database, so that a server
-started later shows the run; Prefect's own migrations make one that does not exist yet, which takes some four seconds
-once for each home. Imported by `prefect_server_process` alone: it takes two seconds.
+"""Prefect's own API application, served for one run or, with all its services, for as long as suites are. The database
+is the user's own Prefect database, so that a server started later shows the run; Prefect's own migrations make one that
+does not exist yet, which takes some four seconds once for each home. Imported by `prefect_server_process` alone: it
+takes two seconds.
 
 What it uses of Prefect beyond the documented: `create_app`, as Prefect's own command line does; `METRICS`, the counters
 of the in-memory broker; and the database interface, for counting at the end."""
@@ -57,12 +58,22 @@ class FlowRunWatch:
         await self._application(scope, receive, send)
 
 
-async def serve(listener: socket.socket, order: Order, write: Callable[[bytes], object]) -> int:
+async def serve(
+    listener: socket.socket, order: Order, write: Callable[[bytes], object], *, is_lasting: bool = False
+) -> int:
     """From a listening socket to the last recorded event, telling by `write` when it answers and when it has stopped.
     Returns the exit status: 3, like uvicorn, when Prefect's application did not start; the log has the reason then."""
-    watch = FlowRunWatch(create_app(ephemeral=True))
+    application = create_app(ephemeral=not is_lasting)
+    watch = FlowRunWatch(application)
     server = uvicorn.Server(
-        uvicorn.Config(watch, lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        # What a server has seen in weeks is not counted at its end.
+        uvicorn.Config(
+            application if is_lasting else watch,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=3,
+        )
     )
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -24,7 +24,7 @@ _PARENT_CHECK_S = 1.0
 class StopOrder:
     """The end of this process, as ordered by one line on standard input or by the parent's death."""
 
-    def __init__(self, *, log_path: Path) -> None:
+    def __init__(self, *, log_path: Path | None) -> None:
         self._log_path = log_path
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -54,7 +54,8 @@ class StopOrder:
             self._drain_s = float(json.loads(line)["drain_s"])
         else:
             self._drain_s = _ORPHAN_DRAIN_S
-            self._log_path.unlink(missing_ok=True)  # nobody is left to read it
+            if self._log_path is not None:
+                self._log_path.unlink(missing_ok=True)  # nobody is left to read it
             _exit_within(_ORPHAN_LIFE_S)
         with self._lock:
             if self._loop is None:
@@ -63,12 +64,14 @@ class StopOrder:
 
 
 def main() -> None:
-    """Serves until told to stop. The one argument: JSON with `socket_fd`, a listening socket, and `log_path`."""
+    """Serves until told to stop. The one argument: JSON with `socket_fd`, a listening socket, `log_path`, and whether
+    the server `is_lasting`: then it has all of Prefect's services and its log stays."""
     arguments = json.loads(sys.argv[1])
     # Whatever a library prints belongs into the log: the pipe carries messages alone.
     messages = open(os.dup(1), "wb", buffering=0)  # noqa: SIM115
     os.dup2(2, 1)
-    order = StopOrder(log_path=Path(arguments["log_path"]))
+    is_lasting: bool = arguments["is_lasting"]
+    order = StopOrder(log_path=None if is_lasting else Path(arguments["log_path"]))
     threading.Thread(target=order.watch, daemon=True).start()
     # What an import allocates stays: looking for garbage in it costs a tenth of its time.
     gc.disable()
@@ -77,7 +80,7 @@ def main() -> None:
     gc.enable()
     # The protocol has to be named for asyncio to switch Nagle's algorithm off: 40 ms a request.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=arguments["socket_fd"])
-    status = asyncio.run(application.serve(listener, order, messages.write))
+    status = asyncio.run(application.serve(listener, order, messages.write, is_lasting=is_lasting))
     os._exit(status)  # taking three thousand modules apart is a wait for nothing
 
 

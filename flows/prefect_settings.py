@@ -14,7 +14,7 @@ from typing import Any
 
 API_URL = "PREFECT_API_URL"
 _PROFILES = "profiles.toml"
-_LOOPBACK = ("127.0.0.1", "localhost")
+LOOPBACK = ("127.0.0.1", "localhost")
 _TEST_MODE = (
     "PREFECT_TEST_MODE",
     "PREFECT_UNIT_TEST_MODE",
@@ -83,6 +83,42 @@ _LOCAL_SERVER = (
     Default(name="DO_NOT_TRACK", value="1"),
 )
 
+# For our own server that stays (`evalhouse serve --with-server`). Events are written within a second, a quiet time is
+# noticed within one, and they are kept as long as unanswered updates are looked for.
+_LASTING_SERVER = (
+    Default(name="PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE", value="200"),
+    Default(name="PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE", value="200"),
+    Default(name="PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL", value="1"),
+    Default(name="PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE", value="200"),
+    Default(
+        name="PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE",
+        value="200",
+        aliases=("PREFECT_API_SERVICES_EVENT_PERSISTER_BATCH_SIZE",),
+    ),
+    Default(
+        name="PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL",
+        value="1",
+        aliases=("PREFECT_API_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL",),
+    ),
+    Default(
+        name="PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY",
+        value="PT1S",
+        aliases=("PREFECT_EVENTS_PROACTIVE_GRANULARITY",),
+    ),
+    Default(name="PREFECT_SERVER_EVENTS_RETENTION_PERIOD", value="P30D", aliases=("PREFECT_EVENTS_RETENTION_PERIOD",)),
+    Default(
+        name="PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS",
+        value="5",
+        aliases=("PREFECT_DEPLOYMENT_CONCURRENCY_SLOT_WAIT_SECONDS",),
+    ),
+    # In memory, a server that is killed would forget who holds a deployment's one slot, and never give it back.
+    Default(
+        name="PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", value="prefect.server.concurrency.lease_storage.filesystem"
+    ),
+    Default(name="PREFECT_SERVER_ANALYTICS_ENABLED", value="false"),
+    Default(name="DO_NOT_TRACK", value="1"),
+)
+
 
 def prefect_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Where Prefect keeps its database and profiles."""
@@ -138,6 +174,32 @@ def configure_prefect_environment(api_url: str | None, *, auth_string: str | Non
     _bypass_proxies(os.environ)
 
 
+def configure_serving_environment(api_url: str, *, auth_string: str | None) -> None:
+    """Prepares a process that serves suites, and all that it starts, for our own server that stays."""
+    _fill(os.environ, _QUIET, read_user_settings())
+    os.environ[API_URL] = api_url
+    if auth_string is not None:
+        os.environ["PREFECT_API_AUTH_STRING"] = auth_string
+    _bypass_proxies(os.environ)
+
+
+def lasting_server_environment(port: int) -> dict[str, str]:
+    """The environment of our own server that stays, open to this machine alone as Prefect's own is.
+
+    Whoever wants a key to it sets PREFECT_SERVER_API_AUTH_STRING, as for any Prefect server."""
+    environ = dict(os.environ)
+    for name in (API_URL, *(default.name for default in _QUIET + _LOCAL_CLIENT)):
+        environ.pop(name, None)
+    _fill(environ, _LASTING_SERVER, read_user_settings())
+    return environ | {
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_API_BASE_PATH": "/api",
+        "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_LOGGING_COLORS": "false",
+    }
+
+
 def server_environment(auth_string: str) -> dict[str, str]:
     """The environment of our own server, with `auth_string`, `user:password`, as the only key to it.
 
@@ -167,7 +229,7 @@ def _bypass_proxies(environ: MutableMapping[str, str]) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         hosts = [host for host in environ.get(name, "").split(",") if host]
         if "*" not in hosts:
-            environ[name] = ",".join([*hosts, *(host for host in _LOOPBACK if host not in hosts)])
+            environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
 
 
 def _active_profile(profiles: Mapping[str, Any], chosen: str | None) -> dict[str, str]:

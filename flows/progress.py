@@ -44,11 +44,14 @@ def show_run(notice: str | None = None) -> Iterator["Watch"]:
         sys.stderr.write(_STARTING)
         sys.stderr.flush()
 
+    notices = [notice] if notice else []
+
     @contextmanager
     def watch(bench: "Bench") -> Iterator[None]:
         _clear_line()
-        if notice:
-            print_notice(notice)
+        for text in (*notices, *bench.notices):
+            print_notice(text)
+        notices.clear()  # said once, though a run that measures noise is watched twice
         with show_progress(bench):
             yield
 
@@ -73,11 +76,18 @@ def show_progress(bench: "Bench") -> Iterator[None]:
     ended = threading.Event()
     with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=1)
+        was_asking = [bench.asks_target]
 
         def redraw() -> None:
-            total = bench.progress.n_samples * bench.n_sample_steps or None
+            if bench.asks_target != was_asking[0]:
+                was_asking[0] = bench.asks_target
+                progress.reset(task)  # the pace of asking says nothing about that of judging
             progress.update(
-                task, completed=count_steps(bench), total=total, description=describe_progress(bench), refresh=True
+                task,
+                completed=count_steps(bench),
+                total=count_all_steps(bench),
+                description=describe_progress(bench),
+                refresh=True,
             )
 
         def keep_redrawing() -> None:
@@ -107,16 +117,31 @@ def _clear_line() -> None:
 
 
 def count_steps(bench: "Bench") -> int:
-    """Steps taken so far over all samples. Samples are finished late and many at once, so that their number alone
-    would say little about the time left."""
+    """Steps taken so far over all samples; while a target is asked, questions asked.
+
+    Samples are finished late and many at once, so that their number alone would say little about the time left.
+    """
+    if bench.collection is not None and bench.asks_target:
+        return bench.collection.n_asked
     under_way = [work.done for shard in list(bench.shards.values()) for work in shard.works]
     n_steps = bench.n_sample_steps
     return bench.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
 
 
+def count_all_steps(bench: "Bench") -> int | None:
+    """How many of these there are; None when there is none."""
+    if bench.collection is not None and bench.asks_target:
+        return bench.collection.n_to_ask or None
+    return bench.progress.n_samples * bench.n_sample_steps or None
+
+
 def describe_progress(bench: "Bench") -> str:
     """Samples and calls of a run so far in two lines, which stand in 80 columns beside the bar."""
-    counts, progress = bench.asker.counts, bench.progress
+    counts, progress, collection = bench.asker.counts, bench.progress, bench.collection
+    if collection is not None and bench.asks_target:
+        failed = f", {shorten_number(collection.n_failed)} failed" if collection.n_failed else ""
+        taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
+        return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"
     parts = [f"{shorten_number(counts.requests)} calls", f"{shorten_number(counts.reused)} reused"]
     if counts.failed:
         parts.append(f"{shorten_number(counts.failed)} failed")
@@ -124,7 +149,7 @@ def describe_progress(bench: "Bench") -> str:
     if n_tokens:
         parts.append(f"{shorten_number(n_tokens)} tokens")
         parts.append(write_dollars(counts.cost_usd) if counts.priced else "$?")
-    return f"{progress.n_done:,}/{progress.n_samples:,} samples\n{', '.join(parts)}"
+    return f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}\n{', '.join(parts)}"
 
 
 def shorten_number(number: int) -> str:

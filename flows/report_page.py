@@ -23,7 +23,9 @@ import orjson
 from markupsafe import Markup
 
 from flows.output import clean_text, write_dollars, write_interval, write_value
-from flows.report_charts import draw_distribution, draw_history, draw_interval
+from flows.report_charts import draw_distribution, draw_history, draw_interval, write_change
+from flows.report_flips import ReadFlips
+from flows.report_parts import describe_parts
 from flows.report_samples import SampleRecord, SharedTexts, build_samples
 from tasks.compare_runs import Comparison, MetricComparison
 from tasks.directions import LOW_IS_GOOD
@@ -67,6 +69,7 @@ class _Index:
     unsupported: list[int] = field(default_factory=list)
     flipped: list[int] = field(default_factory=list)
     failed: list[bool] = field(default_factory=list)
+    verdicts_changed: list[int] = field(default_factory=list)
 
     def add(self, record: SampleRecord) -> None:
         """The next sample."""
@@ -80,6 +83,7 @@ class _Index:
         self.fn.append(sum(statement.label == "FN" for statement in record.statements))
         self.unsupported.append(sum(statement.supported is False for statement in of_answer))
         self.flipped.append(len(record.votes))
+        self.verdicts_changed.append(len(record.flips))
         self.failed.append(any(failure.reason.endswith("failed") for failure in record.failures))
 
 
@@ -90,22 +94,23 @@ def build_page(
     slices: Iterable[SampleSlice],
     *,
     comparison: Comparison | None,
+    read_flips: ReadFlips | None,
     causes: Sequence[Row],
     warehouse: str,
     with_calls: bool,
 ) -> str:
     """The page as text.
 
-    `base` is the run it is compared with and `comparison` what came of that, both None for a report of one run alone;
-    `causes` are those of its diagnosis.
+    `base` is the run it is compared with, `comparison` what came of that and `read_flips` gives what the judge says
+    otherwise of samples; all are None for a report of one run alone. `causes` are those of its diagnosis.
     """
     metrics = sorted(summary.metrics, key=lambda row: _place_metric(str(row["metric"]), run.metrics))
     names = [str(row["metric"]) for row in metrics]
     index = _start_index(names, summary, has_base=base is not None)
     shared = SharedTexts()
-    blocks = list(_pack_samples(slices, index, shared))
+    blocks = list(_pack_samples(slices, index, shared, read_flips))
     scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
-    style, script = read_style(), _read_script()
+    style, script = read_style(), read_script(*_SCRIPTS)
     return load_template("page.html").render(
         policy=write_policy(script=script, style=style),
         style=Markup(style),
@@ -118,6 +123,7 @@ def build_page(
         first_metric=next((name for name in (*_HEADLINE, *names) if name in scored), None),
         charts=_draw_charts(names, index, summary.history),
         unscored=_describe_unscored(summary.unscored),
+        parts=describe_parts(comparison) if comparison else [],
         warnings=comparison.warnings if comparison else (),
         causes=[{**row, "interval": write_interval(row["ci_low"], row["ci_high"])} for row in causes],
         costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
@@ -155,8 +161,16 @@ def _start_index(names: list[str], summary: RunSummary, *, has_base: bool) -> _I
     return index
 
 
-def _pack_samples(slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts) -> Iterable[Block]:
-    records = (record for rows in slices for record in build_samples(rows, shared))
+def _pack_samples(
+    slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, read_flips: ReadFlips | None
+) -> Iterable[Block]:
+    records = (
+        record
+        for rows in slices
+        for record in build_samples(
+            rows, shared, read_flips([str(row["sample_id"]) for row in rows.samples]) if read_flips else {}
+        )
+    )
     number = 0
     while block := list(islice(records, BLOCK_SAMPLES)):
         for record in block:
@@ -187,7 +201,7 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
         return told | _describe_comparison(compared)
     is_alike = row["same_yardstick"] is not False
     return told | {
-        "change": _write_change(row["change"]) + ("" if is_alike else " (measured otherwise)"),
+        "change": write_change(row["change"]) + ("" if is_alike else " (measured otherwise)"),
         "since": row["previous_run_id"] or "–",
     }
 
@@ -196,7 +210,7 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
     paired = compared.paired
     return {
         "base_mean": write_value(compared.mean_base),
-        "change": _write_change(paired.difference),
+        "change": write_change(paired.difference),
         "change_interval": write_interval(paired.ci_low, paired.ci_high),
         "p": write_value(paired.p_holm),
         "verdict": paired.verdict,
@@ -204,12 +218,6 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
         "n_higher": paired.n_higher,
         "n_lower": paired.n_lower,
     }
-
-
-def _write_change(change: float | None) -> str:
-    if change is None:
-        return "–"
-    return f"{change:+.3f}" if abs(change) >= 0.0005 else "±0.000"
 
 
 def _is_share(value: float | None) -> bool:
@@ -286,5 +294,6 @@ def read_style() -> str:
 
 
 @cache
-def _read_script() -> str:
-    return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+def read_script(*names: str) -> str:
+    """Scripts of the assets as one."""
+    return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from flows.output import write_json
+from flows.report_flips import FlipRecord, Flips
 from flows.report_spans import Span, find_span
 from warehouse.report_data import Row, SampleSlice
 
@@ -117,6 +118,7 @@ class SampleRecord:
     failures: tuple[FailureRecord, ...]
     votes: tuple[VoteRecord, ...]
     calls: tuple[CallRecord, ...]
+    flips: tuple[FlipRecord, ...]
 
 
 @dataclass(kw_only=True)
@@ -134,8 +136,8 @@ class SharedTexts:
         return self._places[text]
 
 
-def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleRecord]:
-    """The records of a slice, in its order."""
+def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Iterator[SampleRecord]:
+    """The records of a slice, in its order; `flips` are those against the other run, by sample."""
     verdicts, calls = _group(rows.verdicts), _group(rows.calls)
     failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
     for sample in rows.samples:
@@ -158,6 +160,7 @@ def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleReco
             ),
             votes=tuple(_build_votes(votes[sample_id])),
             calls=tuple(_build_call(row, shared) for row in calls[sample_id]),
+            flips=tuple(flips.get(sample_id, ())),
         )
 
 

@@ -6,37 +6,36 @@ after its settings are known, which is why the flow is imported inside a functio
 """
 
 import asyncio
-import dataclasses
 import json
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flows.code_version import find_code_version
 from flows.interrupts import Interrupts
 from flows.local_server import LocalServer
 from flows.prefect_settings import configure_prefect_environment, find_api_url
+from flows.run_order import Order, leave_out_judging, make_row, tell_time
 from flows.triggers import BY_HAND, Trigger
 from tasks.judge_errors import JudgeError, RunCancelled
 from tasks.run_settings import RunSettings
 from warehouse.calls import take_in_orphans
 from warehouse.errors import WarehouseError
+from warehouse.responses import count_responses, take_in_lost_responses
 from warehouse.room import check_room
 from warehouse.run_lock import hold_run
-from warehouse.runs import RunRow, RunStatus, find_run, insert_run, update_run
+from warehouse.runs import RunKind, RunRow, RunStatus, find_run, insert_run, update_run
 from warehouse.samples import count_samples
 from warehouse.store import Warehouse
+from warehouse.suite_lock import hold_suite
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from flows.noise_runs import NoiseOutcome
     from tasks.asking import CallCounts
     from tasks.bench import Bench
-    from tasks.plan import Plan
     from tasks.staging import StagedDataset
 
 # How long replies that are under way may still take after Ctrl-C.
@@ -47,12 +46,13 @@ Watch = Callable[["Bench"], AbstractContextManager[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended. `problem` says why when it did not complete."""
+    """How a run ended. `problem` says why when it did not complete; `noise` is there where it was to be measured."""
 
     run: RunRow
     status: RunStatus
     counts: "CallCounts"
     problem: str | None
+    noise: "NoiseOutcome | None" = None
 
 
 def start_run(
@@ -61,58 +61,102 @@ def start_run(
     frame: "pl.DataFrame | None" = None,
     trigger: Trigger = BY_HAND,
     watch: Watch | None = None,
+    wait_s: float = 0.0,
 ) -> RunOutcome:
     """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
 
-    `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged.
+    `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged;
+    `wait_s` is how long to wait for the end of another run of the same suite.
 
-    Raises the errors of dataset, settings, warehouse and judge for whatever can be refused beforehand.
+    Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
     """
+    order = Order(settings=settings, kind="evaluation", trigger=trigger)
+    return _start(order, settings.dataset if frame is None else frame, watch, wait_s)
+
+
+def start_collection(
+    settings: RunSettings, *, trigger: Trigger = BY_HAND, watch: Watch | None = None, wait_s: float = 0.0
+) -> RunOutcome:
+    """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
+    order = Order(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
+    return _start(order, settings.dataset, watch, wait_s)
+
+
+def _start(order: Order, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
     across_machines = find_api_url() is not None
-    with Interrupts() as interrupts, _prefect_server() as wait_for_prefect:
-        warehouse = _open_warehouse(settings)
+    with (
+        Interrupts() as interrupts,
+        _hold_suite(order.settings, wait_s),
+        _prefect_server() as wait_for_prefect,
+    ):
+        warehouse = _open_warehouse(order.settings)
         # Imported after the server was started: these take a second in which it comes up.
-        from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
-        from tasks.judge_makers import make_judge  # noqa: PLC0415
+        from flows.bench_maker import make_tools  # noqa: PLC0415
+        from flows.collecting import find_parent, make_asked_target, make_collection  # noqa: PLC0415
         from tasks.staging import stage_dataset  # noqa: PLC0415
 
-        plan = make_plan(settings)
-        judge = make_judge(settings)
-        source = settings.dataset if frame is None else frame
+        parent = find_parent(warehouse, order.settings)
+        if parent is not None:
+            order = replace(order, settings=order.settings.model_copy(update={"responses": parent.run_id}))
+        settings = order.settings
+        tools = make_tools(settings, order.kind)
+        target = make_asked_target(settings)
         staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
-        run = _make_row(settings, plan, staged, trigger)
+        run = make_row(order, tools.plan, staged)
         with hold_run(warehouse.location, run.run_id):
-            bench = make_bench(run.run_id, settings, plan, judge, warehouse)
+            bench = tools.make_bench(run.run_id, warehouse)
             bench.staged = staged
             bench.progress.n_samples = staged.n_samples
             with _begun(bench, interrupts):
+                bench.collection = make_collection(bench, run, target, parent)
                 insert_run(warehouse, run)
-            return _evaluate(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+            outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+            return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
 
 
 def resume_run(
-    wanted: str, *, warehouse_url: str, changes: Mapping[str, object], watch: Watch | None = None
+    wanted: str, *, warehouse_url: str, changes: Mapping[str, object], watch: Watch | None = None, wait_s: float = 0.0
 ) -> RunOutcome:
     """Go on with a run where it stopped, with its own settings but for `changes`."""
     run = find_run(Warehouse(warehouse_url), wanted)
+    if run.kind == "noise":
+        raise WarehouseError(f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures anew")
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )
     across_machines = find_api_url() is not None
     location = Warehouse(warehouse_url).location
-    with Interrupts() as interrupts, hold_run(location, run.run_id), _prefect_server() as wait_for_prefect:
+    with (
+        Interrupts() as interrupts,
+        _hold_suite(settings, wait_s),
+        hold_run(location, run.run_id),
+        _prefect_server() as wait_for_prefect,
+    ):
         warehouse = _open_warehouse(settings)
-        from flows.bench_maker import make_bench, make_plan  # noqa: PLC0415
-        from tasks.judge_makers import make_judge  # noqa: PLC0415
+        from flows.bench_maker import make_tools  # noqa: PLC0415
+        from flows.collecting import find_parent, make_asked_target, make_collection  # noqa: PLC0415
 
-        plan, judge = make_plan(settings), make_judge(settings)
+        parent, target = find_parent(warehouse, settings), make_asked_target(settings)
+        tools = make_tools(settings, run.kind)
         staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
-        bench = make_bench(run.run_id, settings, plan, judge, warehouse)
+        bench = tools.make_bench(run.run_id, warehouse)
         bench.resumed, bench.staged = True, staged
         bench.progress.n_samples = run.n_samples or 0
         with _begun(bench, interrupts):
+            bench.collection = make_collection(bench, run, target, parent)
             update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
-        return _evaluate(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+        outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+        return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
+
+
+@contextmanager
+def _hold_suite(settings: RunSettings, wait_s: float) -> Iterator[None]:
+    """Keep other runs of the same suite away, where the run is of one."""
+    if settings.suite is None:
+        yield
+        return
+    with hold_suite(Warehouse(settings.warehouse), settings.suite, wait_s=wait_s):
+        yield
 
 
 def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
@@ -124,7 +168,7 @@ def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
         staged.staging.discard()
         raise WarehouseError(
             f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
-            "start a new run: what was already answered is on record and costs nothing"
+            "start a new run: what a judge already answered is on record and costs nothing"
         )
     return staged
 
@@ -134,6 +178,7 @@ def _open_warehouse(settings: RunSettings) -> Warehouse:
     warehouse.migrate()
     check_room(warehouse)
     take_in_orphans(warehouse)
+    take_in_lost_responses(warehouse)
     return warehouse
 
 
@@ -162,13 +207,13 @@ def _begun(bench: "Bench", interrupts: Interrupts) -> Iterator[None]:
             keep_prompts(bench)
             yield
         except BaseException:
-            bench.asker.record.close()
+            _close_records(bench)
             _put_away(bench)
             raise
         interrupts.note_on_record(bench.run_id)
 
 
-def _evaluate(
+def _carry_out(
     bench: "Bench",
     run: RunRow,
     watch: Watch | None,
@@ -190,7 +235,7 @@ def _evaluate(
 
         wait_for_prefect()
         watch = watch or (lambda _: nullcontext())
-        problem = asyncio.run(_run_flow(bench, watch, interrupts, across_machines=across_machines))
+        problem = asyncio.run(_run_flow(bench, run.kind, watch, interrupts, across_machines=across_machines))
     except KeyboardInterrupt:
         problem = RunCancelled(f"stopped by {interrupts.taken}")
     except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
@@ -199,11 +244,13 @@ def _evaluate(
     return _conclude(bench, run, problem, interrupts)
 
 
-async def _run_flow(bench: "Bench", watch: Watch, interrupts: Interrupts, *, across_machines: bool) -> Exception | None:
+async def _run_flow(
+    bench: "Bench", kind: RunKind, watch: Watch, interrupts: Interrupts, *, across_machines: bool
+) -> Exception | None:
     """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
     from prefect.exceptions import TerminationSignal  # noqa: PLC0415
 
-    from flows.evaluation import evaluate_run  # noqa: PLC0415
+    from flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
     from tasks.shared_limit import share_limits  # noqa: PLC0415
 
     shared = share_limits(bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=across_machines)
@@ -216,7 +263,7 @@ async def _run_flow(bench: "Bench", watch: Watch, interrupts: Interrupts, *, acr
         with interrupts.answered_by(stop):
             async with shared:
                 with watch(bench):
-                    await evaluate_run(bench.run_id)
+                    await (collect_run if kind == "collection" else evaluate_run)(bench.run_id)
     except (JudgeError, WarehouseError) as error:
         return error
     except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
@@ -231,26 +278,52 @@ def _conclude(bench: "Bench", run: RunRow, problem: BaseException | None, interr
     """Empty the journal and write how the run ended; when that cannot be written it is only told."""
     interrupts.note_only()
     try:
-        bench.asker.record.close()
-        _write_end(bench, problem)
+        _close_records(bench)
+        _write_end(bench, run.kind, problem)
         run = find_run(bench.warehouse, bench.run_id)
     except WarehouseError as error:
         # Replies are in the journal and the verdicts follow from them: there is a run to resume.
         problem = problem or error
-        run = dataclasses.replace(run, status=_name_end(bench, problem))
+        run = replace(run, status=_name_end(bench, problem))
     finally:
         _put_away(bench)
     return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=_describe_end(bench, problem))
 
 
-def _write_end(bench: "Bench", problem: BaseException | None) -> None:
-    """Write the run's status; a run that was stopped is scored as far as it came."""
-    if problem is not None and count_samples(bench.warehouse, bench.run_id):
+def _measure_noise(
+    outcome: RunOutcome, settings: RunSettings, watch: Watch | None, interrupts: Interrupts, *, across_machines: bool
+) -> RunOutcome:
+    """Judge some samples again where the settings ask for it, and tell what came of it with the run."""
+    if not settings.noise_share or interrupts.taken is not None:
+        return outcome
+    from flows.noise_runs import measure_noise  # noqa: PLC0415
+
+    def judge_again(bench: "Bench", run: RunRow) -> RunOutcome:
+        return _carry_out(bench, run, watch, lambda: None, interrupts, across_machines=across_machines)
+
+    noise = measure_noise(outcome.run, settings, Warehouse(settings.warehouse), judge_again)
+    return replace(outcome, noise=noise)
+
+
+def _close_records(bench: "Bench") -> None:
+    """Bring calls and responses into the warehouse; what cannot be moved now is on disk."""
+    try:
+        bench.asker.record.close()
+    finally:
+        if bench.collection is not None:
+            bench.collection.record.close()
+
+
+def _write_end(bench: "Bench", kind: RunKind, problem: BaseException | None) -> None:
+    """Write the run's status; an evaluation that was stopped is scored as far as it came."""
+    if kind == "collection":
+        bench.progress.n_failed = count_responses(bench.warehouse, bench.run_id)["n_failed"]
+    elif problem is not None and count_samples(bench.warehouse, bench.run_id):
         from tasks.score import score_verdicts  # noqa: PLC0415
 
         score_verdicts(bench)
     told = _describe_end(bench, problem)
-    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=_now(), problem=told)
+    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=tell_time(), problem=told)
 
 
 def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
@@ -274,37 +347,3 @@ def _put_away(bench: "Bench") -> None:
     clear_bench(bench.run_id)
     if bench.staged is not None:
         bench.staged.staging.discard()
-
-
-def _make_row(settings: RunSettings, plan: "Plan", staged: "StagedDataset", trigger: Trigger) -> RunRow:
-    started_at = _now()
-    return RunRow(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        suite=settings.suite,
-        label=settings.label,
-        href=settings.href,
-        tags=settings.tags,
-        dataset=settings.dataset,
-        dataset_hash=staged.content_hash,
-        judge=settings.judge,
-        embeddings=settings.embeddings if "similarity" in plan.steps else None,
-        language=settings.language,
-        metrics=tuple(metric.name for metric in plan.metrics),
-        trigger=trigger.kind,
-        kb_name=trigger.kb_name,
-        kb_version=trigger.kb_version,
-        kb_changed=trigger.changed or None,
-        flow_run_id=None,
-        status="running",
-        started_at=started_at,
-        finished_at=None,
-        n_samples=staged.n_samples,
-        config=settings.model_dump(mode="json"),
-        suite_hash=settings.suite_hash,
-        code_version=find_code_version(),
-    )
-
-
-def _now() -> datetime:
-    """Now in UTC without a zone, as the warehouse keeps times."""
-    return datetime.now(UTC).replace(tzinfo=None)

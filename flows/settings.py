@@ -1,4 +1,4 @@
-"""Settings: from flags, then `EVALHOUSE_*` variables, then defaults, with where each value came from.
+"""Settings: from flags, then `EVALHOUSE_*` variables, then a suite, then defaults, with where each value came from.
 
 A variable is named after the flag it stands in for: `EVALHOUSE_TIMEOUT` is `--timeout`.
 """
@@ -18,6 +18,8 @@ from tasks.run_settings import RunSettings
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+    from flows.suites import Suite
+
 # Flags that are not called after their setting; each setting that is not here has the flag of its own name.
 _FLAGS = {
     "dataset": "DATASET",
@@ -26,21 +28,27 @@ _FLAGS = {
     "tags": "--tag",
     "budget_usd": "--budget",
     "timeout_s": "--timeout",
+    "noise_share": "--noise",
 }
 _PREFIX = "EVALHOUSE_"
 _LISTS = ("metrics", "tags")
+# What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
+_BY_NAME = ("mapping", "metric_settings")
 # What a run is about is said for each run; a variable for it would be forgotten and found in the results.
 _NOT_FROM_ENVIRONMENT = (
-    "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected",
+    "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected", "gate",
+    "notify",
 )  # fmt: skip
 # Where `tasks.shared_limit_files` lets the processes of this machine see each other; no setting of a run.
 LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
+# How the origin of a suite's value begins; the name of its file follows.
+SUITE_ORIGIN = "suite "
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """Settings and, by name, where each came from: a flag, a variable or `default`."""
+    """Settings and, by name, where each came from: a flag, a variable, `suite FILE` or `default`."""
 
     settings: RunSettings
     origins: Mapping[str, str]
@@ -48,11 +56,12 @@ class Resolved:
     @property
     def judge_was_chosen(self) -> bool:
         """Whether a person named the judge, rather than its being what is at hand."""
-        return self.origins["judge"] in (find_flag("judge"), find_variable("judge"))
+        return not self.origins["judge"].startswith("default")
 
 
-def resolve_settings(flags: Mapping[str, Any]) -> Resolved:
-    """Merge flags (None where not given) with the environment; raises SettingsError."""
+def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) -> Resolved:
+    """Merge flags (None where not given) with the environment and a suite; raises SettingsError."""
+    of_suite = suite.values if suite else {}
     values: dict[str, Any] = {}
     origins = dict.fromkeys(RunSettings.model_fields, "default")
     for name in RunSettings.model_fields:
@@ -62,6 +71,10 @@ def resolve_settings(flags: Mapping[str, Any]) -> Resolved:
             values[name], origins[name] = _parse_flag(name, flags[name]), find_flag(name)
         elif text and variable:
             values[name], origins[name] = _parse_text(name, text), variable
+        elif name in of_suite and suite:
+            values[name], origins[name] = of_suite[name], f"{SUITE_ORIGIN}{suite.path.name}"
+        if name in _BY_NAME and name in values and of_suite.get(name):
+            values[name] = _add_by_name(of_suite[name], values[name])
     if "judge" not in values and os.environ.get("OPENAI_API_KEY"):
         values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
     if origins["judge"] == "default":
@@ -108,6 +121,15 @@ def find_unknown_variables() -> dict[str, str | None]:
     known.append(LIMITS_DIR)
     unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
     return {name: next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in unknown}
+
+
+def _add_by_name(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both together; where both have an entry it is the upper one's, for entries that are tables one level deeper."""
+    added = dict(below)
+    for name, value in above.items():
+        under = added.get(name)
+        added[name] = {**under, **value} if isinstance(under, Mapping) else value
+    return added
 
 
 def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:

@@ -22,23 +22,26 @@ from warehouse.samples import read_samples_between
 from warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from tasks.collection import Collection
     from tasks.staging import StagedDataset
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a run is; a display reads it now and then."""
+    """How far a run is; a display reads it now and then. `what` is what the samples are called there."""
 
     n_samples: int = 0
     n_done: int = 0
     n_failed: int = 0
+    what: str = "samples"
 
 
 @dataclass(kw_only=True)
 class Bench:
     """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
 
-    `rubrics` are the prompts that samples are graded by.
+    `rubrics` are the prompts that samples are graded by, `collection` is the asking of the application under test where
+    it is asked, and `notices` are for whoever watches.
     """
 
     run_id: str
@@ -52,6 +55,8 @@ class Bench:
     embedder: Embedder | None
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
+    collection: "Collection | None" = None
+    notices: list[str] = field(default_factory=list)
     resumed: bool = False
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     progress: Progress = field(default_factory=Progress)
@@ -63,10 +68,17 @@ class Bench:
             asker.stop(error, drain_s=drain_s)
 
     async def close(self) -> None:
-        """Close the clients of judge and embeddings."""
+        """Close the clients of judge, embeddings and target."""
         await self.asker.judge.close()
+        if self.collection is not None:
+            await self.collection.close()
         if self.embedder is not None:
             await self.embedder.close()
+
+    @property
+    def asks_target(self) -> bool:
+        """Whether the application under test is being asked, which comes before all judging."""
+        return self.collection is not None and not self.collection.is_over
 
     @property
     def askers(self) -> tuple[Asker, ...]:

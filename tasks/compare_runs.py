@@ -5,7 +5,7 @@ data that commands print.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,25 +25,14 @@ from tasks.moving import (
     name_changes,
     split_difference,
 )
+from tasks.noise_floors import MetricNoise, PairNoise
+from tasks.yardsticks import is_changed_everywhere, list_changed_settings
 from warehouse.comparisons import RunPair
 from warehouse.runs import RunRow
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
 """Metadata columns that are taken for clusters without being named, when every common sample has one."""
 NO_CLUSTER: Final = "none"
-
-_GRADED = "grade_"
-# Settings of a run that shape the judge's replies, and the steps (as llm_calls names them) they reach; None is all.
-_JUDGE_SETTINGS: Final[Mapping[str, tuple[str, ...] | None]] = {
-    "temperature": None,
-    "max_tokens": None,
-    "request_tokens": None,
-    "votes": ("classify", "attribute", "rank"),
-    "contexts_alone": ("attribute", "rank"),
-    "regenerated_questions": ("relevancy",),
-    "contexts_role": (_GRADED,),
-    "logprobs": (_GRADED,),
-}
 
 
 class ComparisonError(ValueError):
@@ -65,7 +54,8 @@ class MetricComparison:
 
     `n_*` counts scored samples, `coverage_*` is their share of the run; `mean_*` is over all of them, `common_*` over
     the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
-    which the `parts` add up to; None when a run has no score.
+    which the `parts` add up to; None when a run has no score. `noise` is what the judge's own noise may have in
+    `paired`, None where no sample is common.
     """
 
     metric: str
@@ -80,12 +70,24 @@ class MetricComparison:
     paired: Paired
     change: float | None
     parts: tuple[Part, ...]
+    noise: MetricNoise | None = None
+
+    @property
+    def noise_floor(self) -> float | None:
+        """The largest change that the judge's noise alone would reach in 95 of 100 comparisons; None if not known."""
+        return None if self.noise is None else self.noise.floor
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the difference is called better or worse: more than chance, and, where it is known, than noise."""
+        return self.paired.verdict in ("better", "worse")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
     and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
+    `noise_run_ids` are the noise runs that floors rest on.
     """
 
     n_base: int
@@ -95,16 +97,23 @@ class Comparison:
     metrics: tuple[MetricComparison, ...]
     warnings: tuple[str, ...]
     moves: pl.DataFrame
+    noise_run_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """One metric by sample, in the order of the samples."""
+    """One metric by sample, in the order of the samples; `steps` and `version` are of the metric itself."""
 
     metric: str
     base: Floats
     candidate: Floats
     changed: Sequence[str]
+    steps: frozenset[str]
+    version: str | None
+
+    @property
+    def in_both(self) -> Flags:
+        return ~np.isnan(self.base) & ~np.isnan(self.candidate)
 
 
 class _Samples:
@@ -150,14 +159,20 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         seed=settings.seed,
         resamples=settings.resamples,
     )
+    noise = PairNoise(pair)
+    metrics = tuple(
+        _join(samples, column, one, _find_noise(noise, samples, column, clusters))
+        for column, one in zip(columns, paired, strict=True)
+    )
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
         n_common=int(samples.common.sum()),
         cluster=cluster,
-        metrics=tuple(_join(samples, column, one) for column, one in zip(columns, paired, strict=True)),
-        warnings=tuple(_list_warnings(pair.base, pair.candidate, scores, other_judges)),
+        metrics=metrics,
+        warnings=(*_list_warnings(pair.base, pair.candidate, scores, other_judges), *_warn_of_noise(metrics)),
         moves=_list_moves(samples, columns),
+        noise_run_ids=tuple(noise.run_ids),
     )
 
 
@@ -176,8 +191,9 @@ def _build_columns(
             continue
         frame = by_metric[metric]
         versions = frame.drop_nulls(["base_version", "candidate_version"])
+        of_metric = metric_steps.get(metric, frozenset())
         causes = find_causes(
-            metric_steps.get(metric, frozenset()),
+            of_metric,
             inputs=inputs,
             judges=judges,
             is_formula_changed=not versions.filter(pl.col("base_version") != pl.col("candidate_version")).is_empty(),
@@ -188,7 +204,31 @@ def _build_columns(
             base=samples.place_values(sample_ids, frame["base"]),
             candidate=samples.place_values(sample_ids, frame["candidate"]),
             changed=name_changes(causes),
+            steps=of_metric,
+            version=_find_version(frame),
         )
+
+
+def _find_version(frame: pl.DataFrame) -> str | None:
+    """The formula of the candidate's scores."""
+    known = frame["candidate_version"].drop_nulls()
+    return None if known.is_empty() else str(known[0])
+
+
+def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
+    both = column.in_both
+    if not both.any():
+        return None
+    anew = samples.flag([one for one in noise.list_anew(column.steps) if one in samples.places])
+    return noise.find(
+        column.metric,
+        steps=column.steps,
+        version=column.version,
+        values=np.concatenate([column.base[both], column.candidate[both]]),
+        anew=anew[both],
+        clusters=clusters[both],
+        changed=set(np.array(column.changed, dtype=object)[both]),
+    )
 
 
 def _find_changed_judges(
@@ -201,30 +241,9 @@ def _find_changed_judges(
     }
     everywhere = np.ones(len(samples.ids), dtype=bool)
     for step in list_call_steps(steps):
-        if _is_changed_everywhere(pair.base, pair.candidate, step):
+        if is_changed_everywhere(pair.base, pair.candidate, step):
             found[step] = everywhere
     return found
-
-
-def _is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
-    if step == "similarity":
-        return base.embeddings != candidate.embeddings
-    if base.judge != candidate.judge or base.language != candidate.language:
-        return True
-    return any(
-        reached is None or step.startswith(reached)
-        for name, reached in _JUDGE_SETTINGS.items()
-        if name in _list_changed_settings(base, candidate)
-    )
-
-
-def _list_changed_settings(base: RunRow, candidate: RunRow) -> list[str]:
-    """Settings that both runs have on record and that differ."""
-    return [
-        name
-        for name in _JUDGE_SETTINGS
-        if name in base.config and name in candidate.config and base.config[name] != candidate.config[name]
-    ]
 
 
 def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tuple[str | None, Integers]:
@@ -264,9 +283,8 @@ def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, A
     return None
 
 
-def _join(samples: _Samples, column: _Column, paired: Paired) -> MetricComparison:
-    has_base, has_candidate = ~np.isnan(column.base), ~np.isnan(column.candidate)
-    both = has_base & has_candidate
+def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None) -> MetricComparison:
+    has_base, has_candidate, both = ~np.isnan(column.base), ~np.isnan(column.candidate), column.in_both
     mean_base, mean_candidate = _mean(column.base[has_base]), _mean(column.candidate[has_candidate])
     return MetricComparison(
         metric=column.metric,
@@ -278,7 +296,8 @@ def _join(samples: _Samples, column: _Column, paired: Paired) -> MetricCompariso
         mean_candidate=mean_candidate,
         common_base=_mean(column.base[both]),
         common_candidate=_mean(column.candidate[both]),
-        paired=paired,
+        paired=_hold_against(noise, paired),
+        noise=noise,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(
             split_difference(
@@ -290,6 +309,13 @@ def _join(samples: _Samples, column: _Column, paired: Paired) -> MetricCompariso
             )
         ),
     )
+
+
+def _hold_against(noise: MetricNoise | None, paired: Paired) -> Paired:
+    """A change that the judge's noise would reach by itself is called nothing else, whatever the test says."""
+    if noise is None or not noise.floor or paired.difference is None or paired.verdict == "same":
+        return paired
+    return replace(paired, verdict="within_noise") if abs(paired.difference) <= noise.floor else paired
 
 
 def _mean(values: Floats) -> float | None:
@@ -322,7 +348,7 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
         before, after = getattr(base, name), getattr(candidate, name)
         if before != after:
             yield f"the runs differ in {name}: {before or 'none'} and {after or 'none'}"
-    for name in _list_changed_settings(base, candidate):
+    for name in list_changed_settings(base, candidate):
         yield f"the runs differ in {name}: {base.config[name]} and {candidate.config[name]}"
     if base.judge == candidate.judge and base.language == candidate.language and not other_judges.is_empty():
         steps = ", ".join(other_judges["step"].unique(maintain_order=True))
@@ -341,3 +367,12 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
     for run in (base, candidate):
         if run.status != "completed":
             yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
+
+
+def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
+    unknown = [one.metric for one in metrics if one.noise is not None and one.noise.is_unknown]
+    if unknown:
+        yield (
+            f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "
+            "samples judged again with `evalhouse run ... --noise 0.05`, or `[noise] share = 0.05` in a suite"
+        )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
-Verdict = Literal["better", "worse", "same", "undecided"]
+Verdict = Literal["better", "worse", "same", "undecided", "within_noise"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Paired:
 
     `ci_low` and `ci_high` are None with fewer than two clusters, or when all clusters differ by the same: then there is
     no spread to draw from. `p` is None without a common sample. `n_higher` and `n_lower` count samples; the others of
-    `n` are equal.
+    `n` are equal. `verdict` is `within_noise` only where `compare_runs` held the difference against a noise floor.
     """
 
     n: int

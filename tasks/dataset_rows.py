@@ -131,16 +131,13 @@ def normalise_row(
         row=raw.row,
         given_id=given_id,
         sample_id=given_id or hash_json([question, ground_truth], 16),
-        input_hash=hash_json(
-            {
-                "answer": answer,
-                "context_ids": context_ids,
-                "contexts": contexts.texts,
-                "ground_truth": ground_truth,
-                "question": question,
-                "reference_context_ids": reference_ids,
-            },
-            32,
+        input_hash=hash_inputs(
+            question=question,
+            answer=answer,
+            ground_truth=ground_truth,
+            contexts=contexts.texts,
+            context_ids=context_ids,
+            reference_context_ids=reference_ids,
         ),
         question=question,
         answer=answer,
@@ -156,6 +153,29 @@ def read_given_id(raw: RawRow, columns: Columns, *, tabular: bool) -> str | None
     """The dataset's own id of a row, None where it has none or one that is no id."""
     path = columns.locate(raw.values, tabular=tabular).get("id")
     return None if path is None else read_id(path.find(raw.values, tabular=tabular), "id", lambda _kind, _text: None)
+
+
+def hash_inputs(
+    *,
+    question: str,
+    answer: str | None,
+    ground_truth: str | None,
+    contexts: list[str] | None,
+    context_ids: list[str] | None,
+    reference_context_ids: list[str] | None,
+) -> str:
+    """The `input_hash` of a sample: it changes when anything that is judged changes."""
+    return hash_json(
+        {
+            "answer": answer,
+            "context_ids": context_ids,
+            "contexts": contexts,
+            "ground_truth": ground_truth,
+            "question": question,
+            "reference_context_ids": reference_context_ids,
+        },
+        32,
+    )
 
 
 def hash_json(value: object, digits: int) -> str:

@@ -27,6 +27,7 @@ Reason = Literal[
     "interval_holds_limit",  # undecided, as are all below
     "too_few_samples",
     "not_beyond_chance",
+    "within_noise",
     "nothing_common",
     "other_judge",
     "other_formula",
@@ -80,8 +81,9 @@ class Check:
     """One check and how it ended.
 
     `value` is the mean, drop, coverage or dollars found, with its 95 % interval where it has one, from `n` samples
-    (None for dollars). `beyond` is how far `value` is on the bad side of the limit, negative on the good side. `detail`
-    is a sentence for a person.
+    (None for dollars). `beyond` is how far `value` is on the bad side of the limit, negative on the good side.
+    `noise_floor`, of a drop alone, is the largest one that the judge's own noise makes, None when that is not known.
+    `detail` is a sentence for a person.
     """
 
     kind: Kind
@@ -92,6 +94,7 @@ class Check:
     ci_high: float | None = None
     n: int | None = None
     beyond: float | None = None
+    noise_floor: float | None = None
     outcome: Outcome
     reason: Reason | None = None
     detail: str
@@ -191,10 +194,14 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     A drop is baseline minus run, of metrics of faults run minus baseline; its interval is the paired bootstrap's of
     `comparing`. Passed when the whole interval keeps the limit or no sample has another score. Failed when the whole
     interval is beyond the limit, and the sign-flip test's p, corrected by Holm over the drops of this gate, is at most
-    0.05: where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also
-    failed when the baseline has scores and the run has none. Undecided are all others, fewer than LEAST_CLUSTERS
-    independent samples (unless they are all that either run scored and none has another score), and a metric whose
-    judge, prompt, settings or formula are not the baseline's.
+    0.05: where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. And
+    where the judge's noise is known, the drop has to be beyond the limit by more than its floor (`noise.find_floor`).
+    Also failed when the baseline has scores and the run has none. Undecided are all others, among them what is no more
+    than the floor, fewer than LEAST_CLUSTERS independent samples (unless they are all that either run scored and none
+    has another score), and a metric whose judge, prompt, settings or formula are not the baseline's.
+
+    A floor keeps no drop from passing: the interval is of differences with the judge's noise in them, so that an
+    interval within the limit says that noise and drop together are.
     """
     found = [comparisons.get(name) for name in limits]
     corrected = correct_by_holm([one.paired.p if one else None for one in found])
@@ -234,6 +241,7 @@ def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> 
         ci_high=high,
         n=paired.n,
         beyond=None if drop is None else drop - limit,
+        noise_floor=comparison.noise_floor,
         outcome=finding.outcome,
         reason=finding.reason,
         detail=finding.detail,
@@ -260,12 +268,30 @@ def _judge_drop(
         return unlike
     if not paired.n_higher and not paired.n_lower:
         return _Finding(outcome="passed", reason=None, detail="no sample has another score")
-    return _judge_interval(limit, low=low, high=high, p=p, n=paired.n)
-
-
-def _judge_interval(limit: float, *, low: float, high: float, p: float, n: int) -> _Finding:
     if high <= limit + ROUNDING:
         return _Finding(outcome="passed", reason=None, detail="the whole interval keeps the limit")
+    return (
+        _find_noise(comparison)
+        or _find_chance(limit, low=low, p=p, n=paired.n)
+        or _find_noise(comparison, beyond=limit)
+        or _Finding(
+            outcome="failed", reason="beyond_limit", detail=f"the whole interval is beyond the limit, {_write_p(p)}"
+        )
+    )
+
+
+def _find_noise(comparison: MetricComparison, *, beyond: float = 0.0) -> _Finding | None:
+    """Undecided where the judge's noise alone would make a change of this size, or take it as far beyond the limit."""
+    floor, difference = comparison.noise_floor, comparison.paired.difference
+    if not floor or difference is None or abs(difference) - beyond > floor:
+        return None
+    what = "beyond the limit by no more than" if beyond else "within"
+    told = f"it is {what} the judge's noise, which alone makes changes of up to {floor:.3f}"
+    return _Finding(outcome="undecided", reason="within_noise", detail=told)
+
+
+def _find_chance(limit: float, *, low: float, p: float, n: int) -> _Finding | None:
+    """Undecided where the drop can be chance, or less than the limit."""
     if low <= 0:
         told = "a change of this size can be chance: 0 and the limit are inside the interval"
         return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
@@ -275,8 +301,7 @@ def _judge_interval(limit: float, *, low: float, high: float, p: float, n: int) 
     if p > ALPHA:
         told = f"it can be chance: {_write_p(p)}, corrected over the drops checked"
         return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
-    told = f"the whole interval is beyond the limit, {_write_p(p)}"
-    return _Finding(outcome="failed", reason="beyond_limit", detail=told)
+    return None
 
 
 def _write_p(p: float) -> str:

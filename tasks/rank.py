@@ -37,7 +37,9 @@ async def rank_contexts(bench: Bench, work: SampleWork) -> None:
         return
     reason, detail = None, None
     if work.sample.ground_truth is None:
-        reason = "no_ground_truth"
+        # Where ids would be compared no ground truth is needed: what lacks there is the target's response.
+        lacks_ids = work.sample.target_error is not None and work.sample.reference_context_ids
+        reason = "no_contexts" if lacks_ids else "no_ground_truth"
     elif not work.sample.contexts:
         reason = "no_contexts"
     else:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from tasks.suite_settings import Notify, SuiteGate
 from tasks.target_settings import TargetSettings
 
 Share = Annotated[float, Field(ge=0)]
@@ -38,6 +39,8 @@ class RunSettings(BaseModel):
     noise_share: float = Field(
         default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
     )
+    gate: SuiteGate | None = Field(default=None, description="limits that the run of a suite has to keep")
+    notify: Notify | None = Field(default=None, description="whom the run of a suite tells how it ended")
     label: str | None = None
     href: str | None = None
     tags: tuple[str, ...] = ()
@@ -63,8 +66,20 @@ class RunSettings(BaseModel):
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )
     fresh: bool = Field(default=False, description="ask anew although a reply is on record")
-    shard_size: int = Field(default=128, ge=1, le=4096, description="samples that one task run works on")
+    pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
+    task_runner: str | None = Field(
+        default=None, description="module:factory of a Prefect task runner that judges the samples, such as Dask's"
+    )
+    part_size: int = Field(default=500, ge=1, description="samples that one worker is given at once")
+    shard_size: int = Field(
+        default=128, ge=1, le=4096, validate_default=True, description="samples that one task run works on"
+    )
     warehouse: str = "duckdb:///evalhouse.duckdb"
+
+    @field_validator("shard_size")
+    @classmethod
+    def _fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:
+        return min(shard_size, int(info.data.get("part_size", shard_size)))
 
     @field_validator("votes")
     @classmethod

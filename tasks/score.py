@@ -15,8 +15,12 @@ select metric, round(mean, 4) as mean, round(ci_low, 4) as ci_low, round(ci_high
 from run_scores where run_id = $run_id order by metric
 """
 _FAILED = """
-select count(distinct sample_id) as n from outcomes
-where run_id = $run_id and reason in (select unnest($reasons))
+select count(distinct sample_id) as n
+from (
+    select sample_id from outcomes where run_id = $run_id and reason in (select unnest($reasons))
+    union all
+    select sample_id from responses where run_id = $run_id and status = 'failed'
+)
 """
 
 

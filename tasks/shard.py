@@ -50,6 +50,8 @@ class SampleWork:
 
     def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
         """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
+        if reason in ("no_answer", "no_contexts") and self.sample.target_error is not None:
+            reason, detail = "target_failed", self.sample.target_error
         self.add_row("outcomes", step=step, reason=reason, detail=detail)
 
     async def wait_for_statements(self, source: Source) -> Extraction:

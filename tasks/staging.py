@@ -16,27 +16,37 @@ from warehouse.samples import Staging
 
 @dataclass(frozen=True, kw_only=True)
 class StagedDataset:
-    """A dataset that was read whole without a problem. `content_hash` changes when any sample does."""
+    """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
+
+    `n_answered` is how many samples it brings an answer or contexts for.
+    """
 
     staging: Staging
     n_samples: int
     content_hash: str
+    n_answered: int = 0
 
 
 def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError."""
     staging = Staging()
-    digest = hashlib.sha256()
+    digest, n_answered = hashlib.sha256(), 0
     try:
         source = resolve_source(source) if isinstance(source, str) else source
         for rows in read_samples(source, mapping=mapping, limit=limit):
             staging.add([_to_staged(row) for row in rows])
+            n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
             for row in rows:
                 digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
     except BaseException:
         staging.discard()
         raise
-    return StagedDataset(staging=staging, n_samples=staging.n_rows, content_hash=digest.hexdigest()[:32])
+    return StagedDataset(
+        staging=staging,
+        n_samples=staging.n_rows,
+        content_hash=digest.hexdigest()[:32],
+        n_answered=n_answered,
+    )
 
 
 def resolve_source(source: str) -> str:

@@ -124,13 +124,17 @@ def test_two_equal_runs_are_the_same_in_every_metric(house: House, ask: Ask) -> 
 def test_json_has_what_the_readme_says(ask: Ask) -> None:
     document = ask("compare", "previous", "latest", "--json").document
     assert document.keys() == {
-        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "moved",
+        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "noise",
+        "moved",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",
         "common_base", "common_candidate", "change", "n_common", "n_clusters", "n_higher", "n_lower", "difference",
-        "ci_low", "ci_high", "p", "p_holm", "is_exact", "verdict", "parts",
+        "ci_low", "ci_high", "p", "p_holm", "is_exact", "verdict", "noise_floor", "noise", "is_real", "parts",
     }  # fmt: skip
+    scored = next(one for one in document["metrics"] if one["n_common"])
+    assert scored["noise"].keys() == {"n_anew", "n_runs", "n_pairs", "n_changed", "deviation"}
+    assert document["noise"] == {"run_ids": [], "steps": []}
 
 
 def test_means_and_coverage_are_those_of_the_runs(house: House, ask: Ask) -> None:

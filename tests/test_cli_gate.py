@@ -111,7 +111,8 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
         "run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
     }  # fmt: skip
     assert document["checks"][0].keys() == {
-        "kind", "metric", "limit", "value", "ci_low", "ci_high", "n", "beyond", "outcome", "reason", "detail",
+        "kind", "metric", "limit", "value", "ci_low", "ci_high", "n", "beyond", "noise_floor", "outcome", "reason",
+        "detail",
     }  # fmt: skip
 
 
@@ -313,11 +314,11 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
     assert printed.lines[2] == "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`"
     rows = [line for line in printed.lines if line.startswith("| ")]
     assert rows[1] == (
-        "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.352 to 0.648 | 40 | 0.400 | "
+        "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.352 to 0.648 | – | 40 | 0.400 | "
         "the whole interval is beyond the limit |"
     )
     assert rows[2].startswith(
-        "| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | 0 | – | no sample is scored"
+        "| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | – | 0 | – | no sample is scored"
     )
 
 

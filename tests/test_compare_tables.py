@@ -16,7 +16,8 @@ def make_metric(name: str = "factual_f1", **columns: object) -> dict[str, Any]:
         "metric": name, "n_base": 8, "n_candidate": 9, "coverage_base": 0.8, "coverage_candidate": 0.9,
         "mean_base": 0.5, "mean_candidate": 0.6, "common_base": 0.51, "common_candidate": 0.62, "change": 0.1,
         "n_common": 7, "n_clusters": 7, "n_higher": 2, "n_lower": 0, "difference": 0.11, "ci_low": 0.01,
-        "ci_high": 0.21, "p": 0.02, "p_holm": 0.04, "is_exact": True, "verdict": "better",
+        "ci_high": 0.21, "p": 0.02, "p_holm": 0.04, "is_exact": True, "verdict": "better", "noise_floor": 0.0,
+        "noise": None, "is_real": True,
         "parts": [
             {"name": "noise", "n": 5, "n_moved": 0, "value": 0.0},
             {"name": "added", "n": 2, "n_moved": 2, "value": 0.02},
@@ -31,7 +32,7 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
     return {
         "base": {"run_id": "b", **run}, "candidate": {"run_id": "c", **run, "label": "v2"},
         "n_samples": {"base": 10, "candidate": 10, "common": 9}, "cluster": None, "warnings": [],
-        "metrics": list(metrics), "moved": [], **columns,
+        "metrics": list(metrics), "noise": {"run_ids": [], "steps": []}, "moved": [], **columns,
     }  # fmt: skip
 
 
@@ -135,6 +136,33 @@ def test_a_narrow_terminal_keeps_what_decides(show: Any, monkeypatch: pytest.Mon
     assert "candidate" in headers[110]
     assert headers[90].split() == ["metric", "difference", "95", "%", "interval", "p", "common", "verdict"]
     assert headers[80].split() == ["metric", "difference", "95", "%", "interval", "p", "verdict"]
+
+
+def make_noise(**columns: object) -> dict[str, Any]:
+    return {"n_anew": 7, "n_runs": 2, "n_pairs": 20, "n_changed": 3, "deviation": 0.1, **columns}
+
+
+def test_the_noise_floor_stands_beside_the_difference_and_says_what_it_rests_on(show: Any) -> None:  # noqa: ANN401
+    steps = [{"step": "classify", "n_items": 80, "n_flipped": 8, "flip_rate": 0.1}]
+    lines = show(
+        make_document(
+            make_metric(noise_floor=0.15, noise=make_noise(), verdict="within_noise"),
+            make_metric("mrr", noise_floor=None, noise=make_noise(n_pairs=0), verdict="undecided", parts=[]),
+            noise={"run_ids": ["n1", "n2"], "steps": steps},
+        )
+    )
+    rows = [" ".join(line.split()) for line in lines]
+    header = next(row for row in rows if row.startswith("metric base"))
+    assert "95 % interval noise floor p" in header
+    assert any("0.010 to 0.210 0.150 0.040" in row and row.endswith("within the judge's noise") for row in rows)
+    start = rows.index("The judge against itself: what was judged twice, in 2 noise runs")
+    assert rows[start + 2 :] == ["classify 80 8 0.100 –", "factual_f1 20 3 0.150 0.100"]
+
+
+@pytest.mark.parametrize("floor", [None, 0.0])
+def test_without_any_noise_floor_there_is_no_column(show: Any, floor: float | None) -> None:  # noqa: ANN401
+    lines = show(make_document(make_metric(noise_floor=floor)))
+    assert not any("noise floor" in line or "against itself" in line for line in lines)
 
 
 def test_flips_stand_side_by_side_with_their_reasons(show: Any) -> None:  # noqa: ANN401

@@ -6,43 +6,20 @@ It runs on the house, where lexical runs leave many tables empty, and on three n
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
-from test_readme import README
+from recipes import Recipe, read_cookbook, read_recipes
 
 from warehouse.location import parse_location
 from warehouse.query import run_query, split_statements
 
 LEAST = 15
-_BLOCK = re.compile(r"<!-- cookbook -->\n(.*?)<!-- end -->", re.DOTALL)
-_FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A query of the cookbook: what its first two lines say it answers and gives, and its SQL."""
-
-    title: str
-    columns: list[str]
-    sql: str
-
-
-def read_recipes() -> list[Recipe]:
-    (block,) = _BLOCK.findall(README.read_text(encoding="utf-8"))
-    return [
-        Recipe(title=match["title"], columns=match["columns"].split(", "), sql=match["sql"])
-        for match in _FENCE.finditer(block)
-    ]
-
-
 RECIPES = read_recipes()
 
 
@@ -64,8 +41,7 @@ def cook(nights: Path) -> Callable[[str], list[Row]]:
 
 
 def test_every_block_of_the_cookbook_is_read_and_there_are_enough() -> None:
-    (block,) = _BLOCK.findall(README.read_text(encoding="utf-8"))
-    assert block.count("```sql") == len(RECIPES) >= LEAST
+    assert read_cookbook().count("```sql") == len(RECIPES) >= LEAST
     assert len({recipe.title for recipe in RECIPES}) == len(RECIPES)
     for recipe in RECIPES:
         assert split_statements(recipe.sql)[1:] == [""], f"not one statement with its `;`: {recipe.title}"

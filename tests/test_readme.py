@@ -26,6 +26,7 @@ USERS_VIEWS = (
     "run_costs",
     "unscored",
     "sample_history",
+    "sample_changes",
     "statement_verdicts",
     "fact_lists",
     "vote_flips",

@@ -343,20 +343,3 @@ def test_nothing_is_loaded_from_anywhere(house: House, write: Write) -> None:
     assert not any(name in element.attributes for element in page.elements for name in ("src", "srcset", "style"))
     (style,) = page.find("style")
     assert not re.search(r"url\(|@import", style.text)
-
-
-def test_the_history_of_a_suite(house: House, url: str, ask: Ask, tmp_path: Path) -> None:
-    change(url, "update runs set suite = $suite, judge = $judge", suite="nightly", judge=ATTACK)
-    path = tmp_path / "history.html"
-    finished = ask("report", "--history", "nightly", "--warehouse", url, "-o", str(path))
-    assert finished.status == 0, finished.stderr
-    assert "2 runs" in finished.stdout
-    page = ReportPage(path)
-    runs = page.rows("runs")
-    assert [row[0] for row in runs][1] == house.run_id, "the newest first"
-    metrics = ask("show", house.run_id, "--json").document["metrics"]
-    means = {row["metric"]: "–" if row["mean"] is None else f"{row['mean']:.3f}" for row in metrics}
-    assert sorted(runs[1][4:]) == sorted(means.values())
-    assert {heading.text for heading in page.find("h3")} == {name for name, mean in means.items() if mean != "–"}
-    assert not page.find("script")
-    assert not page.find("img")

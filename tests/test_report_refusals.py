@@ -66,7 +66,7 @@ def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
         ((), "name one RUN"),
         (("latest", "--history", "x"), "name one RUN"),
         (("--history", "x", "--no-calls"), "are for a RUN"),
-        (("--history", "weekly"), "no run with scores of suite 'weekly' is on record; suites with runs: none"),
+        (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),
     ],
 )
 def test_what_cannot_be_reported_is_said(ask: Ask, arguments: tuple[str, ...], said: str) -> None:

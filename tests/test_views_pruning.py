@@ -43,6 +43,8 @@ VIEWS = [
     "run_causes",
     "unscored",
     "fact_lists",
+    "review_items",
+    "reviewed_verdicts",
 ]
 
 

@@ -174,6 +174,11 @@ class RunPair:
         self._warehouse = warehouse
         self._ids = {"base": base.run_id, "candidate": candidate.run_id}
 
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where both are on record."""
+        return self._warehouse
+
     def read_samples(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id, in_base, in_candidate."""
         return self._warehouse.read(_SAMPLES, self._ids)

@@ -6,10 +6,10 @@ their process, however that ends. With SQLite all processes are on one machine, 
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 _RETRY_S = 0.02
 _SLOWEST_RETRY_S = 0.25
 _CONNECT_S = 10
+# Of a machine that loses its power the server hears nothing; it asks after so long, and lets go of its locks then.
+_IDLE_S, _ASK_EVERY_S, _ASK_TIMES = 5, 5, 3
+GONE_S: Final = float(_IDLE_S + _ASK_EVERY_S * _ASK_TIMES)
+"""After so many seconds without a sign of life a session's locks are free."""
+_KEEPALIVES: dict[str, Any] = {
+    "keepalives_idle": _IDLE_S, "keepalives_interval": _ASK_EVERY_S, "keepalives_count": _ASK_TIMES,
+    "tcp_user_timeout": int(1000 * GONE_S),
+}  # fmt: skip
+_SERVER_KEEPALIVES = (
+    f"set tcp_keepalives_idle = {_IDLE_S}; set tcp_keepalives_interval = {_ASK_EVERY_S}; "
+    f"set tcp_keepalives_count = {_ASK_TIMES}; set tcp_user_timeout = {int(1000 * GONE_S)}"
+)
+_HELD = """
+select (classid::bigint << 32) | objid::bigint
+from pg_locks
+where locktype = 'advisory' and objsubid = 1 and granted
+  and database = (select oid from pg_database where datname = current_database())
+"""
 
 
 @contextmanager
@@ -36,7 +54,7 @@ def lock_for_writing(location: Location, lake: Lake, deadline: float) -> Iterato
 def lock_by_name(location: Location, lake: Lake, name: str, deadline: float, *, told: str) -> Iterator[None]:
     """Hold the lock of that name for this block; raises WarehouseBusy with `told` when it is not free in time."""
     if lake.catalogue == "sqlite":
-        with _lock_file(location.path.with_name(f"{location.path.name}.{name}.lock"), deadline, told):
+        with _lock_file(_name_file(location, name), deadline, told):
             yield
         return
     session = _open_session(location, lake, deadline)
@@ -45,6 +63,113 @@ def lock_by_name(location: Location, lake: Lake, name: str, deadline: float, *, 
         yield
     finally:
         session.close()  # which lets go of the lock
+
+
+class WatchedLock:
+    """A lock by name that is held for longer than a batch; whoever holds it asks now and then whether it still does.
+
+    A session ends with the server, or when the way to it is broken. The lock is then taken anew, and is lost only when
+    somebody else was faster, or when the server has been out of reach for so long that it takes this session for dead.
+    """
+
+    def __init__(self, location: Location, lake: Lake, name: str) -> None:
+        self._location, self._lake, self._key = location, lake, _make_key(lake, name)
+        self._session: psycopg.Connection[tuple[object, ...]] | None = None
+        self._seen_at = time.monotonic()
+
+    def take(self, deadline: float, told: str) -> None:
+        """Take the lock; raises WarehouseBusy with `told` when it is not free in time."""
+        session = _open_session(self._location, self._lake, deadline)
+        try:
+            _take(session, self._key, deadline, told)
+        except BaseException:
+            session.close()
+            raise
+        self._session, self._seen_at = session, time.monotonic()
+
+    def is_held(self) -> bool:
+        """Whether nobody else can have it; asks the server."""
+        if self._lake.catalogue == "sqlite":
+            return True
+        import psycopg  # noqa: PLC0415
+
+        try:
+            if self._session is None:
+                self.take(time.monotonic(), "")
+            else:
+                self._session.execute("select 1")
+        except WarehouseUnreachable:
+            return time.monotonic() - self._seen_at < GONE_S
+        except WarehouseBusy:
+            return False
+        except psycopg.OperationalError:
+            self.close()
+            return time.monotonic() - self._seen_at < GONE_S
+        self._seen_at = time.monotonic()
+        return True
+
+    def close(self) -> None:
+        """Let go."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+@contextmanager
+def hold_watched(location: Location, lake: Lake, name: str, deadline: float, *, told: str) -> Iterator[WatchedLock]:
+    """As `lock_by_name`, for a block of minutes, within which the lock can be asked whether it is still held."""
+    lock = WatchedLock(location, lake, name)
+    if lake.catalogue == "sqlite":
+        path = _name_file(location, name)
+        with _lock_file(path, deadline, told):
+            try:
+                yield lock
+            finally:
+                # While it is still held: afterwards the file may already be somebody else's.
+                path.unlink(missing_ok=True)
+        return
+    lock.take(deadline, told)
+    try:
+        yield lock
+    finally:
+        lock.close()
+
+
+def list_held(location: Location, lake: Lake, names: Collection[str], *, patience_s: float = 10.0) -> set[str]:
+    """Which of these locks somebody holds; raises WarehouseUnreachable."""
+    if lake.catalogue == "sqlite":
+        return {name for name in names if _is_locked(_name_file(location, name))}
+    session = _open_session(location, lake, time.monotonic() + patience_s)
+    try:
+        held = {row[0] for row in session.execute(_HELD)}
+    finally:
+        session.close()
+    return {name for name in names if _make_key(lake, name) in held}
+
+
+@contextmanager
+def lock_on_machine(location: Location, name: str, deadline: float, *, told: str) -> Iterator[None]:
+    """Keep the other processes of this machine out; raises WarehouseBusy with `told`."""
+    location.path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock_file(_name_file(location, name), deadline, told):
+        yield
+
+
+def _name_file(location: Location, name: str) -> Path:
+    return location.path.with_name(f"{location.path.name}.{name}.lock")
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    path.unlink(missing_ok=True)  # of a process that was killed
+    lock.release()
+    return False
 
 
 @contextmanager
@@ -72,7 +197,9 @@ def _open_session(location: Location, lake: Lake, deadline: float) -> "psycopg.C
     wait_s = _RETRY_S
     while True:
         try:
-            return psycopg.connect(lake.dsn, autocommit=True, connect_timeout=_CONNECT_S)
+            session = psycopg.connect(lake.dsn, autocommit=True, connect_timeout=_CONNECT_S, **_KEEPALIVES)
+            session.execute(_SERVER_KEEPALIVES)
+            return session
         except psycopg.OperationalError as error:
             if time.monotonic() >= deadline:
                 told = str(error).strip().splitlines()[-1]

@@ -51,12 +51,6 @@ inner join here
     and (score_history.started_at, score_history.run_id) <= (here.started_at, here.run_id)
 order by score_history.metric, score_history.started_at, score_history.run_id
 """
-_SERIES = """
-select metric, run_id, started_at, judge, mean, ci_low, ci_high, n_scored, same_yardstick, status
-from score_history
-where series = 'suite ' || $suite
-order by metric, started_at, run_id
-"""
 # All columns: a warehouse that was last written by an older evalhouse has fewer.
 _COSTS = "select * exclude run_id from run_costs where run_id = $run_id order by step"
 _FLIPS = "select * exclude run_id from vote_flips where run_id = $run_id order by step"
@@ -242,17 +236,6 @@ def read_summary(store: Warehouse, run: RunRow, base: RunRow | None) -> RunSumma
         causes={str(row["sample_id"]): str(row["cause"]) for row in store.read_rows(_CAUSES, of_run)},
         base_scores=store.read_rows(_BASE_SCORES, {**of_run, "base": base.run_id}) if base else [],
     )
-
-
-def read_series(store: Warehouse, suite: str) -> Rows:
-    """One row per run of a suite and metric, in time order within the metric; none for an unknown suite."""
-    return store.read_rows(_SERIES, {"suite": suite})
-
-
-def list_suites(store: Warehouse) -> list[str]:
-    """The suites that runs on record belong to."""
-    rows = store.read_rows("select distinct suite from runs where suite is not null order by suite")
-    return [str(row["suite"]) for row in rows]
 
 
 def read_slices(

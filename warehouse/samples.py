@@ -6,12 +6,14 @@ numbering repeated ids and finding what is already on record are set operations 
 
 import shutil
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import polars as pl
 
@@ -67,13 +69,29 @@ order by ids.ordinal
 
 _SHARD = """
 select
-    run_samples.ordinal, sample_id, input_hash, question, answer, ground_truth, contexts, context_ids,
-    reference_context_ids,
-    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json
+    run_samples.ordinal, sample_id, input_hash, question, samples.answer, ground_truth, samples.contexts,
+    samples.context_ids, reference_context_ids,
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
+    failed.error as target_error
 from run_samples
 join samples using (sample_id, input_hash)
+left join (
+    select sample_id, coalesce(error, 'it gave no answer') as error
+    from responses
+    where run_id = $run_id and status = 'failed'
+) as failed using (sample_id)
 where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
 order by run_samples.ordinal
+"""
+
+_STAGED_BETWEEN = """
+select
+    ordinal, ids.sample_id, input_hash, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
+    metadata as metadata_json
+from read_parquet($parts) as staged
+join read_parquet($ids) as ids using (ordinal)
+where ordinal between $first and $last
+order by ordinal
 """
 
 # A sample's outcomes are written in one batch with its verdicts, so one row says that it was judged.
@@ -107,6 +125,7 @@ class StoredSample:
     context_ids: list[str] | None
     reference_context_ids: list[str] | None
     metadata_json: str | None = None
+    target_error: str | None = None  # why the application under test gave no answer, where it was asked and failed
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
@@ -130,10 +149,35 @@ class Staging:
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:
         """The staged samples, a part at a time, before repeated ids are told apart."""
-        names = [name for name in StoredSample.__dataclass_fields__ if name != "metadata_json"]
+        names = [name for name in StoredSample.__dataclass_fields__ if name not in ("metadata_json", "target_error")]
         for path in self.parts:
             rows = pl.read_parquet(path, columns=[*names, "metadata"]).rename({"metadata": "metadata_json"}).to_dicts()
             yield [StoredSample(**row) for row in rows]
+
+    def read_between(self, first: int, last: int) -> list["StoredSample"]:
+        """The staged samples with ordinals from `first` to `last`, repeated ids told apart as in `run_samples`."""
+        begins = [int(Path(path).stem) for path in self.parts]  # of each part the number of rows before it
+        parts = self.parts[max(bisect_left(begins, first) - 1, 0) : bisect_left(begins, last)]
+        if not parts:
+            return []
+        with self._open() as connection:
+            parameters = {"parts": parts, "ids": str(self._lay_ids(connection)), "first": first, "last": last}
+            found: pl.DataFrame = connection.sql(_STAGED_BETWEEN, params=parameters).pl()
+        return [StoredSample(**row) for row in found.iter_rows(named=True)]
+
+    def _lay_ids(self, connection: duckdb.DuckDBPyConnection) -> Path:
+        """The file of ordinals and ids; made once, when all rows are staged."""
+        path = self._folder / "ids"
+        if not path.exists():
+            connection.execute(_STAGED_IDS, {"parts": self.parts})
+            connection.execute(
+                f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{path}' (format parquet)"
+            )
+        return path
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        # Sorting the ids of a large dataset goes to disk, as it does when they enter the warehouse.
+        return duckdb.connect(config={"threads": 1, "memory_limit": "192MB", "temp_directory": str(self._folder)})
 
     @property
     def parts(self) -> list[str]:
@@ -154,11 +198,25 @@ def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
-        connection.execute(_STAGED_IDS, {"parts": staging.parts})
-        connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
-        connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
+        _insert_staged(connection, run_id, staging)
         connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
     return staging.n_rows
+
+
+def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> None:
+    """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+        connection.execute(
+            "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
+            {"run_id": run_id, "parts": staging.parts},
+        )
+        _insert_staged(connection, run_id, staging)
+
+
+def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging) -> None:
+    connection.execute(_STAGED_IDS, {"parts": staging.parts})
+    connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
+    connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:

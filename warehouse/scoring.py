@@ -7,6 +7,7 @@ import duckdb
 from warehouse.connection import first_line
 from warehouse.errors import WarehouseError
 from warehouse.metric_files import MetricFile, metric_version, resolve_parameters
+from warehouse.noise import note_noise
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 MetricSettings = Mapping[str, Mapping[str, float]]
@@ -26,7 +27,8 @@ from metric_scores
 
 
 def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
-    """Replace the scores of these metrics for one run; raises WarehouseError that names a metric whose SQL fails.
+    """Replace the scores of these metrics for one run, and what `noise` has of it; raises WarehouseError that names a
+    metric whose SQL fails.
 
     `settings` gives parameters by metric where they differ from the file's own.
     """
@@ -37,6 +39,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         )
         for metric in metrics:
             _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
+        note_noise(connection, run_id)
 
 
 def _score_metric(

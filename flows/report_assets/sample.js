@@ -19,6 +19,7 @@ function describeSample(sample, place) {
       describeText("Answer", sample.answer, of("answer"), here),
       describeText("Ground truth", sample.ground_truth, of("ground_truth"), here)),
     sample.base_answer === null ? null : describeMore("The answer in the other run", sample.base_answer),
+    describeFlips(sample),
     describeContexts(sample, here),
     describeMeasures(sample, here),
     describeFailures(sample),
@@ -132,6 +133,18 @@ function describeMeasures(sample, here) {
       measure.reason ? make("div", { class: "why" }, measure.reason) : null);
   });
   return make("section", null, make("h4", null, "Ratings and similarities"), make("ul", { class: "list" }, items));
+}
+
+// What the judge says otherwise than in the other run, both sides beside each other.
+function describeFlips(sample) {
+  if (!sample.flips.length) return null;
+  const side = (title, said) => make("div", { class: "side" }, make("span", { class: "soft" }, `${title} `),
+    said === null ? "–" : [make("span", { class: "tag" }, said.verdict), make("span", { class: "text" }, said.text),
+      said.reason ? make("div", { class: "why" }, said.reason) : null]);
+  const items = sample.flips.map((flip) => make("li", { class: "statement flip" },
+    make("span", { class: "tag is-fn" }, flip.change), ` ${flip.kind}`,
+    make("div", { class: "pair" }, side("base", flip.base), side("this run", flip.candidate))));
+  return make("section", null, make("h4", null, "Verdicts that are others than in the base"), make("ul", { class: "list" }, items));
 }
 
 function describeFailures(sample) {

@@ -14,6 +14,7 @@ const FILTERS = {
   unscored: (index, at) => KEYS.score(at) === null,
   flipped: (index, at) => index.flipped[at] > 0,
   failed: (index, at) => index.failed[at],
+  otherwise: (index, at) => index.verdicts_changed[at] > 0,
   changed: (index, at) => changeOf(at) !== null && changeOf(at) !== 0,
   better: (index, at) => (changeOf(at) || 0) * (index.low_is_good[view.metric] ? -1 : 1) > 0,
   worse: (index, at) => (changeOf(at) || 0) * (index.low_is_good[view.metric] ? -1 : 1) < 0,

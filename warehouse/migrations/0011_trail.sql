@@ -9,7 +9,7 @@ alter table runs add column gate varchar;
 
 update runs set kind = 'evaluation';
 
-comment on column runs.kind is 'evaluation; collection, which asked the application and judged nothing; noise, which judged unchanged samples of its parent again.';
+comment on column runs.kind is 'evaluation; collection, which asked the application and judged nothing; noise, which judged unchanged samples of its parent again; prompts, which asked about reviewed verdicts of its parent in other words; benchmark, which asked about labelled data.';
 comment on column runs.parent_run_id is 'Run whose responses are judged here, or judged again to measure noise; NULL for a run of its own.';
 comment on column runs.suite_hash is 'Hash of the suite''s file; NULL outside a suite.';
 comment on column runs.code_version is 'Version of evalhouse, with a hash of its source; NULL for runs older than this column.';

@@ -1,0 +1,162 @@
+"""The second way to spread a run: parts as Prefect tasks, for teams whose workers are Dask's or Ray's.
+
+`--task-runner module:factory` names what makes the task runner, such as `prefect_dask:DaskTaskRunner` or a function of
+one's own that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`pool_work`).
+The parts live with the run: a lock that this process holds says that they are wanted, and they end when it is gone.
+"""
+
+import asyncio
+import importlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from prefect import flow, task
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture, wait
+from prefect.task_runners import TaskRunner
+
+from flows.cli import explain
+from flows.options import SettingsError
+from flows.pool_counts import PoolCounts, keep_counting
+from flows.pool_parts import MOST_ATTEMPTS, Part, cut_parts
+from flows.pool_runs import describe_order, list_missing
+from flows.pool_work import PartOrder, work_on_part
+from tasks.bench import Bench
+from tasks.judge_errors import FatalJudgeError, RunCancelled
+from tasks.step_runs import UNCACHED
+from warehouse.errors import WarehouseError
+from warehouse.lake_locks import hold_watched, list_held
+from warehouse.store import Warehouse
+
+_LOOK_S = 0.5
+_LOCK_S = 5.0
+# A worker that was lost is missed by its scheduler at once; a warehouse that is out of reach needs a moment.
+_RETRY_S = [2.0, 10.0]
+# A bench is found by its run within a process, so a worker with several threads does one part at a time.
+_one_part = threading.Lock()
+
+
+class PartFailed(Exception):
+    """A part met what no other worker would get past either; its text is for the person at the terminal."""
+
+
+async def _may_pass(_: object, __: object, state: State[Any]) -> bool:
+    return not isinstance(await state.aresult(raise_on_failure=False), PartFailed)
+
+
+@task(
+    name="judge part",
+    task_run_name="judge samples {first} to {last}",
+    retries=MOST_ATTEMPTS - 1,
+    retry_delay_seconds=_RETRY_S,
+    retry_condition_fn=_may_pass,
+    **UNCACHED,
+)
+async def judge_part_in_task(order: Mapping[str, Any], first: int, last: int) -> int:
+    """Judge samples `first` to `last` of a run in the process of a worker; returns how many shards that were.
+
+    Raises PartFailed for what no other worker would get past either. When nobody wants the part any more it ends.
+    """
+    wanted = PartOrder(first=first, last=last, **order)
+    with _one_part:
+        try:
+            return await work_on_part(wanted, partial(_is_wanted, wanted))
+        except RunCancelled:
+            return 0
+        except WarehouseError:
+            raise
+        except Exception as error:
+            told = explain(error)
+            if told is None or not isinstance(error, FatalJudgeError):
+                raise
+            raise PartFailed(told) from None
+
+
+async def _is_wanted(order: PartOrder) -> bool:
+    """Whether the process that has given the part out still waits for it."""
+    location = Warehouse(order.warehouse).location
+    assert location.lake is not None
+    name = _name_wish(order.run_id)
+    return name in await asyncio.to_thread(list_held, location, location.lake, [name])
+
+
+async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
+    """Have the shards of these numbers judged as tasks of the settings' task runner."""
+    runner = make_task_runner(bench.settings.task_runner or "")
+    counts = await asyncio.to_thread(PoolCounts, bench)
+    order = await asyncio.to_thread(describe_order, bench)
+    location = bench.warehouse.location
+    assert location.lake is not None
+    parts = cut_parts(
+        bench.run_id,
+        numbers,
+        shard_size=bench.settings.shard_size,
+        part_size=bench.settings.part_size,
+        n_samples=bench.progress.n_samples,
+    )
+    told = f"another process gives out the parts of run {bench.run_id}"
+    deadline = time.monotonic() + _LOCK_S
+    async with keep_counting(counts, mended=bench.resumed):
+        with hold_watched(location, location.lake, _name_wish(bench.run_id), deadline, told=told) as wish:
+            stopped = threading.Event()
+            spread = spread_parts.with_options(task_runner=runner)
+            working = asyncio.create_task(asyncio.to_thread(spread, order, parts, stopped))
+            try:
+                while not working.done():
+                    await bench.asker.stop_sign.sleep(_LOOK_S)
+            except BaseException:
+                wish.close()  # nobody wants the parts from now on
+                stopped.set()
+                await asyncio.wait([working])
+                raise
+            problem = working.result()
+        if problem is not None:
+            raise FatalJudgeError(problem)
+        if missing := await asyncio.to_thread(list_missing, bench, numbers):
+            raise FatalJudgeError(
+                f"{len(missing)} shards are without verdicts though their parts have ended; "
+                f"evalhouse resume {bench.run_id}"
+            )
+
+
+@flow(name="judge-parts", persist_result=False, validate_parameters=False)
+def spread_parts(order: Mapping[str, Any], parts: Sequence[Part], stopped: threading.Event) -> str | None:
+    """Submit all parts and wait; returns what the run has to end with, if anything."""
+    waiting: set[PrefectFuture[Any]] = {judge_part_in_task.submit(order, part.first, part.last) for part in parts}
+    while waiting and not stopped.is_set():
+        ended = wait(list(waiting), timeout=_LOOK_S).done
+        for future in ended:
+            result = future.result(raise_on_failure=False)
+            if isinstance(result, BaseException):
+                stopped.set()
+                return str(result) if isinstance(result, PartFailed) else _explain(result)
+        waiting -= ended
+    return None
+
+
+def _explain(error: BaseException) -> str:
+    told = explain(error) if isinstance(error, Exception) else None
+    what = told or f"{type(error).__name__}: {error}"
+    return f"a part of the run was tried {MOST_ATTEMPTS} times and failed: {what}"
+
+
+def _name_wish(run_id: str) -> str:
+    return f"parts-wanted-{run_id}"
+
+
+def make_task_runner(name: str) -> TaskRunner[Any]:
+    """What `module:factory` makes; raises SettingsError when that is no task runner."""
+    module, _, factory = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"--task-runner {name!r} cannot be made: {error}; allowed is module:factory of something that is called "
+            "without arguments and gives a Prefect task runner, such as prefect_dask:DaskTaskRunner"
+        ) from None
+    if not isinstance(made, TaskRunner):
+        raise SettingsError(f"--task-runner {name!r} gives a {type(made).__name__}, which is no Prefect task runner")
+    return made

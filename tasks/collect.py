@@ -1,0 +1,52 @@
+"""Collect: ask the application under test about a shard's samples; `collection` is what that takes.
+
+Responses are in a journal on disk as soon as they came, and on their way from there into the warehouse meanwhile.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from prefect import task
+
+from tasks.bench import Bench, find_bench
+from tasks.collection import MOVE_PATIENCE_S, Collection
+from tasks.judge_errors import FatalJudgeError
+from tasks.step_runs import UNCACHED
+from warehouse.errors import WarehouseError
+from warehouse.responses import ResponseRecord
+
+# A move costs 70 ms of CPU however few rows it has; until then the journal has them on disk.
+_MOVE_EVERY_S = 5.0
+
+
+@task(name="collect", task_run_name="collect shard {shard}", **UNCACHED)
+async def collect(run_id: str, shard: int) -> None:
+    """Ask the target about the samples of a shard."""
+    bench = find_bench(run_id)
+    if bench.collection is not None:
+        await bench.collection.collect(bench, shard)
+
+
+@contextlib.asynccontextmanager
+async def moving_responses(bench: Bench, collection: Collection) -> AsyncIterator[None]:
+    """Bring responses into the warehouse now and then while the block runs, and all of them at its end."""
+    mover = asyncio.create_task(_keep_moving(bench, collection.record))
+    try:
+        yield
+    finally:
+        mover.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await mover
+    await asyncio.to_thread(collection.record.flush)
+    collection.is_over = True
+
+
+async def _keep_moving(bench: Bench, record: ResponseRecord) -> None:
+    while True:
+        await asyncio.sleep(_MOVE_EVERY_S)
+        try:
+            await asyncio.to_thread(record.move, patience_s=MOVE_PATIENCE_S)
+        except WarehouseError as error:
+            bench.asker.stop(FatalJudgeError(f"responses cannot be taken into the warehouse: {error}"))
+            return

@@ -1,0 +1,121 @@
+"""Does a warehouse with half a year of nights still answer at once? Every query of the cookbook and every command.
+
+    python tests/benchmarks/history.py [--nights 200 --samples 3000 --metrics 15] [--only WORD] [--folder FOLDER]
+
+Writes a warehouse of this size by SQL (40 s for 9 million scores and 42 million rows in all), then starts each command
+as a process of its own. Printed: wall seconds, seconds of CPU, the wall seconds of the same command on a warehouse of
+two nights with three samples, the ratio of both, and the peak of memory. The folder is removed at the end; one that
+was named stays, and its warehouse is used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from history_nights import METRICS, SUITE, Size, write_nights  # noqa: E402
+from recipes import read_recipes  # noqa: E402
+
+SMALL = Size(nights=2, samples=3)
+GATE_FAILED = 1
+COMMANDS = {
+    "runs": ("runs",),
+    "runs --limit 1000": ("runs", "--limit", "1000"),
+    "show latest": ("show", "latest"),
+    "compare previous latest": ("compare", "previous", "latest"),
+    "gate latest": ("gate", "latest", "--against", "previous", "--max-drop", "faithfulness=0.02"),
+    "diagnose latest": ("diagnose", "latest"),
+    "diagnose latest --runs 30": ("diagnose", "latest", "--runs", "30"),
+    "lineage": ("lineage", "latest", "tide-1", "factual_f1"),
+    "report latest": ("report", "latest", "-o", "report.html"),
+    "report --against": ("report", "latest", "--against", "previous", "-o", "against.html"),
+    "report --history": ("report", "--history", SUITE, "-o", "history.html"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How long one process took, on the clock and of CPU, and its peak of memory."""
+
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+
+
+def list_commands(only: str) -> dict[str, tuple[str, ...]]:
+    """By name the arguments of every command whose name has this word in it."""
+    queries = {f"query: {recipe.title}": ("query", recipe.sql) for recipe in read_recipes()}
+    return {name: arguments for name, arguments in {**COMMANDS, **queries}.items() if only in name}
+
+
+def measure(folder: Path, warehouse: str, arguments: Sequence[str]) -> Measured:
+    """One command from start to end, its output to a file; leaves the program when it fails."""
+    program = str(Path(sys.executable).with_name("evalhouse"))
+    began = time.monotonic()
+    pid = os.posix_spawn(
+        program,
+        [program, *arguments, "--warehouse", str(folder / warehouse)],
+        {name: value for name, value in os.environ.items() if not name.startswith("EVALHOUSE_")},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 1, folder / "out.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+            (os.POSIX_SPAWN_OPEN, 2, folder / "errors.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        ],
+    )
+    _, status, usage = os.wait4(pid, 0)
+    seconds = time.monotonic() - began
+    code = os.waitstatus_to_exitcode(status)
+    if code and not (code == GATE_FAILED and arguments[0] == "gate"):
+        raise SystemExit(f"{' '.join(arguments)} ended with status {code}: {(folder / 'errors.txt').read_text()}")
+    return Measured(seconds=seconds, cpu_s=usage.ru_utime + usage.ru_stime, peak_mb=usage.ru_maxrss / 1024)
+
+
+def measure_all(folder: Path, size: Size, only: str) -> None:
+    """Make what is missing of the two warehouses, and print a row for each command."""
+    large = f"{size.nights}x{size.samples}x{size.metrics}.duckdb"
+    os.chdir(folder)
+    for name, wanted in ((large, size), ("small.duckdb", SMALL)):
+        if not (folder / name).exists():
+            began = time.monotonic()
+            write_nights(folder / f"{name}.new", wanted)
+            (folder / f"{name}.new").rename(folder / name)
+            megabytes = (folder / name).stat().st_size / 1e6
+            print(f"{name}: made in {time.monotonic() - began:.1f} s, {megabytes:.0f} MB", flush=True)
+    print(f"{'seconds':>8} {'cpu s':>6} {'small':>6} {'ratio':>6} {'peak MB':>8}  command", flush=True)
+    for name, arguments in list_commands(only).items():
+        small, found = measure(folder, "small.duckdb", arguments), measure(folder, large, arguments)
+        ratio = found.seconds / small.seconds
+        times = f"{found.seconds:>8.2f} {found.cpu_s:>6.2f} {small.seconds:>6.2f} {ratio:>6.1f}"
+        print(f"{times} {found.peak_mb:>8.0f}  {name}", flush=True)
+    for page in sorted(folder.glob("*.html")):
+        print(f"{page.name}: {page.stat().st_size / 1e6:.2f} MB")
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(description="Time queries and commands over a long history.")
+    parser.add_argument("--nights", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=3000)
+    parser.add_argument("--metrics", type=int, default=len(METRICS), choices=range(1, len(METRICS) + 1))
+    parser.add_argument("--only", default="", help="measure the commands whose name has this in it")
+    parser.add_argument("--folder", type=Path, help="keep the warehouses here, and use them again")
+    given = parser.parse_args()
+    size = Size(nights=given.nights, samples=given.samples, metrics=given.metrics)
+    if given.folder is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        measure_all(given.folder.resolve(), size, given.only)
+        return
+    with tempfile.TemporaryDirectory(prefix="evalhouse-history-") as name:
+        measure_all(Path(name), size, given.only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Noise runs end to end: a real run against a judge that flips verdicts at a known rate, and what is told of it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import write_dataset
+from cli_process import Finished, Place, call_here
+from endpoint import Asked, running_endpoint
+from endpoint_replies import compose_reply
+
+N_SAMPLES = 40
+FLIP_RATE = 0.15
+JUDGED = ("--judge", "openai:judge", "--metrics", "factual_f1,faithfulness,bleu", "--json")
+RUN = ("run", "berths.jsonl", *JUDGED)
+NOISE_SHARE = 0.5
+N_AGAIN = 20
+_OTHER = {"TP": "FP", "FP": "TP", "FN": "TP"}
+
+Read = Callable[[str], list[dict[str, Any]]]
+
+
+def make_rows(number: int) -> list[dict[str, Any]]:
+    """Samples whose answers have two statements, one of which the ground truth and a context have as well."""
+    return [
+        {
+            "id": f"berth-{place}",
+            "question": f"Which ship lies at berth {place}?",
+            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
+            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
+            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
+        }
+        for place in range(1, number + 1)
+    ]
+
+
+def make_wavering(seed: int) -> Callable[[Asked], dict[str, Any]]:
+    """A judge of statements that says the opposite in FLIP_RATE of its verdicts, other ones each time it is asked.
+
+    Which ones depends on how often it was asked the same, and not on the order in which requests happen to come.
+    """
+    n_asked: Counter[str] = Counter()
+
+    def answer(asked: Asked) -> dict[str, Any]:
+        reply: Any = compose_reply(asked)
+        n_asked[asked.texts[-1]] += 1
+        generator = random.Random(f"{seed} {n_asked[asked.texts[-1]]} {asked.texts[-1]}")
+        for verdict in reply["verdicts"]:
+            if verdict["id"].startswith("A") and generator.random() < FLIP_RATE:
+                verdict["label"] = _OTHER[verdict["label"]]
+        return dict(reply)
+
+    return answer
+
+
+class Nights:
+    """A folder in which two nights were judged: a first without noise, and a second that measured it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.first = self.run()
+        self.second = self.run("--noise", str(NOISE_SHARE))
+
+    def run(self, *arguments: str, dataset: str = "berths.jsonl") -> Finished:
+        finished = self.place.call("run", dataset, *JUDGED, *arguments)
+        assert finished.status == 0, finished.stderr
+        return finished
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.second.document["noise"]
+        return found
+
+    def read(self, sql: str) -> list[dict[str, Any]]:
+        with duckdb.connect(str(self.place.folder / "evalhouse.duckdb"), read_only=True) as connection:
+            return connection.sql(sql).pl().to_dicts()
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Nights]:
+    folder = tmp_path_factory.mktemp("nights")
+    write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
+    with running_endpoint(script={"classify": make_wavering(1)}) as endpoint:
+        variables = {
+            "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test",
+        }  # fmt: skip
+        yield Nights(Place(folder=folder, variables=variables))
+
+
+def test_unchanged_samples_are_judged_again_and_everything_is_asked_anew(nights: Nights) -> None:
+    assert nights.second.document["calls"]["requests"] == 0, "the night itself is on record"
+    noise = nights.noise
+    assert (noise["status"], noise["population"], noise["n_samples"]) == ("completed", "unchanged", N_AGAIN)
+    calls = nights.read(f"select step, status, sample_id from llm_calls where run_id = '{noise['run_id']}'")
+    assert {call["status"] for call in calls} == {"ok"}
+    assert noise["requests"] == len(calls) == 4 * N_AGAIN
+    assert {call["step"] for call in calls} == {"extract_answer", "extract_ground_truth", "classify", "attribute"}
+    assert len({call["sample_id"] for call in calls}) == N_AGAIN
+
+
+def test_the_run_is_on_record_as_what_it_is(nights: Nights) -> None:
+    (row,) = nights.read("select * from runs where kind = 'noise'")
+    assert row["parent_run_id"] == nights.second.document["run_id"]
+    assert (row["tags"], row["n_samples"], row["status"]) == (["of unchanged samples"], N_AGAIN, "completed")
+    assert row["label"] is None
+    texts = "select sample_id, input_hash from run_samples where run_id = '{}' order by ordinal"
+    picked = nights.read(texts.format(row["run_id"]))
+    of_parent = nights.read(texts.format(row["parent_run_id"]))
+    assert picked == [one for one in of_parent if one in picked]
+
+
+def test_what_was_measured_is_what_the_judge_does(nights: Nights) -> None:
+    """Two answers to one question differ when one of them was flipped: in 2 · q · (1 - q) of the cases."""
+    run_id = nights.second.document["run_id"]
+    document = nights.place.call("compare", "previous", "latest", "--json").document
+    assert document["noise"] == {"run_ids": [], "steps": []}, "every reply is that of the first night"
+    rows = {row["metric"]: row for row in nights.read(f"select * from noise where run_id = '{run_id}'")}
+    assert rows.keys() == {"factual_f1", "faithfulness", "bleu"}
+    assert {row["n_samples"] for row in rows.values()} == {N_AGAIN}
+    # Two statements of an answer: the score is another unless neither of the two verdicts is.
+    share = 1 - (1 - 2 * FLIP_RATE * (1 - FLIP_RATE)) ** 2
+    spread = 4 * sqrt(N_AGAIN * share * (1 - share))
+    assert rows["factual_f1"]["n_changed"] == pytest.approx(N_AGAIN * share, abs=spread)
+    assert rows["factual_f1"]["n_changed"] > 0
+    assert nights.noise["n_changed"] == rows["factual_f1"]["n_changed"]
+    assert [rows[name]["n_changed"] for name in ("faithfulness", "bleu")] == [0, 0]
+
+
+def test_the_rows_are_those_that_the_scores_say(nights: Nights) -> None:
+    found = nights.read(
+        """
+        select noise.*, expected.*
+        from noise
+        join (
+            select metric as of_metric, count(*) as n, stddev_samp(again.value - first.value) as sd,
+                   avg(again.value - first.value) as mean
+            from scores as first join scores as again using (sample_id, metric)
+            join runs on runs.run_id = again.run_id and runs.parent_run_id = first.run_id
+            group by metric
+        ) as expected on of_metric = metric
+        """
+    )
+    assert len(found) == 3
+    for row in found:
+        assert (row["n_samples"], row["mean_difference"], row["sd_difference"]) == pytest.approx(
+            (row["n"], row["mean"], row["sd"])
+        )
+
+
+def test_no_word_and_no_history_has_it_as_a_night(nights: Nights) -> None:
+    latest = nights.place.call("show", "latest", "--json").document
+    previous = nights.place.call("show", "previous", "--json").document
+    expected = [nights.second.document["run_id"], nights.first.document["run_id"]]
+    assert [latest["run"]["run_id"], previous["run"]["run_id"]] == expected
+    history = nights.read("select distinct run_id from score_history")
+    assert {row["run_id"] for row in history} == set(expected)
+
+
+def test_a_later_night_takes_no_reply_from_it(nights: Nights, tmp_path: Path) -> None:
+    """Else an unchanged sample would have another verdict after the night on which it was judged twice."""
+    copied = tmp_path / "copy.duckdb"
+    shutil.copy(nights.place.folder / "evalhouse.duckdb", copied)
+    third = nights.run("--warehouse", str(copied))
+    assert third.document["calls"]["requests"] == 0
+    assert third.document["metrics"] == nights.first.document["metrics"]
+    assert third.document["noise"] is None
+
+
+def test_it_is_not_resumed(nights: Nights) -> None:
+    finished = nights.place.call("resume", nights.noise["run_id"])
+    assert finished.status == 2
+    assert "the next run measures anew" in finished.stderr
+
+
+@pytest.fixture(scope="module")
+def third(nights: Nights) -> Nights:
+    """A third night, on which all verdicts are asked for anew, so that only the judge's noise moves the means."""
+    nights.run("--fresh", "--label", "third")
+    return nights
+
+
+def test_a_change_that_is_all_noise_is_never_real(third: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(third.place.folder / "evalhouse.duckdb")
+    runs = (third.second.document["run_id"], "third", "--warehouse", path)
+    document = call_here(capsys, "compare", *runs, "--json").document
+    found = {one["metric"]: one for one in document["metrics"]}
+    f1 = found["factual_f1"]
+    assert f1["noise"]["n_anew"] == f1["n_common"] == N_SAMPLES
+    assert (f1["noise"]["n_pairs"], f1["noise"]["n_runs"]) == (N_AGAIN, 1)
+    assert f1["noise_floor"] > abs(f1["difference"]) > 0
+    assert (f1["verdict"], f1["is_real"]) == ("within_noise", False)
+    assert (found["bleu"]["noise_floor"], found["bleu"]["noise"]["n_anew"]) == (0.0, 0), "no judge has a say in it"
+    assert found["faithfulness"]["noise_floor"] > 0, "twenty equal pairs do not say that there is no noise"
+    assert document["warnings"] == []
+    assert document["noise"]["run_ids"] == [third.noise["run_id"]]
+    steps = {row["step"]: row for row in document["noise"]["steps"]}
+    assert [steps[name]["n_flipped"] for name in ("attribute", "extract_answer", "extract_ground_truth")] == [0, 0, 0]
+    # Two statements of the answer and one of the ground truth, of which only those are ever flipped.
+    assert steps["classify"]["n_items"] == 3 * N_AGAIN
+    rate = 2 * FLIP_RATE * (1 - FLIP_RATE)
+    n = 2 * N_AGAIN
+    assert steps["classify"]["n_flipped"] == pytest.approx(n * rate, abs=4 * sqrt(n * rate * (1 - rate)))
+    printed = call_here(capsys, "compare", *runs).stdout
+    assert "within the judge's noise" in printed
+    assert "The judge against itself: what was judged twice, in 1 noise run" in printed
+
+
+def test_a_gate_does_not_fail_by_noise_and_says_so(third: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(third.place.folder / "evalhouse.duckdb")
+    arguments = ("third", "--against", third.second.document["run_id"], "--warehouse", path)
+    drop = ("--max-drop", "factual_f1=0")
+    (check,) = call_here(capsys, "gate", *arguments, *drop, "--json").document["checks"]
+    if check["value"] > 0:
+        assert (check["outcome"], check["reason"]) == ("undecided", "within_noise")
+    else:
+        assert check["outcome"] in ("passed", "undecided")
+    assert check["noise_floor"] > 0
+    printed = call_here(capsys, "gate", *arguments, *drop).stdout
+    assert "noise floor" in printed
+    assert f"{check['noise_floor']:.3f}" in printed

@@ -1,0 +1,157 @@
+"""A run over four workers of a work pool that are killed at random, with Prefect and the lake's catalogue on a real
+PostgreSQL and two readers who never stop: every sample is judged once, and what was answered is not paid for again."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cli_process import Finished, finish
+from kill_runs import NotingEndpoint, noting_endpoint
+from pool_house import POOL, TIMEOUT_S, PoolHouse, Worker, open_pool_house, write_samples
+from pool_readers import Seen, read_seen, reading
+from postgres_server import PostgresServer, start_postgres
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
+
+N_SAMPLES = 300
+N_WORKERS = 4
+N_KILLS = 3
+N_CALLS = 5  # of a sample: two splits, classify, attribute, rank
+IN_FLIGHT = 12
+# What was answered so long before a kill may not have been read by the process that died.
+_UNREAD_S = 1.0
+
+
+@dataclass(kw_only=True)
+class PoolRun:
+    """A run over the pool, and what was seen of it from outside."""
+
+    house: PoolHouse
+    ended: Finished
+    endpoint: NotingEndpoint
+    readers: list[Seen]
+    killed_at: list[float] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pool_run(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolRun]:
+    """300 samples over four workers, of which three are killed at their work, one after the other."""
+    folder = tmp_path_factory.mktemp("pool")
+    url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
+    write_samples(folder / "items.jsonl", N_SAMPLES)
+    options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
+    with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
+        patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
+        with open_pool_house(folder, url, endpoint, database=postgres.make_database("prefect")) as house:
+            for _ in range(N_WORKERS):
+                house.start_worker()
+            with reading(url, folder, n_readers=2) as paths:
+                killed_at, ended = _run_and_kill(house)
+            readers = [read_seen(path) for path in paths]
+            yield PoolRun(house=house, ended=ended, endpoint=endpoint, readers=readers, killed_at=killed_at)
+
+
+def _run_and_kill(house: PoolHouse) -> tuple[list[float], Finished]:
+    """Kill a worker that is at a part each time another quarter of the requests was answered; start a new one."""
+    dice = random.Random(7)
+    process = house.place.start(
+        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "50", "--json"),
+        *("--concurrency", str(IN_FLIGHT)),
+    )
+    killed_at = []
+    for number in range(1, N_KILLS + 1):
+        enough = N_SAMPLES * N_CALLS * number // (N_KILLS + 1)
+        house.wait_until(lambda: len(house.endpoint.settled) >= enough, process)  # noqa: B023  # called at once
+        time.sleep(dice.uniform(0.0, 0.5))
+        _pick_busy(house, dice).kill()
+        killed_at.append(time.monotonic())
+        house.start_worker()
+    return killed_at, finish(process, timeout_s=TIMEOUT_S)
+
+
+def _pick_busy(house: PoolHouse, dice: random.Random) -> Worker:
+    busy: list[Worker] = []
+    while not busy:
+        busy = [worker for worker in house.workers if worker.process.poll() is None and worker.is_busy()]
+    return dice.choice(busy)
+
+
+def test_the_run_completes_and_tells_what_it_asked(pool_run: PoolRun) -> None:
+    assert pool_run.ended.status == 0, (pool_run.ended, pool_run.house.read_logs())
+    document = pool_run.ended.document
+    assert (document["status"], document["n_samples"]) == ("completed", N_SAMPLES)
+    assert document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
+    (calls,) = pool_run.house.query("select count(*) as n from llm_calls where status <> 'cached'")
+    assert document["calls"]["requests"] == calls["n"]
+
+
+def test_every_sample_is_judged_once(pool_run: PoolRun) -> None:
+    tables = ("outcomes", "statements", "classifications", "attributions", "context_verdicts", "scores")
+    keys = {
+        "outcomes": "step",
+        "statements": "statement_id",
+        "classifications": "statement_id",
+        "attributions": "statement_id",
+        "context_verdicts": "context_rank",
+        "scores": "metric",
+    }
+    for table in tables:
+        (row,) = pool_run.house.query(
+            f"select count(*) as n, count(distinct (sample_id, {keys[table]})) as n_keys, "
+            f"count(distinct sample_id) as n_samples from {table}"
+        )
+        assert row["n_samples"] == N_SAMPLES, table
+        assert row["n"] == row["n_keys"], table
+
+
+def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: PoolRun) -> None:
+    asked = Counter(noted.texts for noted in pool_run.endpoint.asked)
+    assert len(asked) == N_SAMPLES * N_CALLS
+    answered = {(noted.texts, noted.at) for noted in pool_run.endpoint.answered}
+    for texts in [texts for texts, times in asked.items() if times > 1]:
+        asked_at = sorted(noted.at for noted in pool_run.endpoint.asked if noted.texts == texts)
+        answered_at = sorted(at for found, at in answered if found == texts)
+        for began, again in zip(asked_at, asked_at[1:], strict=False):
+            kill = next((at for at in pool_run.killed_at if began <= at <= again), None)
+            assert kill is not None, f"asked at {began} and at {again}, killed at {pool_run.killed_at}"
+            assert not [at for at in answered_at if began <= at < kill - _UNREAD_S]
+    # Each kill can have cost at most what one process had in flight.
+    assert sum(asked.values()) - len(asked) <= len(pool_run.killed_at) * IN_FLIGHT
+    (row,) = pool_run.house.query("select count(*) filter (where status = 'ok') as n from llm_calls")
+    assert N_SAMPLES * N_CALLS <= row["n"] <= sum(asked.values())
+
+
+def test_the_limit_holds_over_all_workers(pool_run: PoolRun) -> None:
+    stats = pool_run.endpoint.stats
+    assert stats.statuses[429] == 0
+    assert IN_FLIGHT // 2 <= stats.max_in_flight <= IN_FLIGHT
+
+
+def test_readers_see_whole_batches_and_never_fewer(pool_run: PoolRun) -> None:
+    for seen in pool_run.readers:
+        assert seen.wrong == []
+        assert seen.n_reads >= 5
+        assert seen.last["n_judged"] == N_SAMPLES
+
+
+def test_a_lost_part_is_given_to_another_worker(pool_run: PoolRun) -> None:
+    parts = pool_run.house.list_parts()
+    lost = [one for one in parts if one["state_type"] == "CRASHED"]
+    assert lost
+    for one in lost:
+        again = [other for other in parts if other["parameters"]["first"] == one["parameters"]["first"]]
+        assert [other["parameters"]["attempt"] for other in again] == list(range(1, len(again) + 1))
+        assert again[-1]["state_type"] == "COMPLETED"

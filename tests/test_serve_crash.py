@@ -1,0 +1,112 @@
+"""What happens to a run whose process is killed, and to updates that come in a burst, during a run, or while nobody
+serves. One story: each test tells what a further step of it has left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house
+
+SUITE, KB = "watch", "docs"
+BURST = [f"v{number}" for number in range(1, 21)]
+N_ANSWERED = 2
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
+    with open_serve_house(tmp_path_factory.mktemp("crash")) as house:
+        house.write_suite(SUITE, kb_name=KB)
+        house.serve(house.folder / f"{SUITE}.toml")
+        yield house
+
+
+@pytest.fixture(scope="module")
+def killed(house: ServeHouse) -> ServeHouse:
+    """When a burst has started a run, and all was killed while the bot was being asked."""
+    house.bot.configure(hold_after=N_ANSWERED)
+    house.announce(KB, *BURST)
+    house.bot.wait_for(N_ANSWERED + 1)
+    house.kill()
+    return house
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """The house, and what its bot was asked until the first run had completed."""
+
+    house: ServeHouse
+    questions: list[str]
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: ServeHouse) -> Resumed:
+    """When it was served again and its run has completed."""
+    assert [run["status"] for run in killed.list_runs(SUITE)] == ["running"]
+    killed.bot.configure(hold_after=None)
+    killed.serve(killed.folder / f"{SUITE}.toml")
+    killed.wait_for_runs(SUITE, 1)
+    return Resumed(house=killed, questions=list(killed.bot.stats.questions))
+
+
+@pytest.fixture(scope="module")
+def disturbed(resumed: Resumed) -> ServeHouse:
+    """When two further updates, each with a flow run of its own, have come during a run, and all runs have ended."""
+    house = resumed.house
+    house.bot.reset()
+    house.bot.configure(hold_after=1)
+    house.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
+    house.announce(KB, "during-0")
+    house.bot.wait_for(2)
+    for number in (1, 2):
+        house.announce(KB, f"during-{number}")
+        house.wait_until(lambda: house.count_waiting(SUITE) == number)  # noqa: B023
+    house.bot.configure(hold_after=None)
+    house.wait_for_runs(SUITE, 3)
+    house.wait_until(lambda: house.count_waiting(SUITE) == 0)
+    house.wait_for_runs(SUITE, 3)
+    return house
+
+
+def find_by_state(house: ServeHouse, state: str) -> list[dict[str, Any]]:
+    return [one for one in house.list_flow_runs(SUITE) if one["state_name"] == state]
+
+
+def test_a_burst_of_twenty_makes_one_run(resumed: Resumed) -> None:
+    run = resumed.house.list_runs(SUITE)[0]
+    assert (run["trigger"], run["kb_name"], run["kb_version"]) == ("event", KB, BURST[-1])
+    answered = resumed.house.query(SUITE, f"from kb_updates where run_id = '{run['run_id']}'")
+    assert sorted(row["kb_version"] for row in answered) == sorted(BURST)
+
+
+def test_a_killed_run_is_marked_as_crashed_and_resumed(resumed: Resumed) -> None:
+    run = resumed.house.list_runs(SUITE)[0]
+    assert f"run {run['run_id']} had crashed: it is resumed" in resumed.house.printed[1].read_text(encoding="utf-8")
+    (crashed,) = find_by_state(resumed.house, "Crashed")
+    assert crashed["name"] == f"{SUITE} {run['run_id']}"
+    assert (run["status"], run["problem"]) == ("completed", None)
+
+
+def test_no_reply_is_asked_for_twice(resumed: Resumed) -> None:
+    times = Counter(resumed.questions)
+    # The question that was under way at the kill was never answered.
+    assert sorted(times.values()) == [1] * (len(QUESTIONS) - 1) + [2]
+    calls = resumed.house.query(SUITE, "select request_hash from llm_calls where status = 'ok'")
+    assert set(Counter(call["request_hash"] for call in calls).values()) == {1}
+
+
+def test_updates_during_a_run_make_exactly_one_more(disturbed: ServeHouse) -> None:
+    runs = disturbed.list_runs(SUITE)
+    assert [run["kb_version"] for run in runs] == [BURST[-1], "during-0", "during-2"]
+    rows = disturbed.query(SUITE, f"select kb_version from kb_updates where run_id = '{runs[2]['run_id']}'")
+    assert {row["kb_version"] for row in rows} == {"during-1", "during-2"}
+    assert len(find_by_state(disturbed, "NothingNew")) >= 1
+
+
+def test_runs_of_a_suite_never_overlap(disturbed: ServeHouse) -> None:
+    runs = disturbed.list_runs(SUITE)
+    assert all(first["finished_at"] <= second["started_at"] for first, second in pairwise(runs))

@@ -1,0 +1,107 @@
+-- One row per metric and reviewed verdict of a run that the metric is a mean over: what the judge says, what people say, and
+-- for how many verdicts of the run it stands. Verdicts that were never picked at random stand for none, and are left out.
+create or replace view corrected_verdicts as
+with reviewed as (
+    select
+        run_id,
+        sample_id,
+        step,
+        source,
+        statement_id,
+        context_rank,
+        (any_value(judge_label) in ('TP', 'supported', 'useful'))::double as judged,
+        -- Reviewers who differ share the verdict.
+        avg((label in ('TP', 'supported', 'useful'))::integer) as said,
+        count(*) as n_reviewers,
+        any_value(stratum) as stratum,
+        any_value(probability) as probability,
+        bool_and(review_run_id <> run_id) as is_carried
+    from reviewed_verdicts
+    where probability > 0
+    group by run_id, sample_id, step, source, statement_id, context_rank
+),
+
+lengths as (
+    select run_id, sample_id, source, count(*) as n_statements
+    from statements
+    group by run_id, sample_id, source
+),
+
+placed as (
+    select
+        reviewed.*,
+        case
+            when reviewed.step = 'attribute' and reviewed.source = 'answer' then 'faithfulness'
+            when reviewed.step = 'attribute' and reviewed.source = 'ground_truth' then 'context_recall'
+            when reviewed.step = 'classify' and reviewed.source = 'answer' then 'factual_precision'
+            when reviewed.step = 'rank' then 'precision_at_k'
+        end as metric,
+        lengths.n_statements,
+        -- As in sample_rankings: a repeat of an id gains nothing, and ids that can be compared leave the judge no say.
+        samples.context_ids[reviewed.context_rank] is not null
+        and list_position(samples.context_ids, samples.context_ids[reviewed.context_rank]) < reviewed.context_rank
+            as is_repeat,
+        len(samples.reference_context_ids) > 0 and len(samples.context_ids) > 0 as is_decided_by_ids
+    from reviewed
+    left join lengths
+        on lengths.run_id = reviewed.run_id
+        and lengths.sample_id = reviewed.sample_id
+        and lengths.source = reviewed.source
+    inner join run_samples
+        on run_samples.run_id = reviewed.run_id
+        and run_samples.sample_id = reviewed.sample_id
+    inner join samples
+        on samples.sample_id = run_samples.sample_id
+        and samples.input_hash = run_samples.input_hash
+),
+
+scored as (
+    select
+        placed.*,
+        case
+            when placed.step <> 'rank' then 1 / placed.n_statements
+            -- As the header of precision_at_k has it, unless the run set another k.
+            else 1 / coalesce(try_cast(regexp_extract(scores.metric_version, ';k=(\d+)', 1) as bigint), 5)
+        end as share
+    from placed
+    inner join scores
+        on scores.run_id = placed.run_id
+        and scores.sample_id = placed.sample_id
+        and scores.metric = placed.metric
+    where scores.value is not null
+)
+
+select
+    scored.run_id,
+    scored.metric,
+    scored.sample_id,
+    scored.step,
+    scored.statement_id,
+    scored.context_rank,
+    if(coalesce(scored.is_repeat, false), 0, scored.judged) as judged,
+    if(coalesce(scored.is_repeat, false), 0, scored.said) as said,
+    scored.share,
+    scored.n_reviewers,
+    coalesce(corrected_strata.n_picked / corrected_strata.n_labelled, 1) / scored.probability as weight,
+    scored.is_carried
+from scored
+left join corrected_strata
+    on corrected_strata.run_id = scored.run_id
+    and corrected_strata.stratum = scored.stratum
+    and corrected_strata.probability = scored.probability
+where coalesce(scored.context_rank * scored.share <= 1, true)
+    and not (scored.step = 'rank' and coalesce(scored.is_decided_by_ids, false));
+
+comment on view corrected_verdicts is 'One row per metric and reviewed verdict of a run that the metric is a mean over. Name a run, as for reviewed_verdicts.';
+comment on column corrected_verdicts.run_id is 'Run.';
+comment on column corrected_verdicts.metric is 'Metric: faithfulness, context_recall, factual_precision or precision_at_k.';
+comment on column corrected_verdicts.sample_id is 'Sample.';
+comment on column corrected_verdicts.step is 'Step that gave the verdict: classify, attribute or rank.';
+comment on column corrected_verdicts.statement_id is 'Statement the verdict is about; NULL in step rank.';
+comment on column corrected_verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
+comment on column corrected_verdicts.judged is 'What the judge says: 1 for TP, supported or useful, else 0; 0 for a context whose id stood at an earlier rank.';
+comment on column corrected_verdicts.said is 'What people say, 0 to 1: the share of reviewers who say 1.';
+comment on column corrected_verdicts.share is 'Its share of its sample''s score: 1 / statements of the text, or 1 / k in precision_at_k.';
+comment on column corrected_verdicts.n_reviewers is 'People who labelled it.';
+comment on column corrected_verdicts.weight is 'Verdicts of the run that it stands for: 1 / probability of being picked, times picked / labelled in its group.';
+comment on column corrected_verdicts.is_carried is 'True when people labelled the same content in other runs alone.';
