@@ -122,11 +122,13 @@ def make_bench(
     compares = not plan.steps.isdisjoint(("similarity", "relevancy"))
     if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
+    rubrics = _pick_rubrics(plan, prompts, judge)
+    # Last of all that can be refused: a record has a thread and a file open.
     record = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
     asker = Asker(
         judge=judge,
         record=record,
-        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
+        limit=_make_limit(settings),
         attempts=settings.attempts,
         price=price,
         budget_usd=settings.budget_usd,
@@ -138,7 +140,7 @@ def make_bench(
             dataclasses.replace(
                 asker,
                 judge=embedding_model,
-                limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
+                limit=_make_limit(settings),
                 price=find_price(prices, embedding_model.model),
             )
         )
@@ -152,8 +154,12 @@ def make_bench(
         optional_steps=plan.optional_steps,
         asker=asker,
         embedder=embedder,
-        rubrics=_pick_rubrics(plan, prompts, judge),
+        rubrics=rubrics,
     )
+
+
+def _make_limit(settings: RunSettings) -> EndpointLimit:
+    return EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm)
 
 
 def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> float:

@@ -62,12 +62,12 @@ async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
     reason, detail = _why_not(work.sample, rubric), None
     proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
     if proof is not None:
-        _add(work, rubric, proof, None)
+        work.add_grade(rubric.name, proof)
     elif reason is None:
         try:
             answer = await _ask_grades(bench, work, prompt, rubric)
             for one in answer.value:
-                _add(work, rubric, one, answer.call_id)
+                work.add_grade(rubric.name, one, answer.call_id)
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome(step, reason, detail)
@@ -208,18 +208,3 @@ def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _add(work: SampleWork, rubric: Rubric, one: Grade, call_id: str | None) -> None:
-    work.add_row(
-        "grades",
-        rubric=rubric.name,
-        criterion=one.criterion,
-        rating=one.rating,
-        scale_min=one.scale_min,
-        scale_max=one.scale_max,
-        said=one.said,
-        rule=one.rule,
-        reason=one.reason,
-        call_id=call_id,
-    )

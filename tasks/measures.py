@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from prefect import task
 
-from prompts import Grade
 from tasks.bench import Bench
 from tasks.judge_errors import FatalJudgeError
 from tasks.overlap import measure_overlap
@@ -55,7 +54,7 @@ async def _compare_tool_calls(work: SampleWork) -> str | None:
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
     for one in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
-        _add(work, TOOL_CALLS, one)
+        work.add_grade(TOOL_CALLS, one)
     return None
 
 
@@ -64,20 +63,8 @@ async def _compare_result_sets(work: SampleWork) -> str | None:
     if isinstance(found, str):
         return found
     for one in found:
-        _add(work, RESULT_SETS, one)
+        work.add_grade(RESULT_SETS, one)
     return None
-
-
-def _add(work: SampleWork, rubric: str, one: Grade) -> None:
-    work.add_row(
-        "grades",
-        rubric=rubric,
-        criterion=one.criterion,
-        rating=one.rating,
-        scale_min=one.scale_min,
-        scale_max=one.scale_max,
-        reason=one.reason,
-    )
 
 
 # No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from prefect import task
 
+from prompts import Grade
 from tasks.bench import Bench
 from tasks.judge import Question
 from tasks.judge_errors import BudgetExhausted, JudgeFailed, UnusableReply
@@ -61,17 +62,11 @@ async def _find_relevancy(bench: Bench, work: SampleWork, answer: str) -> tuple[
         data={"answer": answer, "count": str(count)},
     )
     found = await bench.asker.ask(question, lambda text: read_questions(text, count))
-    work.add_row(
-        "grades",
-        rubric=RUBRIC,
-        criterion="noncommittal",
-        rating=float(found.value.noncommittal),
-        scale_min=0.0,
-        scale_max=1.0,
-        said=float(found.value.noncommittal),
-        reason=found.value.reason,
-        call_id=found.call_id,
+    said = float(found.value.noncommittal)
+    grade = Grade(
+        criterion="noncommittal", said=said, rating=said, scale_min=0.0, scale_max=1.0, reason=found.value.reason
     )
+    work.add_grade(RUBRIC, grade, found.call_id)
     try:
         await gather_all([_compare(bench, work, text, found.call_id) for text in found.value.questions])
     except BudgetExhausted:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from prompts import Item
+from prompts import Grade, Item
 from tasks.judge_errors import EndpointDown, RunCancelled
 from warehouse.batch import Batch
 from warehouse.samples import StoredSample
@@ -47,6 +47,21 @@ class SampleWork:
     def add_row(self, table: str, **columns: object) -> None:
         """Put a row aside for the shard's batch; the sample's id is filled in."""
         self.rows[table].append({"sample_id": self.sample.sample_id, **columns})
+
+    def add_grade(self, rubric: str, grade: Grade, call_id: str | None = None) -> None:
+        """Put a grade aside; `rubric` is the rubric's name, or that of the step that measured without one."""
+        self.add_row(
+            "grades",
+            rubric=rubric,
+            criterion=grade.criterion,
+            rating=grade.rating,
+            scale_min=grade.scale_min,
+            scale_max=grade.scale_max,
+            said=grade.said,
+            rule=grade.rule,
+            reason=grade.reason,
+            call_id=call_id,
+        )
 
     def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
         """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
