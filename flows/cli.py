@@ -32,6 +32,7 @@ COMMANDS = {
     "kb-updated": ("flows.command_kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
     "prompts": ("flows.command_prompts", "prompts", "List, show, check and compare the judge's prompts."),
     "review": ("flows.command_review", "review", "Have people label verdicts; how far the judge can be believed."),
+    "benchmark": ("flows.command_benchmark", "benchmark", "Say how far a judge agrees with people, on labelled data."),
     "warehouse": ("flows.command_warehouse", "warehouse", "Check the warehouse, make it small, move it elsewhere."),
     "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
 }

@@ -128,7 +128,8 @@ def _print_noise(document: Document) -> None:
     noise = document["noise"]
     if not noise["steps"]:
         return
-    metrics = {one["metric"]: one["noise"] for one in document["metrics"] if one["noise"] and one["noise"]["n_pairs"]}
+    # `--json` has the metrics as well on which it was of one mind.
+    metrics = {one["metric"]: one["noise"] for one in document["metrics"] if one["noise"] and one["noise"]["n_changed"]}
     rows: list[list[object]] = [
         [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]
     ]

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 from uuid import UUID
 
-MOST_ATTEMPTS: Final = 3
+MOST_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
 """Name of the state of a part that met what no other worker would get past either."""
 
 Verdict = Literal["wait", "done", "lost", "stop"]
 
-# How long a flow run may say so while nobody holds its part: the moments before the lock is taken and after it is let
-# go, a process that is starting on a busy machine, one that is winding down.
-_PATIENCE_S = {"RUNNING": 5.0, "PENDING": 60.0, "CANCELLING": 45.0, "PAUSED": 5.0}
+# How long a flow run may say so while nobody holds its part: a process that is starting on a busy machine takes the
+# lock late, and one that has let go of it is about to tell how it ended.
+_PATIENCE_S = {"RUNNING": 45.0, "PENDING": 60.0, "CANCELLING": 45.0}
+_AFTER_HELD_S = 5.0
 _LOST = ("FAILED", "CRASHED", "CANCELLED")
 
 
@@ -49,11 +50,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What can be seen of a part that is out: Prefect's state, whether its lock is held, and since when it is so."""
+    """What can be seen of a part that is out: Prefect's state, whether its lock is held or was, and since when so."""
 
     state_type: str
     state_name: str
     held: bool
+    was_held: bool
     since_s: float
 
 
@@ -96,4 +98,5 @@ def judge_sight(sight: Sight) -> Verdict:
         return "wait"
     if sight.state_type in _LOST:
         return "lost"
-    return "lost" if sight.since_s >= _PATIENCE_S.get(sight.state_type, 60.0) else "wait"
+    patience_s = _AFTER_HELD_S if sight.was_held else _PATIENCE_S.get(sight.state_type, 60.0)
+    return "lost" if sight.since_s >= patience_s else "wait"

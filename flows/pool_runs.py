@@ -29,7 +29,7 @@ from tasks.judge_errors import FatalJudgeError
 from warehouse.errors import WarehouseBusy
 from warehouse.lake_locks import list_held
 from warehouse.runs import find_run
-from warehouse.samples import list_unfinished_shards
+from warehouse.samples import FAILURE_REASONS, list_unfinished_shards
 
 _LOOK_S = 1.0
 _ROOM_S = 5.0
@@ -83,6 +83,7 @@ class _Out:
 
     part: Part
     look: tuple[str, bool] = ("", False)
+    was_held: bool = False
     since: float = field(default_factory=time.monotonic)
 
     def see(self, state_type: str, state_name: str, held: bool) -> Sight:
@@ -90,7 +91,14 @@ class _Out:
         now = time.monotonic()
         if self.look != (state_type, held):
             self.look, self.since = (state_type, held), now
-        return Sight(state_type=state_type, state_name=state_name, held=held, since_s=now - self.since)
+        self.was_held = self.was_held or held
+        return Sight(
+            state_type=state_type,
+            state_name=state_name,
+            held=held,
+            was_held=self.was_held,
+            since_s=now - self.since,
+        )
 
 
 class _PoolRun:
@@ -211,6 +219,9 @@ class _PoolRun:
 
     async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
         assert part.flow_run_id is not None
+        if not await asyncio.to_thread(self._is_missing, part):
+            del self._out[part.flow_run_id]  # it was done, and only its end has not been told
+            return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
             await self._server.mark_crashed(part.flow_run_id)
             message = "its process is gone"
@@ -221,6 +232,12 @@ class _PoolRun:
                 f"the last one: {message}"
             )
         self._waiting.insert(0, part.again())
+
+    def _is_missing(self, part: Part) -> bool:
+        """Whether samples of a part are still to be judged."""
+        size, failures = self._bench.settings.shard_size, FAILURE_REASONS if self._bench.resumed else ()
+        unfinished = list_unfinished_shards(self._bench.warehouse, self._bench.run_id, size, failures)
+        return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
 
     async def _tell_if_untaken(self) -> None:
         """Say once that parts wait and nobody takes any."""

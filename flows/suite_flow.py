@@ -44,6 +44,8 @@ _NO_RESULTS = Path(tempfile.gettempdir())
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
 _TRIGGERS = ("schedule", "event", "manual")
+# Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
+_SCHEDULED = "auto-scheduled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
     if trigger == "event":
         return _answer_updates(job, event)
     # A person who starts the deployment in Prefect leaves the parameter as it is.
-    kind: TriggerKind = "schedule" if trigger == "schedule" and job.row["auto_scheduled"] else "manual"
+    kind: TriggerKind = "schedule" if trigger == "schedule" and _SCHEDULED in job.row["tags"] else "manual"
     if kind == "schedule" and _is_superseded(job):
         return _skip("Superseded", "a later time of the schedule has passed as well, and its run makes up for this one")
     return _run(job, Trigger(kind=kind))
@@ -164,7 +166,7 @@ def _is_superseded(job: _Job) -> bool:
     mine, now = _read_time(job.row["expected_start_time"]), datetime.now(UTC)
     waiting = list_flow_runs(job.api, job.served, state={"type": {"any_": ["SCHEDULED"]}})
     return any(
-        one["auto_scheduled"] and mine < _read_time(one["expected_start_time"]) <= now
+        _SCHEDULED in one["tags"] and mine < _read_time(one["expected_start_time"]) <= now
         for one in waiting
         if one["id"] != job.row["id"]
     )

@@ -3,6 +3,7 @@ asked and in the same reply shapes. Deterministic, offline, English and Chinese.
 `lexical_split`, `lexical_support` and `lexical_relevance` decide, and says in a short reason what decided.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,9 @@ from tasks.lexical_relevance import Relevance, rate_contexts
 from tasks.lexical_split import split_statements
 from tasks.lexical_support import Support, compare_statements, score_contexts
 
-LEXICAL_VERSION = "1"  # part of every request's key: raise it whenever any verdict may come out differently
+LEXICAL_VERSION = "2"  # part of every request's key: raise it whenever any verdict may come out differently
 
+_SCORE = re.compile(r"score ([01]\.\d\d): ")
 _HARDLY = 0.005  # a share that rounds to 0 %
 
 
@@ -118,6 +120,12 @@ def _explain(support: Support) -> str:
         parts.append("negated on one side only")
     whose = "conveys a ground-truth statement: " if support.conveys else ""
     return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
+
+
+def read_score(reason: str) -> float | None:
+    """The score that a reason of this judge begins with; None where it begins with none."""
+    found = _SCORE.match(reason)
+    return float(found[1]) if found else None
 
 
 def _name_place(evidence: Evidence) -> str:

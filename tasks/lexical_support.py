@@ -13,7 +13,7 @@ from tasks.lexical_text import AnalysedText, analyse_text, join_texts
 SUPPORT_THRESHOLD = 0.5
 # The first four were fitted by logistic regression on half (by hash of the row's group) of five sets with human labels
 # of support, every set and label of equal weight, then rounded. The rest was set afterwards with all rows in view, as
-# was _SAME_QUESTION. `tests/benchmarks/judge_agreement.py` measures what comes of it.
+# was _SAME_QUESTION. `evalhouse benchmark` measures what comes of it.
 _BIAS, _COVER, _RARE, _NEW = -2.4, 1.5, 2.0, 1.0
 _FOREIGN_NUMBER, _FOREIGN_NAME = 1.2, 0.6  # for each of the first two that stand nowhere in the text
 _SPREAD, _SHORT, _LONG = 4.0, 8.0, 20.0  # a long statement may be found all over a text; lengths in token weight

@@ -100,7 +100,7 @@ class PoolHouse:
         return worker
 
     def make_pool(self) -> None:
-        """A pool whose parts start as one process each; by itself Prefect first starts two others that look for code."""
+        """A pool whose parts are one process each; by itself Prefect starts two more, which look for code to fetch."""
         known = self.post("/collections/views/aggregate-worker-metadata", None)
         template = known["prefect"]["process"]["default_base_job_configuration"]
         template["variables"]["properties"]["command"]["default"] = f"{sys.executable} -m prefect.engine"
@@ -169,10 +169,10 @@ def _prefect_server(house: PoolHouse, database: str | None) -> Iterator[None]:
         process.wait()
 
 
-def write_samples(path: Path, n_samples: int) -> None:
+def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
     """Samples of which no two share a text, so that every request is asked for one of them alone."""
     with path.open("w", encoding="utf-8") as file:
-        for number in range(n_samples):
+        for number in range(first, first + n_samples):
             subject = f"{SUBJECTS[number % len(SUBJECTS)]} of item {number}"
             facts = [f"{subject} costs {number + 100} euros.", f"{subject} lasts {number + 7} months."]
             row = {

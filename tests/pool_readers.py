@@ -17,6 +17,9 @@ from cli_process import ROOT
 
 from warehouse.store import Warehouse
 
+# Two cores are shared with everything else here.
+_PAUSE_S = 0.4
+
 _COUNTS = """
 select
     (select count(*) from llm_calls) as n_calls,
@@ -86,7 +89,7 @@ def read_on(url: str, stop: Path) -> Seen:
         wrong += [f"fallen: {fallen}"] if fallen else []
         wrong += [f"torn: {torn}"] if torn else []
         last, n_reads = counts, n_reads + 1
-        time.sleep(0.1)
+        time.sleep(_PAUSE_S)
     return Seen(n_reads=n_reads, wrong=wrong, last=last)
 
 

@@ -16,6 +16,7 @@ from flows.noise_runs import NoiseOutcome, describe_noise, describe_noise_plainl
 from flows.running import RunOutcome
 from tasks.ask_anew import AskAnew
 from tasks.asking import CallCounts
+from tasks.embeddings import AskedEmbedder
 from tasks.noise import LEAST_SAMPLES
 from tasks.run_settings import RunSettings
 from warehouse.runs import RunRow, find_run, list_runs, update_run
@@ -70,9 +71,8 @@ def again(house: NoiseHouse) -> Again:
 @pytest.fixture
 def measure(house: NoiseHouse, again: Again) -> Measure:
     def call(share: float = 0.05, run_id: str = CANDIDATE, **settings: Any) -> NoiseOutcome | None:  # noqa: ANN401
-        made = RunSettings(
-            judge=JUDGE, metrics=("factual_f1",), noise_share=share, warehouse=house.warehouse.location.url, **settings
-        )
+        values = {"judge": JUDGE, "metrics": ("factual_f1",), "noise_share": share, **settings}
+        made = RunSettings(warehouse=house.warehouse.location.url, **values)
         return measure_noise(find_run(house.warehouse, run_id), made, house.warehouse, again)
 
     return call
@@ -154,6 +154,15 @@ def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
     assert isinstance(again.bench.asker.judge, AskAnew)
     assert again.bench.progress.n_samples == 20
     assert find_run(house.warehouse, "latest").run_id == CANDIDATE
+
+
+def test_embeddings_of_a_model_are_asked_anew_as_well(house: NoiseHouse, again: Again, measure: Measure) -> None:
+    house.judge(CANDIDATE, HALF)
+    measure(embeddings="openai:embedder", metrics=("semantic_similarity",))
+    assert again.bench is not None
+    assert isinstance(again.bench.embedder, AskedEmbedder)
+    assert isinstance(again.bench.embedder.asker.judge, AskAnew)
+    assert again.bench.embedder.asker.judge.name == "openai:embedder"
 
 
 def test_a_run_is_measured_once(house: NoiseHouse, measure: Measure) -> None:

@@ -3,13 +3,13 @@ PostgreSQL and two readers who never stop: every sample is judged once, and what
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from cli_process import Finished, finish
@@ -68,7 +68,7 @@ def _run_and_kill(house: PoolHouse) -> tuple[list[float], Finished]:
     """Kill a worker that is at a part each time another quarter of the requests was answered; start a new one."""
     dice = random.Random(7)
     process = house.place.start(
-        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "50", "--json"),
+        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "75", "--json"),
         *("--concurrency", str(IN_FLIGHT)),
     )
     killed_at = []
@@ -124,7 +124,7 @@ def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: Poo
     for texts in [texts for texts, times in asked.items() if times > 1]:
         asked_at = sorted(noted.at for noted in pool_run.endpoint.asked if noted.texts == texts)
         answered_at = sorted(at for found, at in answered if found == texts)
-        for began, again in zip(asked_at, asked_at[1:], strict=False):
+        for began, again in itertools.pairwise(asked_at):
             kill = next((at for at in pool_run.killed_at if began <= at <= again), None)
             assert kill is not None, f"asked at {began} and at {again}, killed at {pool_run.killed_at}"
             assert not [at for at in answered_at if began <= at < kill - _UNREAD_S]

@@ -95,18 +95,20 @@ def test_requests_costs_and_coverage_are_those_of_the_night(write: Write, con: d
         assert row[9] == f"{coverage:.1%}"
 
 
-def test_what_became_another_is_told_with_the_run(write: Write, con: duckdb.DuckDBPyConnection) -> None:
-    runs = [row[0] for row in select(con, "select run_id from runs where kind = 'evaluation' order by started_at")]
-    changes = {(row[0], row[2]) for row in write().rows("changes") if "prompt" not in row[2]}
+def test_what_became_another_is_told_with_its_night(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    nights = [
+        f"{row[0]:%Y-%m-%d %H:%M}" for row in select(con, "select distinct started_at from run_series order by 1")
+    ]
+    changes = {(row[1], row[2]) for row in write().rows("changes") if "prompt" not in row[2]}
     assert changes == {
-        (runs[27], "judge: openai:judge-small → openai:judge-large"),
-        (runs[36], "formula of faithfulness: version 1 → 2"),
-        (runs[20], "knowledge base: manual v0 → manual v1"),
-        (runs[40], "knowledge base: manual v1 → manual v2"),
+        (nights[27], "judge: openai:judge-small → openai:judge-large"),
+        (nights[36], "formula of faithfulness: version 1 → 2"),
+        (nights[20], "knowledge base: manual v0 → manual v1"),
+        (nights[40], "knowledge base: manual v1 → manual v2"),
     }
-    prompts = {(row[0], row[2]) for row in write().rows("changes") if "prompt" in row[2]}
-    assert (runs[14], "prompt classify: version 1 → 2") in prompts
-    assert {run for run, _ in prompts} == {runs[14]}
+    prompts = {(row[1], row[2]) for row in write().rows("changes") if "prompt" in row[2]}
+    assert (nights[14], "prompt classify: version 1 → 2") in prompts
+    assert {night for night, _ in prompts} == {nights[14]}
 
 
 def test_each_change_is_a_mark_in_the_lines_it_is_about(write: Write) -> None:
@@ -214,8 +216,8 @@ def test_the_page_allows_its_own_script_alone_and_loads_nothing(write: Write) ->
 
 def test_size_grows_with_the_runs_and_not_with_their_samples(write: Write, tmp_path: Path) -> None:
     sizes = []
-    for name, size in (("few", Size(nights=200, samples=2)), ("many", Size(nights=200, samples=40))):
+    for name, size in (("few", Size(nights=100, samples=2)), ("many", Size(nights=100, samples=20))):
         write_nights(tmp_path / f"{name}.duckdb", size)
         sizes.append(len(write(tmp_path / f"{name}.duckdb").source))
-    assert max(sizes) < 200 * MOST_BYTES_A_RUN
+    assert max(sizes) < 100 * MOST_BYTES_A_RUN
     assert sizes[1] < sizes[0] * 1.2

@@ -44,7 +44,9 @@ def miss_schedule(house: ServeHouse) -> None:
     """Flow runs of one suite that were due in the last minutes, while nobody served."""
     flow_id = house.post("/flows/", {"name": "evaluate-suite"})["id"]
     schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}}
-    deployment = house.post("/deployments/", {"name": MISSED, "flow_id": flow_id, "schedules": [schedule]})
+    parameters = {"suite": str(house.folder / f"{MISSED}.toml")}
+    body = {"name": MISSED, "flow_id": flow_id, "schedules": [schedule], "parameters": parameters}
+    deployment = house.post("/deployments/", body)
     end = datetime.now(UTC).replace(second=0, microsecond=0)
     start = end - timedelta(minutes=N_MISSED, seconds=-1)
     times = {"start_time": start.isoformat(), "end_time": end.isoformat(), "min_runs": 1, "max_runs": N_MISSED}
@@ -56,15 +58,6 @@ def served_again(stopped: ServeHouse) -> ServeHouse:
     stopped.serve(stopped.folder / f"{SUITE}.toml", stopped.folder / f"{MISSED}.toml", parallel=2, with_server=False)
     stopped.wait_for_runs(SUITE, 2)
     return stopped
-
-
-def test_of_the_schedule_that_was_missed_one_run_is_made_up(served_again: ServeHouse) -> None:
-    served_again.wait_for_runs(MISSED, 1)
-    served_again.wait_until(lambda: len(served_again.list_flow_runs(MISSED)) >= N_MISSED)
-    served_again.wait_for_runs(MISSED, 1)
-    assert [run["trigger"] for run in served_again.list_runs(MISSED)] == ["schedule"]
-    states = Counter(one["state_name"] for one in served_again.list_flow_runs(MISSED))
-    assert states == {"Superseded": N_MISSED - 1, "Completed": 1}
 
 
 def test_ctrl_c_stops_a_run_so_that_it_can_go_on(stopped: ServeHouse) -> None:
@@ -82,6 +75,15 @@ def test_the_run_goes_on_and_an_update_meanwhile_is_answered(served_again: Serve
     asked = Counter(served_again.bot.stats.questions)
     # Twice for two runs, and the one that was under way at Ctrl-C once more.
     assert sorted(asked.values()) == [2] * (len(QUESTIONS) - 1) + [3]
+
+
+def test_of_the_schedule_that_was_missed_one_run_is_made_up(served_again: ServeHouse) -> None:
+    served_again.wait_for_runs(MISSED, 1)
+    served_again.wait_until(lambda: len(served_again.list_flow_runs(MISSED)) >= N_MISSED)
+    served_again.wait_for_runs(MISSED, 1)
+    assert [run["trigger"] for run in served_again.list_runs(MISSED)] == ["schedule"]
+    states = Counter(one["state_name"] for one in served_again.list_flow_runs(MISSED))
+    assert states == {"Superseded": N_MISSED - 1, "Completed": 1}
 
 
 def test_a_second_process_does_not_serve_the_same_suite(served_again: ServeHouse) -> None:

@@ -135,24 +135,41 @@ inner join samples using (sample_id, input_hash)
 where run_samples.run_id in ($base, $candidate)
 """
 
+# One run at a time: a filter on one run reaches the tables behind the view's windows, one on two runs does not.
 _STATEMENTS = """
+with of_pair as (
+    select * from statement_verdicts where run_id = $base
+    union all
+    select * from statement_verdicts where run_id = $candidate
+)
+
 select
     sample_id, run_id = $candidate as of_candidate, source, text, label, label_reason, supported, context_ranks,
     support_reason
-from statement_verdicts
+from of_pair
 inner join wanted using (sample_id)
-where run_id in ($base, $candidate)
 order by sample_id, of_candidate, source, ordinal
 """
 
 _CONTEXTS = """
+with of_pair as (
+    select * from context_verdicts where run_id = $base
+    union all
+    select * from context_verdicts where run_id = $candidate
+),
+
+placed as (
+    select run_id, sample_id, input_hash
+    from run_samples
+    inner join wanted using (sample_id)
+    where run_id in ($base, $candidate)
+)
+
 select
     sample_id, run_id = $candidate as of_candidate, samples.contexts[context_rank] as text, context_rank, useful, reason
-from context_verdicts
-inner join wanted using (sample_id)
-inner join run_samples using (run_id, sample_id)
+from of_pair
+inner join placed using (run_id, sample_id)
 inner join samples using (sample_id, input_hash)
-where run_id in ($base, $candidate)
 order by sample_id, of_candidate, context_rank
 """
 

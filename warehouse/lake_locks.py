@@ -91,21 +91,25 @@ class WatchedLock:
         """Whether nobody else can have it; asks the server."""
         if self._lake.catalogue == "sqlite":
             return True
+        if self._session is None or not self._is_answered():
+            try:
+                self.take(time.monotonic() + _RETRY_S, "")
+            except WarehouseUnreachable:
+                return time.monotonic() - self._seen_at < GONE_S
+            except WarehouseBusy:
+                return False
+        self._seen_at = time.monotonic()
+        return True
+
+    def _is_answered(self) -> bool:
         import psycopg  # noqa: PLC0415
 
         try:
-            if self._session is None:
-                self.take(time.monotonic(), "")
-            else:
-                self._session.execute("select 1")
-        except WarehouseUnreachable:
-            return time.monotonic() - self._seen_at < GONE_S
-        except WarehouseBusy:
-            return False
+            assert self._session is not None
+            self._session.execute("select 1")
         except psycopg.OperationalError:
             self.close()
-            return time.monotonic() - self._seen_at < GONE_S
-        self._seen_at = time.monotonic()
+            return False
         return True
 
     def close(self) -> None:

@@ -98,24 +98,22 @@ order by ordinal
 
 # Replies from the record are the reply that was paid for; the lexical judge says the same each time.
 _JUDGED_ANEW = """
-with asked as (
-    select run_id, sample_id, step, list_sort(list(distinct coalesce(reused_call_id, call_id))) as replies
+with base as (
+    select sample_id, step, coalesce(reused_call_id, call_id) as reply
     from llm_calls
-    where run_id in ($base, $candidate)
-        and status in ('ok', 'cached')
-        and sample_id is not null
-        and judge <> 'lexical'
-    group by run_id, sample_id, step
+    where run_id = $base and status in ('ok', 'cached') and sample_id is not null and judge <> 'lexical'
 ),
 
-base as (select * from asked where run_id = $base),
+candidate as (
+    select sample_id, step, coalesce(reused_call_id, call_id) as reply
+    from llm_calls
+    where run_id = $candidate and status in ('ok', 'cached') and sample_id is not null and judge <> 'lexical'
+)
 
-candidate as (select * from asked where run_id = $candidate)
-
-select sample_id, step
+select distinct sample_id, step
 from base
-full join candidate using (sample_id, step)
-where base.replies is distinct from candidate.replies
+full join candidate using (sample_id, step, reply)
+where base.reply is null or candidate.reply is null
 """
 
 # Measured up to the run, newest first, and only then what was measured later.
@@ -160,6 +158,7 @@ where run_id in (select run_id from wanted) and status in ('ok', 'cached') and s
 group by run_id, step
 """
 
+# The runs are named at every table: what a join alone says does not keep the other runs from being read.
 _FLIPS = """
 with pairs as (
     select runs.run_id as noise_run_id, runs.parent_run_id as run_id
@@ -189,9 +188,11 @@ stated as (
         any_value(label) as label,
         any_value(supported) as supported
     from picked
-    inner join statements using (run_id, sample_id)
-    left join classifications using (run_id, sample_id, statement_id)
-    left join attributions using (run_id, sample_id, statement_id)
+    inner join (from statements where run_id in (select run_id from sides)) as statements using (run_id, sample_id)
+    left join (from classifications where run_id in (select run_id from sides)) as classifications
+        using (run_id, sample_id, statement_id)
+    left join (from attributions where run_id in (select run_id from sides)) as attributions
+        using (run_id, sample_id, statement_id)
     group by all
 ),
 

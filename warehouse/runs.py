@@ -10,7 +10,7 @@ from warehouse.errors import WarehouseError
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
-RunKind = Literal["evaluation", "collection", "noise", "prompts"]
+RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
 
 _COLUMNS = """
 select run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language, metrics, "trigger",

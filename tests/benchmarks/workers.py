@@ -1,0 +1,238 @@
+"""What more workers bring, what the lake's one lock for writers lets through, and what a long history costs to read.
+
+    python tests/benchmarks/workers.py [throughput|writes|history] [--workers 1,2,4 --samples 240 --scores 3000000]
+
+*throughput* runs the same number of samples over 1, 2 and 4 workers of a work pool, each on its own limit as machines
+with keys of their own have it, against the local endpoint; Prefect and the lake's catalogue are on a PostgreSQL.
+*writes* has 1, 4 and 16 processes append batches of a shard to the lake for some seconds. *history* writes so many
+scores by SQL into a DuckDB file, moves them into a DuckLake, and times the same queries on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import psycopg  # noqa: E402
+from cli_process import finish  # noqa: E402
+from history_nights import METRICS, Size, write_nights  # noqa: E402
+from kill_runs import noting_endpoint  # noqa: E402
+from pool_house import POOL, PoolHouse, open_pool_house, write_samples  # noqa: E402
+from postgres_server import PostgresServer, start_postgres  # noqa: E402
+from recipes import read_recipes  # noqa: E402
+
+from warehouse.moving import move_warehouse  # noqa: E402
+from warehouse.query import run_query  # noqa: E402
+from warehouse.store import Warehouse  # noqa: E402
+from warehouse.upkeep import compact_warehouse  # noqa: E402
+
+_CALLS = 5  # of a sample
+_SAMPLES_A_NIGHT = 3000
+_SHARD = 128
+_QUERIES = {
+    "mean of each metric of each run": "select run_id, metric, mean, n_scored from run_scores",
+    "history of one metric": "select * from score_history where metric = 'faithfulness'",
+    "one sample over all nights": "select * from sample_history where sample_id = 'tide-7'",
+    "costs of each run": "select * from run_costs",
+    "count all scores": "select count(*), avg(value) from scores",
+    "labels of the last run": "select label, count(*) from classifications where run_id = (select max(run_id) from "
+    "runs where kind = 'evaluation') group by label",
+}
+_WRITER = """
+import sys, time
+from warehouse.store import Warehouse
+from warehouse_processes import make_batch
+warehouse, name, n_rows, until = Warehouse(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+taken = []
+print("ready", flush=True)
+sys.stdin.readline()
+until += time.monotonic()
+while time.monotonic() < until:
+    began = time.monotonic()
+    warehouse.append_now(make_batch(f"{name}-{len(taken)}", n=n_rows), patience_s=60)
+    taken.append(time.monotonic() - began)
+print(" ".join(map(str, taken)))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What came of one run: samples a second while the endpoint was asked, and of the whole command."""
+
+    judged: float
+    whole: float
+
+
+def measure_throughput(postgres: PostgresServer, workers: list[int], n_samples: int, latency: float) -> None:
+    """Print a row for each number of workers."""
+    print(f"{n_samples} samples, {latency:g} s a request, 16 requests in flight a worker")
+    print(f"{'workers':>8} {'samples/s':>10} {'ratio':>6} {'of the command':>15} {'ratio':>6}", flush=True)
+    first: Pace | None = None
+    with tempfile.TemporaryDirectory(prefix="evalhouse-workers-") as name, noting_endpoint(latency=latency) as endpoint:
+        folder = Path(name)
+        os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
+        url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
+        with open_pool_house(folder, url, endpoint, database=postgres.make_database("prefect")) as house:
+            for number, n_workers in enumerate(sorted(workers)):
+                while len(house.workers) < n_workers:
+                    start_machine(house)
+                house.wait_until(lambda n=n_workers: _count_started(house) >= n)  # type: ignore[misc]
+                pace = run_once(house, number, n_samples, n_workers)
+                first = first or pace
+                print(
+                    f"{n_workers:>8} {pace.judged:>10.2f} {pace.judged / first.judged:>6.2f} "
+                    f"{pace.whole:>15.2f} {pace.whole / first.whole:>6.2f}",
+                    flush=True,
+                )
+
+
+def start_machine(house: PoolHouse) -> None:
+    """A worker that shares limits with nobody, as one on a machine of its own with an endpoint of its own."""
+    house.more["EVALHOUSE_LIMITS_DIR"] = str(house.folder / f"limits-{len(house.workers)}")
+    house.start_worker()
+
+
+def _count_started(house: PoolHouse) -> int:
+    return sum("started!" in worker.log.read_text(errors="replace") for worker in house.workers)
+
+
+def run_once(house: PoolHouse, number: int, n_samples: int, n_workers: int) -> Pace:
+    """One run over texts that were never asked before; a part for each worker."""
+    path = house.folder / f"items-{number}.jsonl"
+    write_samples(path, n_samples, first=number * n_samples)
+    house.endpoint.reset()
+    began = time.monotonic()
+    arguments = ("run", path.name, "--judge", "openai:judge", "--pool", POOL)
+    ended = finish(house.place.start(*arguments, "--part-size", str(-(-n_samples // n_workers))), timeout_s=1200)
+    if ended.status:
+        raise SystemExit(f"the run ended with status {ended.status}: {ended.stderr}\n{house.read_logs()}")
+    stats = house.endpoint.stats
+    asked_s = (stats.last_request_at or 0.0) - (stats.first_request_at or 0.0)
+    return Pace(judged=n_samples / asked_s, whole=n_samples / (time.monotonic() - began))
+
+
+def measure_writes(postgres: PostgresServer, seconds: float) -> None:
+    """Print how many transactions a second the lake takes, by number of writers, and how long each waits."""
+    print(f"batches of {4 * _SHARD} statements, {seconds:g} s each")
+    print(
+        f"{'writers':>8} {'batches/s':>10} {'median ms':>10} {'worst ms':>9} "
+        f"{'catalogue kB each':>18} {'compacted in s':>15}",
+        flush=True,
+    )
+    for n_writers in (1, 4, 16):
+        with tempfile.TemporaryDirectory(prefix="evalhouse-writes-") as name:
+            os.environ["EVALHOUSE_STATE_DIR"] = f"{name}/state"
+            url = f"ducklake:{postgres.make_database(f'writes{n_writers}')}?data={name}/files"
+            Warehouse(url).migrate()
+            before = _measure_catalogue(postgres, f"writes{n_writers}")
+            taken = run_writers(url, n_writers, seconds)
+            grown = _measure_catalogue(postgres, f"writes{n_writers}") - before
+            compacted_s = _time(lambda url=url: compact_warehouse(Warehouse(url)))  # type: ignore[misc]
+        print(
+            f"{n_writers:>8} {len(taken) / seconds:>10.1f} {1000 * statistics.median(taken):>10.0f} "
+            f"{1000 * max(taken):>9.0f} {grown / 1000 / len(taken):>18.1f} {compacted_s:>15.1f}",
+            flush=True,
+        )
+
+
+def _measure_catalogue(postgres: PostgresServer, name: str) -> int:
+    """Bytes of the catalogue's database."""
+    with psycopg.connect(postgres.address(name), autocommit=True) as session:
+        row = session.execute("select pg_database_size(current_database())").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def run_writers(url: str, n_writers: int, seconds: float) -> list[float]:
+    """Seconds of each transaction of all writers, which begin together."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, url, f"w{number}", str(4 * _SHARD), str(seconds)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(n_writers)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    outputs = []
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        outputs.append(writer.communicate()[0])
+    return [float(one) for output in outputs for one in output.split()]
+
+
+def measure_history(postgres: PostgresServer, n_scores: int) -> None:
+    """Print the seconds of each query on both, and their ratio."""
+    nights = max(2, round(n_scores / (_SAMPLES_A_NIGHT * len(METRICS))))
+    with tempfile.TemporaryDirectory(prefix="evalhouse-history-") as name:
+        folder = Path(name)
+        os.environ["EVALHOUSE_STATE_DIR"] = str(folder / "state")
+        file = Warehouse(str(folder / "history.duckdb"))
+        lake = Warehouse(f"ducklake:{postgres.make_database('history')}?data={folder / 'files'}")
+        made_s = _time(lambda: write_nights(file.location.path, Size(nights=nights, samples=_SAMPLES_A_NIGHT)))
+        moved_s = _time(lambda: move_warehouse(file, lake, lambda *_: None))
+        (row,) = file.read_rows("select count(*) as n from scores")
+        file_mb = file.location.path.stat().st_size / 1e6
+        lake_mb = sum(path.stat().st_size for path in (folder / "files").rglob("*.parquet")) / 1e6
+        print(f"{row['n']:,} scores of {nights} nights: made in {made_s:.0f} s, moved into the lake in {moved_s:.0f} s")
+        print(f"{file_mb:.0f} MB as a DuckDB file, {lake_mb:.0f} MB of Parquet files")
+        print(f"{'file s':>7} {'lake s':>7} {'ratio':>6}  query", flush=True)
+        queries = {**_QUERIES, **{recipe.title: recipe.sql for recipe in read_recipes()}}
+        for title, sql in queries.items():
+            of_file, of_lake = (_time_query(one, sql) for one in (file, lake))
+            print(f"{of_file:>7.2f} {of_lake:>7.2f} {of_lake / of_file:>6.1f}  {title}", flush=True)
+
+
+def _time_query(warehouse: Warehouse, sql: str) -> float:
+    """The best of three, opening included."""
+    return min(_time(lambda: run_query(warehouse.location, sql)) for _ in range(3))
+
+
+def _time(do: Callable[[], object]) -> float:
+    began = time.monotonic()
+    do()
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Read the arguments and measure what is asked for, or all."""
+    parser = argparse.ArgumentParser(description="Measure workers, writers and readers of a lake.")
+    parser.add_argument("what", nargs="*", choices=["throughput", "writes", "history", []], default=[])
+    parser.add_argument("--workers", default="1,2,4", help="numbers of workers, with commas between them")
+    parser.add_argument("--samples", type=int, default=240)
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds the endpoint takes for a request")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each number of writers writes")
+    parser.add_argument("--scores", type=int, default=3_000_000)
+    given = parser.parse_args()
+    wanted = given.what or ["throughput", "writes", "history"]
+    with start_postgres() as postgres:
+        if "throughput" in wanted:
+            workers = [int(one) for one in given.workers.split(",")]
+            measure_throughput(postgres, workers, given.samples, given.latency)
+        if "writes" in wanted:
+            measure_writes(postgres, given.seconds)
+        if "history" in wanted:
+            measure_history(postgres, given.scores)
+
+
+if __name__ == "__main__":
+    main()

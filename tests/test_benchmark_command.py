@@ -1,0 +1,337 @@
+"""`evalhouse benchmark`: figures of every kind, nothing paid twice, what is left without a verdict, and refusals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_support, write_set, write_sets
+from cli_process import Finished, Place, call_here, finish, wait_for
+from endpoint import Asked, Endpoint, running_endpoint
+
+PRICES = "judge: [1.0, 2.0, 0.5]\n"
+
+
+class Bench:
+    """Calls the command in this process, in a folder with the made-up sets."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def call(self, *arguments: str) -> Finished:
+        return call_here(self._capsys, "benchmark", *arguments)
+
+    def measure(self, *arguments: str, status: int = 0) -> Any:  # noqa: ANN401  # whatever the command's JSON is
+        ended = self.call(*arguments, "--json")
+        assert ended.status == status, ended.stderr
+        return ended.document
+
+    def read(self, sql: str) -> list[dict[str, Any]]:
+        with duckdb.connect(str(self.folder / "evalhouse.duckdb"), read_only=True) as connection:
+            return connection.sql(sql).pl().to_dicts()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    write_sets(tmp_path / "sets")
+    (tmp_path / "prices.yaml").write_text(PRICES, encoding="utf-8")
+    return Bench(tmp_path, capsys)
+
+
+@pytest.fixture
+def endpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """Its address and key are set after the place has none."""
+    assert bench.folder.is_dir()
+    with running_endpoint(models=("judge",), keep_bodies=True) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        yield running
+
+
+def pick(document: Any, name: str, language: str = "en", about: str | None = None) -> Any:  # noqa: ANN401
+    (found,) = [
+        one
+        for one in document["sets"]
+        if (one["set"], one["language"]) == (name, language) and (about is None or one["about"] == about)
+    ]
+    return found
+
+
+def others(one: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {other["who"]: other for other in one["others"]}
+
+
+def test_every_kind_is_judged_without_a_key(bench: Bench) -> None:
+    document = bench.measure("--judge", "lexical", "--data", "sets")
+    assert (document["judge"], document["problem"], document["passed_over"]) == ("lexical", None, [])
+    assert document["model"].startswith("lexical-")
+    support = pick(document, "harbour_support")
+    assert support["labels"] == {"supported": N // 2, "unsupported": N // 2, "partial": 1}
+    assert (support["n_rows"], support["judge"]["n"], support["judge"]["n_missing"]) == (N + 1, N + 1, 0)
+    assert support["judge"]["figures"]["accuracy"]["value"] == 1
+    assert 0.7 < support["judge"]["figures"]["accuracy"]["ci_low"] < 1
+    assert pick(document, "harbour_support", "zh")["judge"]["figures"]["accuracy"]["value"] == 1
+    relevance = pick(document, "harbour_relevance")["judge"]
+    # A context that people gave no grade is judged and not counted.
+    assert relevance["n"] == 3 * N
+    assert relevance["figures"]["ndcg"]["value"] == relevance["figures"]["auc"]["value"] == 1
+    assert pick(document, "harbour_decomposition")["judge"]["figures"]["match"]["value"] == pytest.approx(1)
+    pairs = pick(document, "harbour_pairwise")["judge"]["figures"]
+    assert pairs["accuracy"]["value"] == 1
+    assert pairs["correlation"]["value"] > 0.9
+    faithful = pick(document, "harbour_rubric", about="faithfulness by faithfulness")
+    assert (faithful["judge"]["n"], faithful["judge"]["n_missing"]) == (N - 1, 1)
+    assert faithful["judge"]["figures"]["correlation"]["value"] > 0.9
+    assert document["calls"]["cost_usd"] == 0
+
+
+def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(bench: Bench) -> None:
+    document = bench.measure("--judge", "lexical", "--data", "sets")
+    answers = others(pick(document, "harbour_correctness"))
+    # The third opinion on the second row was asked for because the first two differ, and is left out.
+    assert answers["people"]["n"] == N
+    assert answers["people"]["figures"]["accuracy"]["value"] == pytest.approx((N - 1) / N)
+    assert answers["model-a"]["figures"]["accuracy"]["value"] == pytest.approx(0.5)
+    assert answers["model-a"]["figures"]["balanced_accuracy"]["value"] == pytest.approx(0.5)
+    assert (answers["model-b"]["n"], answers["model-b"]["n_missing"]) == (N - 1, 1)
+    assert answers["model-b"]["figures"]["accuracy"]["value"] == 1
+    assert answers["most frequent label (correct)"]["figures"]["accuracy"]["value"] == pytest.approx(0.5)
+    assert answers["word count"]["figures"]["auc"]["value"] == 1
+    faithful = others(pick(document, "harbour_rubric", about="faithfulness by faithfulness"))
+    assert faithful["people"]["figures"]["correlation"]["value"] == pytest.approx(1)
+    assert faithful["RougeL"]["figures"]["correlation"]["value"] == pytest.approx(1)
+    assert (faithful["other"]["n"], faithful["other"]["figures"]) == (0, {})
+    pairs = others(pick(document, "harbour_pairwise"))
+    assert pairs["people"]["figures"]["accuracy"]["value"] == 1
+    assert pairs["old"]["figures"]["accuracy"]["value"] == pytest.approx((N // 2 - 1) / N)
+    splits = others(pick(document, "harbour_decomposition"))
+    assert splits["llm_statements"]["figures"]["match"] == splits["the text unsplit"]["figures"]["match"]
+
+
+def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(bench: Bench) -> None:
+    write_set(bench.folder / "sets" / "wrong", [row | {"label": "incorrect"} for row in make_correctness()])
+    document = bench.measure("--judge", "lexical", "--data", "sets")
+    (total,) = [one for one in document["totals"] if one["kind"] == "correctness"]
+    right, wrong = (pick(document, name)["judge"]["figures"] for name in ("harbour_correctness", "wrong"))
+    assert (total["n_sets"], total["n"]) == (2, 2 * N)
+    assert right["accuracy"]["value"] == 1
+    assert total["figures"]["accuracy"]["value"] == pytest.approx((1 + wrong["accuracy"]["value"]) / 2)
+    assert "people gave one label only: κ and AUC say nothing" in pick(document, "wrong")["notes"]
+    assert pick(document, "wrong")["judge"]["figures"]["auc"]["value"] is None
+
+
+def test_counts_too_small_are_said_to_be_so(bench: Bench) -> None:
+    document = bench.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
+    assert pick(document, "harbour_correctness")["notes"] == [
+        f"too few to tell: {N} of 30", f"too few groups: {N // 2} of 10"
+    ]  # fmt: skip
+    write_set(bench.folder / "many", make_correctness(60))
+    many = bench.measure("--judge", "lexical", "--data", "many")
+    assert pick(many, "many")["notes"] == []
+
+
+def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(bench: Bench, endpoint: Endpoint) -> None:
+    asked = ("--judge", "openai:judge", "--data", "sets", "--prices", "prices.yaml")
+    estimated = bench.measure(*asked, "--dry-run")
+    assert endpoint.stats.bodies == []
+    document = bench.measure(*asked)
+    calls = document["calls"]
+    assert calls["requests"] == len(endpoint.stats.bodies) == estimated["calls"]["requests"]
+    assert calls["cost_usd"] > 0
+    assert estimated["calls"]["cost_usd"] > 0
+    by_set = {(one["set"], one["language"]): one for one in document["costs"]}
+    assert by_set["harbour_support", "en"]["requests"] == N + 1
+    assert by_set["harbour_relevance", "en"]["requests"] == N
+    # Two to split, and one to compare; the wrong answer is the same in each row.
+    assert by_set["harbour_correctness", "en"]["requests"] <= 3 * N
+    assert sum(one["requests"] for one in document["costs"]) == calls["requests"]
+    # A model also rates by the rubric.
+    kinds = {body["response_format"]["json_schema"]["name"] for body in endpoint.stats.bodies}
+    assert kinds == {"extract", "classify", "attribute", "rank", "accuracy"}
+    chinese = [body for body in endpoint.stats.bodies if "灯塔" in body["messages"][-1]["content"]]
+    assert chinese
+    assert all("你" in body["messages"][0]["content"] for body in chinese)
+    again = bench.measure(*asked)
+    assert len(endpoint.stats.bodies) == calls["requests"]
+    assert (again["calls"]["requests"], again["calls"]["cost_usd"]) == (0, 0)
+    assert again["calls"]["reused"] >= calls["requests"]
+    assert [one["judge"] for one in again["sets"]] == [one["judge"] for one in document["sets"]]
+
+
+def test_the_price_is_said_before_anything_is_asked(bench: Bench, endpoint: Endpoint) -> None:
+    asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
+    ended = bench.call(*asked)
+    assert ended.status == 0
+    assert ended.stderr.startswith(f"{N} rows of 1 sets: {N} requests to openai:judge, 0 replies on record; about ")
+    assert "cost $0." in ended.stderr
+    assert endpoint.stats.requests
+    dry = bench.call(*asked, "--dry-run")
+    assert f"0 requests to openai:judge, {N} replies on record" in dry.stdout
+    assert dry.stdout.endswith("Nothing was asked.\n")
+
+
+def test_more_rows_are_paid_for_alone(bench: Bench, endpoint: Endpoint) -> None:
+    asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance")
+    first = bench.measure(*asked, "--limit", "4")
+    assert (first["calls"]["requests"], first["costs"][0]["rows"]) == (4, 4)
+    rest = bench.measure(*asked)
+    assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - 4, 4)
+    halves = [bench.measure(*asked, "--half", half)["costs"][0]["rows"] for half in ("choose", "report")]
+    assert sum(halves) == N
+    assert len(endpoint.stats.bodies) == N
+
+
+def test_the_calls_are_those_of_a_run_that_is_no_night(bench: Bench, endpoint: Endpoint) -> None:
+    document = bench.measure("--judge", "openai:judge", "--data", "sets")
+    (run,) = bench.read("select run_id, kind, status, judge, n_samples from runs")
+    n_rows = sum(len(rows) for rows in EVERY_KIND.values()) - 1
+    assert run == {
+        "run_id": document["run_id"],
+        "kind": "benchmark",
+        "status": "completed",
+        "judge": "openai:judge",
+        "n_samples": n_rows,
+    }
+    (counted,) = bench.read("select count(*) as n, count(distinct request_hash) as asked from llm_calls")
+    assert counted["asked"] == len(endpoint.stats.bodies)
+    (missing,) = bench.read("select count(*) as n from llm_calls anti join prompts using (prompt_hash)")
+    assert missing["n"] == 0
+    shown = call_here(bench._capsys, "show", "latest")
+    assert shown.status == 2
+
+
+def make_silent(asked: Asked) -> dict[str, Any] | str:
+    """Useless replies about lamp 3, sound ones about the others."""
+    text = "\n".join(asked.blocks.values())
+    if "ferry 3 " in text:
+        return "I would rather not say."
+    return {"verdicts": [{"id": one, "reason": "seen", "label": "useful"} for one in asked.items("contexts")]}
+
+
+def test_rows_without_a_verdict_are_counted_and_asked_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_endpoint(models=("judge",), script={"rank": make_silent}) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--attempts", "2")
+        document = bench.measure(*asked, status=3)
+        assert pick(document, "harbour_relevance")["judge"]["n_missing"] == 3
+        assert pick(document, "harbour_relevance")["judge"]["n"] == 3 * (N - 1)
+        (costs,) = document["costs"]
+        assert (costs["not_judged"], costs["failed"], costs["unreadable"]) == (1, 2, 2)
+        assert costs["requests"] == N - 1 + 2
+        ended = bench.call(*asked)
+        assert ended.status == 3
+        assert "without a verdict: given up after 2 attempts" in ended.stderr
+        assert "1 rows have no verdict" in ended.stderr
+        assert "3 without a verdict" in ended.stdout
+        assert running.stats.requests["/v1/chat/completions"] == N - 1 + 4
+        assert [row["status"] for row in bench.read("select status from runs")] == ["incomplete", "incomplete"]
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(bench: Bench) -> None:
+    asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
+    some = bench.measure(*asked, "--budget", "0.002", "--concurrency", "1", status=3)
+    (costs,) = some["costs"]
+    assert 0 < costs["requests"] < N
+    assert costs["not_judged"] == N - costs["requests"]
+    rest = bench.measure(*asked, "--budget", "1")
+    assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
+
+
+def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
+    write_set(tmp_path / "berths", make_support(24))
+    arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
+    with running_endpoint(models=("judge",), latency=0.1) as running:
+        place = Place(folder=tmp_path, variables={"OPENAI_BASE_URL": running.base_url, "OPENAI_API_KEY": "sk-x"})
+        process = place.start(*arguments)
+        wait_for(lambda: running.stats.statuses[200] >= 8, process)
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+        n_before = running.stats.requests["/v1/chat/completions"]
+        assert n_before < 25
+        ended = place.call(*arguments)
+        assert ended.status == 0, ended.stderr
+        # What was in flight at the kill may have been answered to nobody.
+        assert running.stats.duplicates_answered <= 2
+        assert ended.document["calls"]["reused"] >= 8 - 2
+        assert pick(ended.document, "berths")["judge"]["n"] == 25
+
+
+def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
+    write_set(tmp_path / "berths", make_support(40))
+    arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
+    with running_endpoint(models=("judge",), latency=0.1) as running:
+        place = Place(folder=tmp_path, variables={"OPENAI_BASE_URL": running.base_url, "OPENAI_API_KEY": "sk-x"})
+        process = place.start(*arguments)
+        wait_for(lambda: running.stats.statuses[200] >= 8, process)
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+        assert ended.status == 130, ended.stderr
+        judge = pick(ended.document, "berths")["judge"]
+        assert judge["n"] >= 8
+        assert judge["n"] + judge["n_missing"] == 41
+        assert "stopped by SIGINT; the same command goes on from here" in ended.stderr
+        rest = place.call(*arguments)
+        assert rest.document["calls"]["reused"] == judge["n"]
+        assert running.stats.duplicates_answered == 0
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_model_of_ones_own_is_judged_too(bench: Bench) -> None:
+    document = bench.measure("--judge", "judge_factories:make_openai", "--data", "sets/harbour_support")
+    assert pick(document, "harbour_support")["judge"]["n"] == N + 1
+    assert pick(document, "harbour_support", "zh")["judge"]["n"] == N
+
+
+def test_the_tables_hold_it_all(bench: Bench) -> None:
+    write_set(bench.folder / "sets" / "tools", STRANGE)
+    ended = bench.call("--judge", "lexical", "--data", "sets")
+    assert ended.status == 0, ended.stderr
+    titles = {"Support", "Correctness", "Relevance", "Decomposition", "Rubric", "Pairwise", "Costs"}
+    assert titles <= set(ended.lines)
+    assert ended.lines[0] == "lexical-2 against people; 95 % intervals, drawn by groups of rows"
+    (support,) = [line for line in ended.lines if line.split()[:3] == ["harbour_support", "en", "the"]]
+    assert "1.00 (0." in support
+    assert any(line.startswith("mean of 2") for line in ended.lines)
+    assert "harbour_rubric: nothing here measures tone, which people rated as well." in ended.lines
+    assert "Passed over, for their columns make no kind: 1 sets (--json names them)." in ended.lines
+    half = bench.call("--judge", "lexical", "--data", "sets", "--half", "report")
+    assert half.lines[0].startswith("lexical-2 against people, half `report` of each set;")
+
+
+def test_an_empty_answer_is_wrong_without_a_question(bench: Bench, endpoint: Endpoint) -> None:
+    rows = [row | {"answer": ""} for row in make_correctness(4)]
+    write_set(bench.folder / "silent", rows)
+    document = bench.measure("--judge", "openai:judge", "--data", "silent")
+    assert endpoint.stats.bodies == []
+    assert pick(document, "silent")["judge"]["figures"]["accuracy"]["value"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "Missing option '--data'"),
+        (("--data", "nowhere"), "nowhere: there is no such folder"),
+        (("--data", "sets", "--judge", "lexcal"), "'lexcal' names no judge"),
+        (("--data", "sets", "--half", "third"), "'third' is not one of 'choose', 'report', 'all'"),
+        (("--data", "sets", "--limit", "0"), "0 is not in the range"),
+        (("--data", "sets/harbour_relevance", "--language", "zh"), "holds no labelled set in zh"),
+        (("--data", "one", "--half", "choose"), "no row is left to judge"),
+        (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(bench: Bench, arguments: tuple[str, ...], told: str) -> None:
+    write_set(bench.folder / "one", [make_support()[0] | {"group": "g2"}])
+    judge = () if "--judge" in arguments else ("--judge", "lexical")
+    ended = bench.call(*arguments, *judge)
+    assert ended.status == 2
+    assert told in ended.stderr
+    assert ended.stdout == ""
