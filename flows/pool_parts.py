@@ -16,10 +16,12 @@ STOPPED: Final = "Stopped"
 
 Verdict = Literal["wait", "done", "lost", "stop"]
 
-# How long a flow run may say so while nobody holds its part: a process that is starting on a busy machine takes the
-# lock late, and one that has let go of it is about to tell how it ended.
-_PATIENCE_S = {"RUNNING": 45.0, "PENDING": 60.0, "CANCELLING": 45.0}
+# Whoever has let go of a part's lock is about to tell how it ended.
 _AFTER_HELD_S = 5.0
+# Before the lock is taken a process starts, or a container, on a machine that may be busy: minutes, as long as the
+# worker that has taken the part gives signs of life.
+_STARTING_S = 30.0
+_STARTING_MOST_S = 600.0
 _LOST = ("FAILED", "CRASHED", "CANCELLED")
 
 
@@ -50,13 +52,15 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What can be seen of a part that is out: Prefect's state, whether its lock is held or was, and since when so."""
+    """What can be seen of a part that is out: Prefect's state, whether its lock is held or was, since when that is so,
+    and whether the worker that has taken it gives signs of life."""
 
     state_type: str
     state_name: str
     held: bool
     was_held: bool
     since_s: float
+    worker_lives: bool
 
 
 def name_lock(run_id: str, first: int) -> str:
@@ -98,5 +102,5 @@ def judge_sight(sight: Sight) -> Verdict:
         return "wait"
     if sight.state_type in _LOST:
         return "lost"
-    patience_s = _AFTER_HELD_S if sight.was_held else _PATIENCE_S.get(sight.state_type, 60.0)
-    return "lost" if sight.since_s >= patience_s else "wait"
+    patience_s = _STARTING_MOST_S if sight.worker_lives else _STARTING_S
+    return "lost" if sight.since_s >= (_AFTER_HELD_S if sight.was_held else patience_s) else "wait"

@@ -23,7 +23,7 @@ from flows.output import print_notice
 from flows.pool_checks import check_pool
 from flows.pool_counts import PoolCounts, keep_counting
 from flows.pool_parts import MOST_ATTEMPTS, Part, Sight, cut_parts, judge_sight, list_shards
-from flows.pool_server import OUTAGES, PoolServer
+from flows.pool_server import OUTAGES, PoolServer, find_worker
 from tasks.bench import Bench
 from tasks.judge_errors import FatalJudgeError
 from warehouse.errors import WarehouseBusy
@@ -86,7 +86,7 @@ class _Out:
     was_held: bool = False
     since: float = field(default_factory=time.monotonic)
 
-    def see(self, state_type: str, state_name: str, held: bool) -> Sight:
+    def see(self, state_type: str, state_name: str, *, held: bool, worker_lives: bool) -> Sight:
         """What was seen of it now."""
         now = time.monotonic()
         if self.look != (state_type, held):
@@ -98,6 +98,7 @@ class _Out:
             held=held,
             was_held=self.was_held,
             since_s=now - self.since,
+            worker_lives=worker_lives,
         )
 
 
@@ -109,7 +110,7 @@ class _PoolRun:
         self._waiting: list[Part] = []
         self._out: dict[UUID, _Out] = {}
         self._order: Mapping[str, Any] = {}
-        self._room, self._room_at = 0, float("-inf")
+        self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
         self._answered_at = time.monotonic()
         self._told_untaken = False
 
@@ -182,8 +183,7 @@ class _PoolRun:
     async def _give_out(self) -> None:
         if not self._waiting:
             return
-        if time.monotonic() - self._room_at > _ROOM_S:
-            self._room, self._room_at = await self._server.count_room(), time.monotonic()
+        await self._look_at_workers()
         while self._waiting and len(self._out) < self._room:
             part = self._waiting[0]
             key = f"{part.run_id}/{self._bench.session}/{part.first}-{part.last}/{part.attempt}"
@@ -191,10 +191,17 @@ class _PoolRun:
             self._waiting.pop(0)
             self._out[flow_run_id] = _Out(part=replace(part, flow_run_id=flow_run_id))
 
+    async def _look_at_workers(self) -> None:
+        if time.monotonic() - self._room_at > _ROOM_S:
+            self._workers = await self._server.list_workers()
+            self._room = await self._server.count_room(self._workers)
+            self._room_at = time.monotonic()
+
     async def _look(self) -> None:
         """See how all parts do, and act on it."""
         seen = await self._server.read(self._out)
         held = await self._list_held()
+        await self._look_at_workers()
         for flow_run_id, out in list(self._out.items()):
             flow_run = seen.get(flow_run_id)
             is_held = out.part.lock_name in held
@@ -202,14 +209,15 @@ class _PoolRun:
             state = flow_run.state if flow_run else None
             type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
             message = (state.message if state else None) or "no reason given"
-            match judge_sight(out.see(type_name, name, is_held)):
+            lives = find_worker(flow_run) in self._workers
+            match judge_sight(out.see(type_name, name, held=is_held, worker_lives=lives)):
                 case "done":
                     del self._out[flow_run_id]
                 case "stop":
                     raise FatalJudgeError(message)
                 case "lost":
                     await self._give_again(flow_run, out.part, message)
-        await self._tell_if_untaken()
+        self._tell_if_untaken()
 
     async def _list_held(self) -> set[str]:
         location = self._bench.warehouse.location
@@ -239,12 +247,12 @@ class _PoolRun:
         unfinished = list_unfinished_shards(self._bench.warehouse, self._bench.run_id, size, failures)
         return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
 
-    async def _tell_if_untaken(self) -> None:
+    def _tell_if_untaken(self) -> None:
         """Say once that parts wait and nobody takes any."""
         looks = [(out.look[0], time.monotonic() - out.since) for out in self._out.values()]
         if self._told_untaken or not looks or any(look != "SCHEDULED" or since < _UNTAKEN_S for look, since in looks):
             return
-        if await self._server.count_workers():
+        if self._workers:
             return
         self._told_untaken = True
         print_notice(

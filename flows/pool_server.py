@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType, WorkerStatus
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.utilities.callables import parameter_schema
@@ -32,6 +32,12 @@ _UNDER_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateTy
 _PAGE = 200
 # Parts that wait in the pool beside those a worker has: enough for the next worker that is free, and for new ones.
 _AHEAD = 2
+
+
+def find_worker(flow_run: FlowRun | None) -> str | None:
+    """The name of the worker that has taken a flow run; None while none has."""
+    name = flow_run.labels.get("prefect.worker.name") if flow_run else None
+    return str(name) if name is not None else None
 
 
 class PoolServer:
@@ -107,17 +113,17 @@ class PoolServer:
             found |= {one.id: one for one in await self._client.read_flow_runs(flow_run_filter=chosen, limit=_PAGE)}
         return found
 
-    async def count_room(self) -> int:
+    async def count_room(self, workers: Collection[str]) -> int:
         """How many parts may be out at once: the pool's own limit where it has one, else a few for each worker."""
         limit = (await self._client.read_work_pool(self.pool)).concurrency_limit
         if limit is not None:
             return limit + _AHEAD
-        return _AHEAD + _AHEAD * await self.count_workers()
+        return _AHEAD + _AHEAD * len(workers)
 
-    async def count_workers(self) -> int:
-        """How many workers have asked the pool for work lately."""
+    async def list_workers(self) -> frozenset[str]:
+        """The names of the workers that have given signs of life lately."""
         workers = await self._client.read_workers_for_work_pool(self.pool)
-        return sum(str(worker.status).upper().endswith("ONLINE") for worker in workers)
+        return frozenset(worker.name for worker in workers if worker.status == WorkerStatus.ONLINE)
 
     async def mark_crashed(self, flow_run_id: UUID) -> None:
         """Say in Prefect that the process of a flow run is gone."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.lexical_judge import LEXICAL_VERSION, judge_lexically
+from tasks.lexical_judge import LEXICAL_VERSION, judge_lexically, read_score
+from tasks.lexical_relevance import rate_contexts
 
 QUESTION = "How tall is the Marlow tower and when was it built?"
 
@@ -109,6 +110,33 @@ def test_rank_labels_every_context() -> None:
     data = {"question": QUESTION, "ground_truth": "It is 98 metres tall. It was built in 1902.", "contexts": CONTEXTS}
     labels = [(verdict["id"], verdict["label"]) for verdict in get_verdicts(judge_lexically("rank", data))]
     assert labels == [("C1", "useful"), ("C2", "not_useful"), ("C3", "useful")]
+
+
+def test_a_context_ahead_of_the_others_is_useful_where_it_would_not_be_alone() -> None:
+    """The words of the subject stand in all contexts; what one of them has beyond the others tells it apart."""
+    question, truth = "When is high tide at Brankmouth?", "High tide at Brankmouth is at 6 in the morning, says Maud."
+    near, far = "High tide comes early at Brankmouth on this day.", "Gulls nest on the pier."
+    alone = rate_contexts(question, truth, [near])[0]
+    beside = rate_contexts(question, truth, [near, far, far])
+    assert beside[0].score > beside[1].score
+    spread = beside[0].score - beside[1].score
+    plain = [rate_contexts(question, truth, [text])[0].score for text in (near, far)]
+    assert spread > plain[0] - plain[1]
+    assert 0 <= min(one.score for one in beside) <= max(one.score for one in beside) <= 1
+    # A context alone is measured by nothing but itself, and equal ones do not stand out.
+    both = rate_contexts(question, truth, [near, near])
+    assert both[0].score == pytest.approx(both[1].score)
+    assert both[0].score == pytest.approx(alone.score, abs=0.1)
+
+
+def test_the_score_is_read_off_a_reason() -> None:
+    data = {"question": "", "contexts": CONTEXTS, "answer_statements": ANSWER[:1], "ground_truth_statements": []}
+    (verdict,) = get_verdicts(judge_lexically("attribute", data))
+    score = read_score(str(verdict["reason"]))
+    assert score is not None
+    assert 0.5 <= score <= 1
+    assert read_score("The context says so, score 0.90: certainly.") is None
+    assert read_score("score 9.00: x") is None
 
 
 def test_rank_reason_has_percentages() -> None:

@@ -127,8 +127,9 @@ def test_the_run_is_on_record_as_what_it_is(nights: Nights) -> None:
 def test_what_was_measured_is_what_the_judge_does(nights: Nights) -> None:
     """Two answers to one question differ when one of them was flipped: in 2 · q · (1 - q) of the cases."""
     run_id = nights.second.document["run_id"]
-    document = nights.place.call("compare", "previous", "latest", "--json").document
-    assert document["noise"] == {"run_ids": [], "steps": []}, "every reply is that of the first night"
+    compared = nights.place.call("compare", "previous", "latest", "--json")
+    assert compared.status == 0, compared.stderr
+    assert compared.document["noise"] == {"run_ids": [], "steps": []}, "every reply is that of the first night"
     rows = {row["metric"]: row for row in nights.read(f"select * from noise where run_id = '{run_id}'")}
     assert rows.keys() == {"factual_f1", "faithfulness", "bleu"}
     assert {row["n_samples"] for row in rows.values()} == {N_AGAIN}

@@ -207,8 +207,12 @@ def print_plan(given: Assumptions, plan: Plan) -> None:
         print(f"{rate:>14,.1f}  {name}")
     print("\nhours and the lock, by number of workers:")
     for workers in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        one = make_plan(dataclasses.replace(given, workers=workers))
-        print(f"{workers:>14}  {one.hours:>9,.0f} h  lock {one.queue.busy:>4.0%}  {one.narrowest}")
+        one = dataclasses.replace(given, workers=workers)
+        if one.workers / one.move_s * one.transaction_s >= 1:
+            print(f"{workers:>14}      never    moving the journals alone fills the lock")
+            continue
+        plan = make_plan(one)
+        print(f"{workers:>14}  {plan.hours:>9,.0f} h  lock {plan.queue.busy:>4.0%}  {plan.narrowest}")
 
 
 def main() -> None:
