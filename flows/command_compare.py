@@ -8,8 +8,9 @@ import click
 import polars as pl
 
 from flows.compare_tables import print_comparison
+from flows.corrected_means import corrected_pair_table
 from flows.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
-from flows.output import print_json
+from flows.output import print_json, print_line, print_table
 from tasks.compare_runs import (
     CLUSTER_COLUMNS,
     NO_CLUSTER,
@@ -20,6 +21,7 @@ from tasks.compare_runs import (
     compare_runs,
 )
 from tasks.comparing import ALPHA
+from tasks.corrected import pair_corrected
 from tasks.flips import find_flips
 from tasks.noise_floors import MetricNoise
 from warehouse.comparisons import RunPair
@@ -90,11 +92,15 @@ def compare(
         raise SettingsError(str(error)) from None
     _check_metric(comparison, by)
     moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
-    document = _describe(pair, comparison, settings) | {"moved": moved}
+    corrected = pair_corrected(store, pair.base.run_id, pair.candidate.run_id)
+    document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(one) for one in corrected]}
     if as_json:
         print_json(document)
     else:
         print_comparison(document)
+        if corrected:
+            print_line()
+            print_table(corrected_pair_table(corrected))
 
 
 def _find_pair(store: Warehouse, base: str, candidate: str) -> RunPair:

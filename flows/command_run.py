@@ -12,6 +12,7 @@ from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_ware
 from flows.output import metrics_table, print_json, print_line, print_notice, print_table, write_dollars
 from flows.pool_checks import check_pool, pool_options
 from flows.prefect_reach import check_prefect_server
+from flows.run_trail import print_responses, read_response_counts
 from flows.settings import (
     Resolved,
     find_unknown_variables,
@@ -143,7 +144,7 @@ def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     if as_json:
         print_json(_to_document(ended, rows, warehouse))
     else:
-        _print_outcome(ended, rows)
+        _print_outcome(ended, rows, read_response_counts(warehouse, outcome.run))
         _print_next(ended, rows, _name_elsewhere(warehouse))
     if ended.gate_failed:
         return GATE_FAILED
@@ -235,7 +236,9 @@ def _describe_noise(outcome: "RunOutcome") -> dict[str, Any] | None:
     return describe_noise_plainly(outcome.noise)
 
 
-def _print_outcome(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_outcome(
+    ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], responses: Mapping[str, Any] | None
+) -> None:
     outcome = ended.outcome
     run = outcome.run
     of_suite = f" of {run.suite}" if run.suite else ""
@@ -247,6 +250,7 @@ def _print_outcome(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]]) -> 
         print_table(metrics_table(rows, run.metrics))
         print_line()
     print_line(_describe_calls(outcome))
+    print_responses(responses)
     if outcome.noise is not None:
         from flows.noise_runs import describe_noise  # noqa: PLC0415  # imports what compares runs
 

@@ -2,10 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from flows.corrected_means import corrected_table
 from flows.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
 from flows.output import (
     clean_text,
@@ -26,6 +28,7 @@ from flows.run_trail import (
     read_response_counts,
 )
 from flows.table import Table
+from tasks.corrected import CorrectedMean, list_corrected
 from tasks.directions import LOW_IS_GOOD
 from warehouse.runs import RunRow, find_run, list_runs
 from warehouse.store import Warehouse
@@ -56,6 +59,9 @@ _VOTES = """
 select step, n_items, n_flipped, flip_rate, n_votes, n_against, against_rate
 from vote_flips where run_id = $run_id order by step
 """
+_NOISE = """
+select metric, n_samples, n_changed, sd_difference, noise_run_id from noise where run_id = $run_id order by metric
+"""
 _UNSCORED = """
 select reason, count(distinct sample_id) as n_samples, list(distinct metric order by metric) as metrics,
        any_value(detail) as example
@@ -75,12 +81,13 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
     metavar="N",
     help="How many of the newest runs.",
 )
+@click.option("--all", "of_all_kinds", is_flag=True, help="Also runs that served others: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
+def runs(limit: int, of_all_kinds: bool, warehouse: str | None, as_json: bool) -> None:
     """List the newest runs with the means of their main metrics."""
     store = Warehouse(find_warehouse(warehouse))
-    found = list_runs(store, limit=limit)
+    found = list_runs(store, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
     means: Means = {run.run_id: {} for run in found}
     for row in store.read_rows(_MEANS, {"run_ids": list(means)}):
         means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
@@ -88,7 +95,7 @@ def runs(limit: int, warehouse: str | None, as_json: bool) -> None:
         print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in found])
         return
     if not found:
-        click.echo(f"No run is on record in {store.location.path}; start one with `evalhouse run sample`.")
+        click.echo(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
         return
     print_table(_fit_runs(found, means, make_console().width))
 
@@ -150,6 +157,7 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
+    corrected = list_corrected(store, run.run_id)
     metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
     return {
         "run": _describe_run(run),
@@ -161,6 +169,8 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
         "costs": store.read_rows(_COSTS, of_run),
         # A warehouse that no run with votes was written to may be older than they are.
         "votes": store.read_rows(_VOTES, of_run) if run.config.get("votes", 1) > 1 else [],
+        "noise": store.read_rows(_NOISE, of_run),
+        "corrected": [asdict(row) for row in corrected],
         "unscored": store.read_rows(_UNSCORED, of_run),
     }
 
@@ -195,10 +205,14 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
     elif run.kind != "collection":
         print_line()
         print_line("No scores yet.")
+    if document["corrected"]:
+        print_line()
+        print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
     print_changes_of_samples(document["changes"])
     _print_worst(document)
     _print_costs(document)
     _print_votes(document)
+    _print_noise(document)
     _print_unscored(document)
     _print_next(run, document)
 
@@ -260,6 +274,18 @@ def _print_votes(document: Mapping[str, Any]) -> None:
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_line()
     print_table(make_table(columns, rows, title="Votes"))
+
+
+def _print_noise(document: Mapping[str, Any]) -> None:
+    rows = [
+        [row["metric"], row["n_samples"], row["n_changed"], row["sd_difference"]]
+        for row in document["noise"]
+        if row["n_changed"]
+    ]
+    if rows:
+        print_line()
+        columns = ["metric", "#judged twice", "#otherwise", "#deviation"]
+        print_table(make_table(columns, rows, title="The judge against itself"))
 
 
 def _print_unscored(document: Mapping[str, Any]) -> None:

@@ -41,7 +41,13 @@ where run_id = $run_id
 """
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
 # All columns: a warehouse that was last written by an older evalhouse has fewer.
-_COSTS = "select * exclude run_id from run_costs where run_id = $run_id"
+# Of the run, and of the judging again that measured its judge's noise.
+_COSTS = """
+select * exclude run_id
+from run_costs
+where run_id = $run_id
+    or run_id in (select run_id from runs where parent_run_id = $run_id and kind = 'noise')
+"""
 
 
 def decide(

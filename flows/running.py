@@ -121,6 +121,10 @@ def resume_run(
     run = find_run(Warehouse(warehouse_url), wanted)
     if run.kind == "noise":
         raise WarehouseError(f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures anew")
+    if run.kind in ("prompts", "benchmark"):
+        raise WarehouseError(
+            f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
+        )
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )

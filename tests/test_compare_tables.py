@@ -147,7 +147,9 @@ def test_the_noise_floor_stands_beside_the_difference_and_says_what_it_rests_on(
     lines = show(
         make_document(
             make_metric(noise_floor=0.15, noise=make_noise(), verdict="within_noise"),
-            make_metric("mrr", noise_floor=None, noise=make_noise(n_pairs=0, n_changed=0), verdict="undecided", parts=[]),
+            make_metric(
+                "mrr", noise_floor=None, noise=make_noise(n_pairs=0, n_changed=0), verdict="undecided", parts=[]
+            ),
             noise={"run_ids": ["n1", "n2"], "steps": steps},
         )
     )

@@ -79,17 +79,23 @@ def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
         connection.execute(f"update runs set {assignments} where run_id = ?", [*values, run_id])
 
 
-def list_runs(warehouse: Warehouse, *, limit: int | None = None) -> list[RunRow]:
-    """Runs, newest first."""
+def list_runs(
+    warehouse: Warehouse, *, limit: int | None = None, kinds: Sequence[RunKind] | None = None
+) -> list[RunRow]:
+    """Runs, newest first, of some kinds where they are named."""
     tail = f" limit {int(limit)}" if limit else ""
-    return [_to_row(row) for row in warehouse.read_rows(f"{_COLUMNS} order by started_at desc, run_id desc{tail}")]
+    wanted = "where kind in (select unnest($kinds::varchar[]))" if kinds else ""
+    rows = warehouse.read_rows(
+        f"{_COLUMNS} {wanted} order by started_at desc, run_id desc{tail}", {"kinds": list(kinds)} if kinds else None
+    )
+    return [_to_row(row) for row in rows]
 
 
 def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
 
-    `latest:SUITE` and `previous:SUITE` are those of a suite. Words and labels mean evaluations; a run that only
-    collected or measured noise is found by its id. Raises WarehouseError that lists the newest runs when
+    `latest:SUITE` and `previous:SUITE` are those of a suite. Words and labels mean evaluations; a run of
+    another kind is found by its id. Raises WarehouseError that lists the newest runs when
     nothing or more than one run fits.
     """
     runs = list_runs(warehouse)
