@@ -37,6 +37,8 @@ _LOCK_S = 5.0
 _RETRY_S = [2.0, 10.0]
 # A bench is found by its run within a process, so a worker with several threads does one part at a time.
 _one_part = threading.Lock()
+# By run, for the thread that waits for its parts: a flow's parameters are pickled for its workers.
+_stop_signs: dict[str, threading.Event] = {}
 
 
 class PartFailed(Exception):
@@ -101,17 +103,21 @@ async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
     deadline = time.monotonic() + _LOCK_S
     async with keep_counting(counts, mended=bench.resumed):
         with hold_watched(location, location.lake, _name_wish(bench.run_id), deadline, told=told) as wish:
-            stopped = threading.Event()
+            stopped = _stop_signs[bench.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)
-            working = asyncio.create_task(asyncio.to_thread(spread, order, parts, stopped))
+            working = asyncio.create_task(asyncio.to_thread(spread, order, parts))
             try:
                 while not working.done():
                     await bench.asker.stop_sign.sleep(_LOOK_S)
+                    if stopped.is_set():
+                        wish.close()  # one part has failed for good, and the others are not wanted any more
             except BaseException:
-                wish.close()  # nobody wants the parts from now on
+                wish.close()
                 stopped.set()
                 await asyncio.wait([working])
                 raise
+            finally:
+                del _stop_signs[bench.run_id]
             problem = working.result()
         if problem is not None:
             raise FatalJudgeError(problem)
@@ -123,8 +129,9 @@ async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
 
 
 @flow(name="judge-parts", persist_result=False, validate_parameters=False)
-def spread_parts(order: Mapping[str, Any], parts: Sequence[Part], stopped: threading.Event) -> str | None:
+def spread_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
     """Submit all parts and wait; returns what the run has to end with, if anything."""
+    stopped = _stop_signs[order["run_id"]]
     waiting: set[PrefectFuture[Any]] = {judge_part_in_task.submit(order, part.first, part.last) for part in parts}
     while waiting and not stopped.is_set():
         ended = wait(list(waiting), timeout=_LOOK_S).done

@@ -161,15 +161,13 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[Bench], AbstractContextMan
 
 
 def _is_superseded(job: _Job) -> bool:
-    """Whether another scheduled flow run of this suite waits that should have begun after this one: of those missed
-    while nobody served, only the last is made up."""
+    """Whether the schedule has made another flow run of this suite for a later time that has come: of those missed
+    while nobody served, only the last is made up. It need not wait: Prefect puts those off that find a suite busy, so
+    that a later one may well have run before."""
     mine, now = _read_time(job.row["expected_start_time"]), datetime.now(UTC)
-    waiting = list_flow_runs(job.api, job.served, state={"type": {"any_": ["SCHEDULED"]}})
-    return any(
-        _SCHEDULED in one["tags"] and mine < _read_time(one["expected_start_time"]) <= now
-        for one in waiting
-        if one["id"] != job.row["id"]
-    )
+    times = {"after_": mine.isoformat(), "before_": now.isoformat()}
+    others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
+    return any(_read_time(one["expected_start_time"]) > mine for one in others)
 
 
 def _read_time(text: str) -> datetime:

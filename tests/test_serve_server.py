@@ -22,7 +22,8 @@ MISSED, N_MISSED = "missed", 4
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
     with open_serve_house(tmp_path_factory.mktemp("server")) as house, start_prefect_server(house):
         house.write_suite(SUITE, kb_name=KB)
-        house.write_suite(MISSED, cron="0 0 1 1 *")
+        missed = f'dataset = "sample"\njudge = "lexical"\nwarehouse = "{MISSED}.duckdb"\n[limits]\nlimit = 2\n'
+        (house.folder / f"{MISSED}.toml").write_text(f'{missed}[schedule]\ncron = "0 0 1 1 *"\n')
         yield house
 
 

@@ -74,11 +74,15 @@ class WatchedLock:
 
     def __init__(self, location: Location, lake: Lake, name: str) -> None:
         self._location, self._lake, self._key = location, lake, _make_key(lake, name)
+        self._file = FileLock(_name_file(location, name), thread_local=False)
         self._session: psycopg.Connection[tuple[object, ...]] | None = None
         self._seen_at = time.monotonic()
 
     def take(self, deadline: float, told: str) -> None:
         """Take the lock; raises WarehouseBusy with `told` when it is not free in time."""
+        if self._lake.catalogue == "sqlite":
+            _acquire(self._file, deadline, told)
+            return
         session = _open_session(self._location, self._lake, deadline)
         try:
             _take(session, self._key, deadline, told)
@@ -113,7 +117,11 @@ class WatchedLock:
         return True
 
     def close(self) -> None:
-        """Let go."""
+        """Let go; a second time it does nothing."""
+        if self._file.is_locked:
+            # While it is still held: afterwards the file may already be somebody else's.
+            Path(self._file.lock_file).unlink(missing_ok=True)
+            self._file.release()
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -123,15 +131,6 @@ class WatchedLock:
 def hold_watched(location: Location, lake: Lake, name: str, deadline: float, *, told: str) -> Iterator[WatchedLock]:
     """As `lock_by_name`, for a block of minutes, within which the lock can be asked whether it is still held."""
     lock = WatchedLock(location, lake, name)
-    if lake.catalogue == "sqlite":
-        path = _name_file(location, name)
-        with _lock_file(path, deadline, told):
-            try:
-                yield lock
-            finally:
-                # While it is still held: afterwards the file may already be somebody else's.
-                path.unlink(missing_ok=True)
-        return
     lock.take(deadline, told)
     try:
         yield lock
@@ -179,16 +178,21 @@ def _is_locked(path: Path) -> bool:
 @contextmanager
 def _lock_file(path: Path, deadline: float, told: str) -> Iterator[None]:
     lock = FileLock(path, thread_local=False)
+    _acquire(lock, deadline, told)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, deadline: float, told: str) -> None:
     try:
         lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
     except Timeout:
         raise WarehouseBusy(told) from None
     except OSError as error:
-        raise WarehouseUnwritable(f"cannot write beside {path}: {error.strerror or error}") from None
-    try:
-        yield
-    finally:
-        lock.release()
+        folder = Path(lock.lock_file).parent
+        raise WarehouseUnwritable(f"cannot write in {folder}: {error.strerror or error}") from None
 
 
 def _open_session(location: Location, lake: Lake, deadline: float) -> "psycopg.Connection[tuple[object, ...]]":
