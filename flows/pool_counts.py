@@ -83,4 +83,7 @@ async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[No
 def _read_calls(warehouse: Warehouse, run_id: str) -> CallCounts:
     (row,) = warehouse.read_rows(_CALLS, {"run_id": run_id})
     numbers = {name: int(str(value)) for name, value in row.items() if name != "cost_usd"}
-    return CallCounts(**numbers, cost_usd=float(str(row["cost_usd"])))
+    counts = CallCounts(cost_usd=float(str(row["cost_usd"])))
+    for name, number in numbers.items():
+        setattr(counts, name, number)
+    return counts

@@ -34,7 +34,6 @@ from flows.suites import Suite, load_suite
 from flows.triggers import BY_HAND, Trigger, TriggerKind
 from warehouse.runs import find_run
 from warehouse.store import Warehouse
-from warehouse.suite_lock import hold_suite
 
 if TYPE_CHECKING:
     from tasks.bench import Bench
@@ -101,9 +100,10 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
     if trigger not in _TRIGGERS:
         raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
     if resume is not None:
-        _wait_for_others(job)
         url = job.warehouse.location.url
-        ended = resume_suite_run(resume, warehouse_url=url, suite=job.suite, watch=_watch(job, BY_HAND))
+        ended = resume_suite_run(
+            resume, warehouse_url=url, suite=job.suite, watch=_watch(job, BY_HAND), wait_s=_PATIENCE_S
+        )
         return _tell(job, ended)
     if trigger == "event":
         return _answer_updates(job, event)
@@ -134,14 +134,8 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
 
 
 def _run(job: _Job, trigger: Trigger) -> "State[Any]":
-    _wait_for_others(job)
-    return _tell(job, run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger)))
-
-
-def _wait_for_others(job: _Job) -> None:
-    """Let a run of this suite that somebody has started by hand end first."""
-    with hold_suite(job.warehouse, job.suite.name, wait_s=_PATIENCE_S):
-        return
+    ended = run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger), wait_s=_PATIENCE_S)
+    return _tell(job, ended)
 
 
 def _watch(job: _Job, trigger: Trigger) -> "Callable[[Bench], AbstractContextManager[None]]":

@@ -38,15 +38,17 @@ def run_suite(
     flags: Mapping[str, Any] | None = None,
     trigger: Trigger = BY_HAND,
     watch: Watch | None = None,
+    wait_s: float = 0.0,
 ) -> SuiteOutcome:
     """Run a suite, decide on its gate, and tell whoever wants to know how it ended.
 
-    `flags` are settings that win over all others, by name. Raises what `start_run` raises, after telling it.
+    `flags` are settings that win over all others, by name; `wait_s` is how long to wait for another run of the suite to
+    end. Raises what `start_run` raises, after telling it.
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
     with _told_when_broken_off(suite.notify, suite.name, trigger):
         check_plan(settings)
-        outcome = start_run(settings, trigger=trigger, watch=watch)
+        outcome = start_run(settings, trigger=trigger, watch=watch, wait_s=wait_s)
     return _finish(outcome, settings.warehouse, suite.notify)
 
 
@@ -57,13 +59,14 @@ def resume_suite_run(
     changes: Mapping[str, object] | None = None,
     watch: Watch | None = None,
     suite: Suite | None = None,
+    wait_s: float = 0.0,
 ) -> SuiteOutcome:
     """Go on with a run where it stopped, and then do all that is done at the end of a run of its suite.
 
     The gate and whom to tell are those that the run was started with. A webhook's address that is written into the
     suite is no part of them, so it takes the `suite` itself to tell anybody there. Runs outside a suite have neither.
     """
-    outcome = resume_run(wanted, warehouse_url=warehouse_url, changes=changes or {}, watch=watch)
+    outcome = resume_run(wanted, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
     stored = outcome.run.config.get("notify")
     notify = Notify.model_validate(stored, strict=False) if stored else None
     return _finish(outcome, warehouse_url, suite.notify if suite else notify)

@@ -57,7 +57,8 @@ class SuiteGate(BaseModel):
                 "there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], [gate.max], "
                 "[gate.max_drop] or [gate.coverage]",
             )
-        if "against" in self.model_fields_set and not self.max_drop:
+        # The default may have been written out: that is how a run's config keeps it.
+        if self.against != "previous" and not self.max_drop:
             raise PydanticCustomError(
                 "no_drop", "there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out"
             )

@@ -15,6 +15,7 @@ from flows.settings import resolve_settings
 from flows.suite_cron import explain_bad_cron, list_fires
 from flows.suites import Suite, is_suite, load_suite
 from tasks.run_settings import RunSettings
+from tasks.suite_settings import SuiteGate
 
 FULL = """\
 name = "handbook"
@@ -392,3 +393,8 @@ def test_fires_are_in_the_schedules_own_zone_through_a_change_of_clocks() -> Non
     # In Berlin clocks go back on 25 October 2026, from summer's UTC+2 to winter's UTC+1.
     fires = list_fires("30 3 * * *", "Europe/Berlin", n=3, after=datetime(2026, 10, 23, 12, tzinfo=UTC))
     assert [f"{fire:%d %H:%M %z}" for fire in fires] == ["24 03:30 +0200", "25 03:30 +0100", "26 03:30 +0100"]
+
+
+def test_a_gate_without_drops_is_read_back_as_it_was_kept() -> None:
+    gate = SuiteGate(min={"factual_f1": 0.5})
+    assert SuiteGate.model_validate_json(gate.model_dump_json()) == gate
