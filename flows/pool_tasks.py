@@ -37,7 +37,7 @@ _LOCK_S = 5.0
 _RETRY_S = [2.0, 10.0]
 # A bench is found by its run within a process, so a worker with several threads does one part at a time.
 _one_part = threading.Lock()
-# By run, for the thread that waits for its parts: a flow's parameters are pickled for its workers.
+# By run, for the thread that waits for its parts.
 _stop_signs: dict[str, threading.Event] = {}
 
 
@@ -58,7 +58,13 @@ async def _may_pass(_: object, __: object, state: State[Any]) -> bool:
     **UNCACHED,
 )
 async def judge_part_in_task(order: Mapping[str, Any], first: int, last: int) -> int:
-    """Judge samples `first` to `last` of a run in the process of a worker; returns how many shards that were.
+    """Judge samples `first` to `last` of a run in the process of a worker."""
+    # The task is sent to its worker with all that it names, and a lock cannot be sent.
+    return await judge_in_worker(order, first, last)
+
+
+async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> int:
+    """Judge samples `first` to `last` of a run in this process; returns how many shards that were.
 
     Raises PartFailed for what no other worker would get past either. When nobody wants the part any more it ends.
     """
@@ -131,6 +137,12 @@ async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
 @flow(name="judge-parts", persist_result=False, validate_parameters=False)
 def spread_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
     """Submit all parts and wait; returns what the run has to end with, if anything."""
+    # Sent to the workers with each task, like the task itself.
+    return submit_parts(order, parts)
+
+
+def submit_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
+    """As `spread_parts`, within its flow run."""
     stopped = _stop_signs[order["run_id"]]
     waiting: set[PrefectFuture[Any]] = {judge_part_in_task.submit(order, part.first, part.last) for part in parts}
     while waiting and not stopped.is_set():

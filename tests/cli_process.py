@@ -18,13 +18,14 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from flows.cli import main
+from flows.local_server import LocalServer
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
@@ -56,20 +57,59 @@ class Finished:
         return self.stdout.splitlines()
 
 
+class SharedServer:
+    """One Prefect server for the commands of a test process whose `PREFECT_HOME` is `home`: a server of its own costs
+    each run 4 s of CPU. It starts when the first of them is called."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._server: LocalServer | None = None
+
+    def find_variables(self) -> dict[str, str]:
+        """What leads a command to the server."""
+        if self._server is None:
+            kept = os.environ.get("PREFECT_HOME")
+            os.environ["PREFECT_HOME"] = str(self.home)
+            try:
+                self._server = LocalServer.start()
+            finally:
+                os.environ.pop("PREFECT_HOME") if kept is None else os.environ.update(PREFECT_HOME=kept)
+            self._server.wait_until_ready()
+        return {"PREFECT_API_URL": self._server.api_url, "PREFECT_API_AUTH_STRING": str(self._server.auth_string)}
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(drain_timeout_s=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A folder to call commands in, with the variables they are given."""
+    """A folder to call commands in, with the variables they are given.
+
+    With `own_server` each run starts a Prefect server of its own, as on a machine where none is configured.
+    """
 
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
+    own_server: bool = False
+
+    shared: ClassVar[SharedServer | None] = None
 
     def with_variables(self, **variables: str) -> Place:
-        return Place(folder=self.folder, variables={**self.variables, **variables})
+        return replace(self, variables={**self.variables, **variables})
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
         limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
-        return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **self.variables}
+        server = self._find_server()
+        return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
+
+    def _find_server(self) -> dict[str, str]:
+        shared = Place.shared
+        is_of_home = shared is not None and self.variables.get("PREFECT_HOME") == str(shared.home)
+        if shared is None or not is_of_home or self.own_server or "PREFECT_API_URL" in self.variables:
+            return {}
+        return shared.find_variables()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

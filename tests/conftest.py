@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_house import House, build_house
-from cli_process import LEFT_OUT, Finished, call_here
+from cli_process import LEFT_OUT, Finished, Place, SharedServer, call_here
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # What processes tell each other of a shared limit stays in a folder of the session.
@@ -33,9 +33,13 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prefect's folder for all `evalhouse` processes of the session: only the first pays for making it."""
-    return tmp_path_factory.mktemp("prefect")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Prefect's folder for all `evalhouse` processes of the session, which share a server (see `cli_process.Place`)."""
+    shared = SharedServer(tmp_path_factory.mktemp("prefect"))
+    Place.shared = shared
+    yield shared.home
+    Place.shared = None
+    shared.stop()
 
 
 @pytest.fixture(scope="session")

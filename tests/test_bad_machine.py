@@ -49,7 +49,7 @@ def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     (tmp_path / "temporary").mkdir()
     write_dataset(folder, make_rows(24), "berths.jsonl")
     variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
-    return Place(folder=folder, variables={**variables, "TMPDIR": str(tmp_path / "temporary")})
+    return Place(folder=folder, variables={**variables, "TMPDIR": str(tmp_path / "temporary")}, own_server=True)
 
 
 @pytest.fixture

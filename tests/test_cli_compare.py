@@ -125,7 +125,7 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     document = ask("compare", "previous", "latest", "--json").document
     assert document.keys() == {
         "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "noise",
-        "moved",
+        "moved", "corrected",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",

@@ -47,7 +47,11 @@ class Undisturbed:
 def make_place(folder: Path, base_url: str, variables: dict[str, str]) -> Place:
     folder.mkdir()
     write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
-    return Place(folder=folder, variables={"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-test", **variables})
+    return Place(
+        folder=folder,
+        variables={"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-test", **variables},
+        own_server=True,
+    )
 
 
 def run_undisturbed(folder: Path, variables: dict[str, str]) -> Undisturbed:

@@ -37,7 +37,7 @@ settings = RunSettings(dataset="three questions", judge="lexical", warehouse="w.
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path) -> Place:
-    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)}, own_server=True)
 
 
 def run_script(place: Place, script: str) -> list[str]:
