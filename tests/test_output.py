@@ -216,7 +216,9 @@ def test_large_counts_are_short(number: int, written: str) -> None:
 
 def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of CallCounts
     bench: Any = SimpleNamespace(
-        progress=Progress(n_samples=10_000, n_done=1234), asker=SimpleNamespace(counts=CallCounts(**counts))
+        progress=Progress(n_samples=10_000, n_done=1234),
+        asker=SimpleNamespace(counts=CallCounts(**counts)),
+        collection=None,
     )
     return describe_progress(bench)
 
