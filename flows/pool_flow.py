@@ -66,12 +66,16 @@ async def judge_part(
 
 
 async def _is_wanted() -> bool:
-    """Whether Prefect still has this flow run under way; a server that does not answer has not said no."""
+    """Whether this flow run was never cancelled nor given up; a server that does not answer has not said so.
+
+    All its states are looked at, because a process that is just starting sets a flow run under way again that was
+    cancelled a moment before.
+    """
     try:
         async with get_client() as client:
-            state = (await client.read_flow_run(UUID(str(flow_run.id)))).state
+            states = await client.read_flow_run_states(UUID(str(flow_run.id)))
     except ObjectNotFound:
         return False
     except (httpx.HTTPError, PrefectException):
         return True
-    return state is None or not (state.is_final() or state.is_cancelling())
+    return bool(states) and not any(state.is_final() or state.is_cancelling() for state in states)

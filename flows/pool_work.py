@@ -38,6 +38,8 @@ _LOCK_S = 5.0
 _DRAIN_S = 3.0
 _WATCH_S = 3.0
 
+_UNWANTED = "stopped by whoever had given the part out"
+
 IsWanted = Callable[[], Awaitable[bool]]
 
 
@@ -68,6 +70,8 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     lake = warehouse.location.lake
     if lake is None:
         raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
+    if not await is_wanted():
+        raise RunCancelled(_UNWANTED)
     told = f"another process is on the part of run {order.run_id} that begins with sample {order.first}"
     name = name_lock(order.run_id, order.first)
     with (
@@ -137,12 +141,12 @@ async def _watched(bench: Bench, lock: WatchedLock, is_wanted: IsWanted) -> Asyn
         while True:
             await asyncio.sleep(_WATCH_S)
             if not await asyncio.to_thread(lock.is_held):
-                why = "the loss of the part's lock"
+                why = "stopped because the part's lock was lost"
             elif not await is_wanted():
-                why = "whoever had given the part out"
+                why = _UNWANTED
             else:
                 continue
-            bench.stop(RunCancelled(f"stopped by {why}"), drain_s=_DRAIN_S)
+            bench.stop(RunCancelled(why), drain_s=_DRAIN_S)
             return
 
     watching = asyncio.create_task(watch())

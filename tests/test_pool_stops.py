@@ -34,11 +34,16 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolHouse]:
 
 @pytest.fixture
 def lake(house: PoolHouse, request: pytest.FixtureRequest) -> str:
-    """A lake of the test's own, so that what others were answered is not on its record."""
+    """A lake of the test's own, so that what others were answered is not on its record; nobody is at work any more."""
+    _wait_for_ends(house)
     house.endpoint.asked.clear()
     house.endpoint.settled.clear()
     house.url = _name_lake(house.folder, request.node.name)
     return house.url
+
+
+def _wait_for_ends(house: PoolHouse) -> None:
+    house.wait_until(lambda: all(one["end_time"] for one in house.list_parts()))
 
 
 def _name_lake(folder: Path, name: str) -> str:
@@ -77,7 +82,8 @@ def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str)
     assert "Incorrect API key" in ended.document["problem"]
     (run,) = house.query("select status, problem from runs")
     assert run["status"] == "failed"
-    # No part goes on alone, and none was tried three times for it.
+    # No part goes on alone, and none was given out again for it.
+    _wait_for_ends(house)
     states = {one["state_type"] for one in house.list_parts() if one["parameters"]["warehouse"] == lake}
     assert states <= {"FAILED", "CANCELLED"}
     assert {one["parameters"]["attempt"] for one in house.list_parts()} == {1}
@@ -93,6 +99,7 @@ def test_ctrl_c_ends_all_parts_and_resume_goes_on(house: PoolHouse, lake: str) -
     house.endpoint.settle()
     n_asked = len(house.endpoint.asked)
     assert n_asked < N_SAMPLES * N_CALLS
+    _wait_for_ends(house)
     parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
     assert {one["state_type"] for one in parts} == {"CANCELLED"}
     (calls,) = house.query("select count(*) as n from llm_calls where status = 'ok'")
