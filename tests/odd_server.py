@@ -20,18 +20,17 @@ Handle = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[N
 async def serving(handle: Handle, *, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Yields the port. `handle` gets the ordinal of the connection, from 1; it is closed when that returns."""
     ordinal = 0
-    open_now: set[asyncio.StreamWriter] = set()
+    accepted: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal ordinal
         ordinal += 1
-        open_now.add(writer)
+        accepted.append(writer)
         try:
             await handle(ordinal, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client went away
         finally:
-            open_now.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
@@ -39,8 +38,10 @@ async def serving(handle: Handle, *, context: ssl.SSLContext | None = None) -> A
         yield int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
-        for writer in tuple(open_now):
-            writer.close()
+        # A closed writer still waits for a client to take what was written, and this client may have left.
+        for writer in accepted:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the loop lets go of the sockets
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
