@@ -5,17 +5,17 @@ resumed is judged like one that went through.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.gate_decision import decide, read_scores
 from flows.options import SettingsError
-from tasks.compare_runs import ComparisonError, ComparisonSettings
-from tasks.gating import Limits, Score
 from tasks.plan import Plan
 from tasks.suite_settings import SuiteGate
 from warehouse.errors import WarehouseError
 from warehouse.runs import RunRow, find_run, list_runs, update_run
 from warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from tasks.gating import Score
 
 PREVIOUS = "previous"
 
@@ -59,6 +59,11 @@ def find_previous(store: Warehouse, run: RunRow) -> RunRow | None:
 
 
 def _decide(store: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None, no_base: str | None) -> dict[str, Any]:
+    # The statistics, which most runs do without: they import SciPy.
+    from flows.gate_decision import decide, read_scores  # noqa: PLC0415
+    from tasks.compare_runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
+    from tasks.gating import Limits  # noqa: PLC0415
+
     scores = read_scores(store, run)
     limits = Limits(
         minimums=gate.min,
@@ -97,7 +102,7 @@ def _find_base(store: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow |
     return base, None
 
 
-def _find_coverages(gate: SuiteGate, scores: Mapping[str, Score]) -> dict[str, float]:
+def _find_coverages(gate: SuiteGate, scores: Mapping[str, "Score"]) -> dict[str, float]:
     """Shares by metric; `min_coverage` is for all that have none of their own."""
     if gate.min_coverage is None:
         return dict(gate.coverage)

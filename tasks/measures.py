@@ -11,7 +11,6 @@ from prefect import task
 
 from tasks.bench import Bench
 from tasks.judge_errors import FatalJudgeError
-from tasks.overlap import measure_overlap
 from tasks.shard import SampleWork
 from tasks.sql_results import RUBRIC as RESULT_SETS
 from tasks.sql_results import compare_results
@@ -39,6 +38,8 @@ async def _measure_overlap(work: SampleWork) -> str | None:
     sample = work.sample
     if sample.answer is None or sample.ground_truth is None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
+    from tasks.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
+
     for kind, value in measure_overlap(sample.answer, sample.ground_truth).items():
         work.add_row("similarities", kind=kind, value=value)
     return None

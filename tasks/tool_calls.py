@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-from scipy.optimize import linear_sum_assignment
 
 from prompts import Grade
 
@@ -121,6 +120,8 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401  # JSON values
 
 
 def _pair_anyhow(agreements: np.ndarray) -> list[tuple[int, int]]:
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
+
     rows, columns = linear_sum_assignment(agreements, maximize=True)
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 

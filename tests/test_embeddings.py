@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from benches import lay_bench, make_settings, point_to, read_calls
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.metrics.pairwise import cosine_similarity
 
 from tasks.embeddings import AskedEmbedder, HashingEmbedder, make_embedding_model, pack_vector, read_vector
 from tasks.judge_errors import FatalJudgeError, JudgeFailed, UnusableReply
@@ -87,12 +89,20 @@ async def test_whoever_is_cancelled_takes_nothing_from_the_others() -> None:
     assert await other == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("one", ["The Tower, the tower.", "a bb ccc", "灯塔建于一九一一年。 灯塔", "x " * 50 + "\n yz"])
+@pytest.mark.parametrize("other", ["A tower of the towers", "bb ccc dddd", "灯塔 是一九一一年建成的。", "x\u3000yz x"])
+async def test_values_are_those_of_counts_that_scikit_learn_makes(one: str, other: str) -> None:
+    counted = CountVectorizer(analyzer="char_wb", ngram_range=(2, 4)).fit_transform([one, other])
+    expected = float(cosine_similarity(counted[0], counted[1])[0, 0])
+    assert await HashingEmbedder().compare("s1", one, other) == pytest.approx(expected, abs=1e-12)
+
+
 async def test_texts_that_cannot_be_compared_fail_and_hang_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(_: object) -> None:
-        raise ValueError("no n-grams today")
+        raise MemoryError("no n-grams today")
 
+    monkeypatch.setattr("tasks.embeddings._count_ngrams", break_down)
     embedder = HashingEmbedder()
-    monkeypatch.setattr(embedder._vectorizer, "transform", break_down)
     async with asyncio.timeout(5):
         results = await asyncio.gather(*(embedder.compare("s", "a", "b") for _ in range(20)), return_exceptions=True)
     assert {type(result) for result in results} == {JudgeFailed}

@@ -20,7 +20,6 @@ import duckdb
 import numpy as np
 import polars as pl
 from rapidfuzz.distance import LCSseq
-from scipy.optimize import linear_sum_assignment
 
 from warehouse.errors import QueryError
 
@@ -228,6 +227,8 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
     alike = np.array([[_compare_values(one, other) for other in given] for one in wanted])
     named = np.array([[one.casefold() == other.casefold() for other in made.columns] for one in expected.columns])
     placed = np.eye(*alike.shape)
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
+
     rows, columns = linear_sum_assignment(alike + named * 1e-3 + placed * 1e-6, maximize=True)
     pairs = [
         (int(row), int(column))
