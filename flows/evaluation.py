@@ -1,13 +1,12 @@
 """The flows of a run: what happens in which order, to an evaluation and to a run that only collects responses."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.flow_options import FLOW_OPTIONS
 from flows.interrupts import take_signals_back
 from flows.pool_checks import is_spread
 from tasks.attribute import attribute
@@ -28,11 +27,9 @@ from warehouse.runs import update_run
 from warehouse.samples import list_unfinished_shards
 
 _FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
-# Nothing is ever stored there; without a path of its own Prefect asks the server for one, which takes 0.4 s.
-_NO_RESULTS = Path(tempfile.gettempdir())
 
 
-@flow(name="evaluate", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
+@flow(name="evaluate", flow_run_name="{run_id}", **FLOW_OPTIONS)
 async def evaluate_run(run_id: str) -> None:
     """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores."""
     bench = begin_flow(run_id)
@@ -43,7 +40,7 @@ async def evaluate_run(run_id: str) -> None:
     await publish(run_id)
 
 
-@flow(name="collect", flow_run_name="{run_id}", persist_result=False, result_storage=_NO_RESULTS)
+@flow(name="collect", flow_run_name="{run_id}", **FLOW_OPTIONS)
 async def collect_run(run_id: str) -> None:
     """Collect responses and load them as samples; nothing is judged."""
     bench = begin_flow(run_id)

@@ -1,8 +1,6 @@
 """The flow that a worker of a work pool runs: one part of a run. `pool_runs` gives the parts out, `pool_work` is how
 they are done. Prefect imports it by its name, so nothing but evalhouse has to be on the worker's machine."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -16,16 +14,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.cli import explain
+from flows.flow_options import FLOW_OPTIONS
 from flows.pool_parts import STOPPED
 from flows.pool_work import PartOrder, work_on_part
 from tasks.judge_errors import FatalJudgeError, RunCancelled
 from warehouse.errors import WarehouseError
 
-# Nothing is ever stored there; see `evaluation`.
-_NO_RESULTS = Path(tempfile.gettempdir())
 
-
-@flow(name="judge-part", persist_result=False, result_storage=_NO_RESULTS, validate_parameters=True)
+@flow(name="judge-part", **FLOW_OPTIONS, validate_parameters=True)
 async def judge_part(
     *,
     run_id: str,

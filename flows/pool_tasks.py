@@ -19,6 +19,7 @@ from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner
 
 from flows.cli import explain
+from flows.flow_options import FLOW_OPTIONS
 from flows.options import SettingsError
 from flows.pool_counts import PoolCounts, keep_counting
 from flows.pool_parts import MOST_ATTEMPTS, Part, cut_parts
@@ -134,7 +135,7 @@ async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
             )
 
 
-@flow(name="judge-parts", persist_result=False, validate_parameters=False)
+@flow(name="judge-parts", **FLOW_OPTIONS, validate_parameters=False)
 def spread_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
     """Submit all parts and wait; returns what the run has to end with, if anything."""
     # Sent to the workers with each task, like the task itself.

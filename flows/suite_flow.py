@@ -4,7 +4,6 @@ Prefect how that ended. `serving` registers it; `flows/prefect.yaml` does for wo
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from prefect.utilities.urls import url_for
 
 from flows.cli import explain
 from flows.crashed import hold_flow_run
+from flows.flow_options import FLOW_OPTIONS
 from flows.options import SettingsError
 from flows.output import print_notice
 from flows.serving_api import PrefectApi, PrefectApiError, find_api
@@ -38,8 +38,6 @@ from warehouse.store import Warehouse
 if TYPE_CHECKING:
     from tasks.bench import Bench
 
-# Nothing is ever stored there; see `evaluation`.
-_NO_RESULTS = Path(tempfile.gettempdir())
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
 _TRIGGERS = ("schedule", "event", "manual")
@@ -58,7 +56,7 @@ class _Job:
     warehouse: Warehouse
 
 
-@flow(name="evaluate-suite", persist_result=False, result_storage=_NO_RESULTS)
+@flow(name="evaluate-suite", **FLOW_OPTIONS)
 def evaluate_suite(
     suite: str, trigger: str = "schedule", resume: str | None = None, event: str | None = None
 ) -> "State[Any]":

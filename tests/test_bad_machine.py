@@ -152,6 +152,7 @@ def test_replies_under_way_are_kept_at_the_first_interruption(
     assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < 7 * 24
     (run,) = list_runs(place)
     assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
+    assert list(Path(place.variables["TMPDIR"]).iterdir()) == []
     if number == signal.SIGTERM:
         endpoint.configure(latency=0.0)
         assert_resumable(place, run["run_id"])

@@ -164,6 +164,21 @@ def test_staging_leaves_no_file_behind() -> None:
     assert not parts[0].parent.exists()
 
 
+def test_what_a_killed_process_staged_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    in_use = Staging()
+    assert run_script("from warehouse.samples import Staging\nStaging()\nkill_self()", tmp_path / "w.duckdb").code == -9
+    assert len(list(tmp_path.glob("*/"))) == 2
+    (tmp_path / "evalhouse-staging-of-somebody.txt").touch()
+    later = Staging()
+    in_use.add([{"ordinal": 1, **make_row("a")}])
+    assert len(list(tmp_path.glob("*/"))) == 2, "the dead one's is gone, and the living one's is not"
+    for staging in (in_use, later):
+        staging.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-staging-of-somebody.txt"]
+
+
 def note_outcomes(warehouse: Warehouse, key: str, **reasons: str | None) -> None:
     rows = [{"run_id": "r", "sample_id": name, "step": "classify", "reason": why} for name, why in reasons.items()]
     frame = build_frame("outcomes", rows)

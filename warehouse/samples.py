@@ -4,8 +4,6 @@ Staging first means that a dataset with a problem in its last row leaves nothing
 numbering repeated ids and finding what is already on record are set operations that need no memory of ours.
 """
 
-import shutil
-import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import duckdb
 import orjson
 import polars as pl
 
+from warehouse.scratch import Scratch
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from warehouse.tables import build_frame
 
@@ -138,7 +137,8 @@ class Staging:
     """A temporary folder of Parquet parts; `discard` it when done."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="evalhouse-staging-"))
+        self._scratch = Scratch()
+        self._folder = self._scratch.folder
         self.n_rows = 0
 
     def add(self, rows: Sequence[Mapping[str, object]]) -> None:
@@ -186,7 +186,7 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
