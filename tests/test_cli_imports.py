@@ -52,6 +52,11 @@ def list_modules(house: House, tmp_path: Path, *arguments: str) -> set[str]:
         ("lineage", "latest", "tide-1", "factual_f1"),
         ("prompts", "list"),
         ("run", "--help"),
+        ("serve", "--help"),
+        ("kb-updated", "--help"),
+        ("benchmark", "--help"),
+        ("review", "--help"),
+        ("warehouse", "--help"),
     ],
     ids=lambda arguments: arguments[0],
 )

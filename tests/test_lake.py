@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 from postgres_server import PostgresServer, start_postgres
 from warehouse_processes import ROOT, make_batch
+from warehouse_runs import make_run
 
 from warehouse.catalog import read_catalog
 from warehouse.errors import QueryError, WarehouseBusy, WarehouseMissing, WarehouseUrlError
 from warehouse.location import parse_location
+from warehouse.metric_files import load_metrics
 from warehouse.query import run_query
 from warehouse.run_lock import hold_run
+from warehouse.runs import insert_run, update_run
+from warehouse.samples import Staging, renew_samples, take_in_samples
+from warehouse.scoring import score_run
 from warehouse.store import Warehouse
 
 _WRITER = """
@@ -166,6 +171,24 @@ def test_the_past_can_be_read_by_its_snapshots(url: str) -> None:
     first = snapshots["snapshot_id"][0]
     then = run_query(warehouse.location, f"select count(*) from statements at (version => {first})")
     assert then.item() == 5
+
+
+def test_every_snapshot_of_a_run_names_it(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    sql = "select commit_message from ducklake_snapshots('evalhouse') order by snapshot_id"
+    n_before = run_query(warehouse.location, sql).height
+    insert_run(warehouse, make_run("r"))
+    staging = Staging()
+    staging.add([{"ordinal": 1, "sample_id": "a", "input_hash": "h", "question": "?"}])
+    take_in_samples(warehouse, "r", staging)
+    renew_samples(warehouse, "r", staging)
+    staging.discard()
+    score_run(warehouse, "r", [load_metrics(None)["factual_f1"]], {})
+    update_run(warehouse, "r", status="completed")
+    messages = run_query(warehouse.location, sql)["commit_message"].to_list()[n_before:]
+    assert len(messages) >= 5
+    assert all(message.startswith("run r") for message in messages)
 
 
 def test_batches_wait_in_the_spool_while_the_catalogue_is_down(

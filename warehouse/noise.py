@@ -246,7 +246,7 @@ def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
 
 def note_no_noise(warehouse: Warehouse, run_id: str) -> None:
     """Put on record that a run's judge says the same each time: rows of `noise` that name the run itself."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute("delete from noise where noise_run_id = ?", [run_id])
         connection.execute(_SAME, {"run_id": run_id})
 
@@ -269,7 +269,7 @@ def list_equal_inputs(warehouse: Warehouse, *, base: str, candidate: str) -> lis
 
 def copy_samples(warehouse: Warehouse, *, run_id: str, noise_run_id: str, sample_ids: Collection[str]) -> None:
     """Give a noise run these samples of its parent."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=noise_run_id) as connection:
         connection.register("picked_samples", pl.DataFrame({"sample_id": list(sample_ids)}).to_arrow())
         connection.execute(_COPY, {"run_id": run_id, "noise_run_id": noise_run_id})
         connection.unregister("picked_samples")

@@ -234,7 +234,7 @@ def _take_in(warehouse: Warehouse, segment: Segment, *, patience_s: float) -> No
 def _write(warehouse: Warehouse, key: str, rows: Sequence[dict[str, object]], patience_s: float) -> None:
     """One transaction under the segment's key; a response takes the place of an earlier one of the same run."""
     run_id = str(rows[0]["run_id"])
-    with warehouse.writing(patience_s=patience_s) as connection:
+    with warehouse.writing(patience_s=patience_s, run_id=run_id) as connection:
         if connection.execute("select 1 from batches where batch_key = ?", [key]).fetchone():
             return
         delete_rows(connection, ("responses",), run_id, [str(row["sample_id"]) for row in rows])

@@ -194,7 +194,7 @@ def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
 
     Does nothing when the run has its samples already, so that a repeated load is harmless.
     """
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
@@ -205,7 +205,7 @@ def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
 
 def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> None:
     """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
             {"run_id": run_id, "parts": staging.parts},

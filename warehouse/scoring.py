@@ -32,7 +32,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
 
     `settings` gives parameters by metric where they differ from the file's own.
     """
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
             "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))",
             [run_id, [metric.name for metric in metrics]],
