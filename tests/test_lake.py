@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
 from postgres_server import PostgresServer, start_postgres
 from warehouse_processes import ROOT, make_batch
 from warehouse_runs import make_run
 
+import warehouse.lake as lake_module
 from warehouse.catalog import read_catalog
-from warehouse.errors import QueryError, WarehouseBusy, WarehouseMissing, WarehouseUrlError
-from warehouse.location import parse_location
+from warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUrlError
+from warehouse.location import Lake, Location, parse_location
 from warehouse.metric_files import load_metrics
 from warehouse.query import run_query
 from warehouse.run_lock import hold_run
@@ -207,6 +210,103 @@ def test_batches_wait_in_the_spool_while_the_catalogue_is_down(
         postgres.start()
     warehouse.flush()
     assert _count(warehouse, "select count(*) from statements") == 5
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows with each connection that is made anew; whether it only reads."""
+    made: list[bool] = []
+    connect = lake_module._connect
+
+    def connect_and_note(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> object:
+        made.append(read_only)
+        return connect(location, lake, read_only=read_only, deadline=deadline)
+
+    monkeypatch.setattr(lake_module, "_connect", connect_and_note)
+    return made
+
+
+def test_a_connection_is_kept_and_sees_what_others_write(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("mine", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 5
+    n_opened = len(opened)
+    _start_writer(url, "theirs", 1).communicate()
+    assert _count(Warehouse(url), "select count(*) from statements") == 10
+    warehouse.append(make_batch("mine too", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 15
+    assert len(opened) == n_opened
+
+
+def test_a_person_shuts_in_nobody_elses_connection(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=5))
+    for _ in range(2):
+        assert run_query(warehouse.location, "select count(*) from statements").item() == 5
+        wanted = pl.DataFrame({"sample_id": ["one-1", "one-2", "two-1"]})
+        found = warehouse.read(
+            "select sample_id from statements semi join wanted using (sample_id)", frames={"wanted": wanted}
+        )
+        assert found.height == 2
+    with pytest.raises(WarehouseError, match="wanted"):  # a frame is there for its query alone
+        warehouse.read("from wanted")
+    assert _count(warehouse, "select count(*) from statements") == 5
+
+
+def test_compaction_by_others_disturbs_no_kept_connection(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=5))
+    tables = ("statements", "outcomes", "migrations", "batches")
+    before = [_count(warehouse, f"select count(*) from {table}") for table in tables]
+    script = "import sys\nfrom warehouse.upkeep import *\ncompact_warehouse(Warehouse(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", script, url], check=True, cwd=ROOT)
+    assert [_count(warehouse, f"select count(*) from {table}") for table in tables] == before
+    assert warehouse.append(make_batch("two", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 10
+
+
+def test_a_catalogue_that_took_anothers_name_is_not_mistaken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:sqlite:///{tmp_path / 'c.sqlite'}?data={tmp_path / 'files'}")
+    for n_samples in (5, 7):
+        for path in tmp_path.glob("c.sqlite*"):
+            path.rename(tmp_path / f"old-{path.name}")
+        warehouse.migrate()
+        warehouse.append(make_batch("one", n=n_samples))
+        assert _count(warehouse, "select count(*) from statements") == n_samples
+
+
+def test_a_server_that_came_back_is_connected_to_anew(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:{postgres.make_database('returns')}?data={tmp_path / 'files'}")
+    warehouse.migrate()
+    assert warehouse.append(make_batch("before", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 5
+    postgres.stop()
+    postgres.start()
+    assert _count(warehouse, "select count(*) from statements") == 5
+    assert warehouse.append(make_batch("after", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 10
+
+
+def test_threads_share_no_connection(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+
+    def work(number: int) -> int:
+        warehouse.append(make_batch(f"batch {number}", n=5), patience_s=60)
+        return _count(warehouse, f"select count(*) from statements where text = 'batch {number}'")
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(18))) == [5] * 18
+    assert _count(warehouse, "select count(*) from statements") == 90
 
 
 @pytest.mark.parametrize(

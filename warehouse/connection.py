@@ -71,10 +71,15 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
 
 
 @contextmanager
-def open_reader(location: Location, *, patience_s: float = 10.0) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse."""
+def open_reader(
+    location: Location, *, patience_s: float = 10.0, is_own: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse.
+
+    Whoever changes settings of the connection asks for one of their own (`is_own`): of a lake it may be used again.
+    """
     if location.lake is not None:
-        with open_lake_reader(location, location.lake, patience_s=patience_s) as connection:
+        with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
             yield connection
         return
     if not _is_file(location):

@@ -5,26 +5,29 @@ sees the same tables as in a plain file. Any number of processes on any number o
 writes takes a lock first (`lake_locks`), because DuckLake lets two racing transactions of one batch both commit, and
 refuses one of two that change the same rows.
 
+Opening takes a third of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
+fiftieth. So a process keeps a connection for whoever opens the lake next (`lake_connections`); it sees what others
+committed meanwhile.
+
 The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by path: nothing is downloaded.
 """
 
+import contextlib
 import importlib
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 import duckdb
 
 from warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable
+from warehouse.lake_connections import NAME, borrow_connection
 from warehouse.lake_locks import lock_for_writing
 from warehouse.location import Lake, Location
-
-NAME: Final = "evalhouse"
-"""What the attached lake is called in its connections."""
 
 _CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
 _RETRY_S = 0.2
@@ -46,14 +49,24 @@ def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> It
     _make_folders(location, lake)
     with ExitStack() as stack:
         stack.enter_context(lock_for_writing(location, lake, deadline))
-        connection = stack.enter_context(_connect(location, lake, read_only=False, deadline=deadline))
-        yield connection
+        connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
+        yield stack.enter_context(borrow_connection(lake, read_only=False, connect=connect))
 
 
 @contextmanager
-def open_lake_reader(location: Location, lake: Lake, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError."""
-    with _connect(location, lake, read_only=True, deadline=time.monotonic() + patience_s) as connection:
+def open_lake_reader(
+    location: Location, lake: Lake, *, patience_s: float, is_own: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError.
+
+    One that is its own (`is_own`) was nobody's before and is nobody's afterwards, so that its settings may be changed.
+    """
+    connect = partial(_connect, location, lake, read_only=True, deadline=time.monotonic() + patience_s)
+    if is_own:
+        with contextlib.closing(connect()) as connection:
+            yield connection
+        return
+    with borrow_connection(lake, read_only=True, connect=connect) as connection:
         yield connection
 
 
@@ -71,10 +84,7 @@ def list_readable_folders(lake: Lake) -> list[str]:
     return [lake.data if lake.data.endswith("/") else f"{lake.data}/"]
 
 
-@contextmanager
-def _connect(
-    location: Location, lake: Lake, *, read_only: bool, deadline: float
-) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connect(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=dict(_find_config(location, read_only=read_only)))
     try:
         for name in ("ducklake", _CATALOGUES[lake.catalogue], *(["httpfs"] if lake.is_remote else [])):
@@ -83,9 +93,10 @@ def _connect(
             _give_credentials(connection, lake)
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
-        yield connection
-    finally:
+    except BaseException:
         connection.close()
+        raise
+    return connection
 
 
 def _find_config(location: Location, *, read_only: bool) -> dict[str, str | bool | int | float | list[str]]:

@@ -56,7 +56,7 @@ def run_query(
     The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
     of the one before.
     """
-    with open_reader(location) as connection:
+    with open_reader(location, is_own=True) as connection:
         if location.lake is not None:
             connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
         _name_runs(connection)

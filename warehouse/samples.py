@@ -217,6 +217,7 @@ def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: 
     connection.execute(_STAGED_IDS, {"parts": staging.parts})
     connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
     connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
+    connection.execute("drop table staged_ids")
 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:

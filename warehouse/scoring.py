@@ -39,6 +39,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         )
         for metric in metrics:
             _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
+        connection.execute("drop table if exists metric_scores")
         note_noise(connection, run_id)
 
 

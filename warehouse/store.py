@@ -111,7 +111,7 @@ class Warehouse:
             for name, frame in (frames or {}).items():
                 connection.register(name, frame.to_arrow())
             try:
-                return connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+                found: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.name} is no evalhouse warehouse, or one of another version "
@@ -119,6 +119,9 @@ class Warehouse:
                 ) from None
             except duckdb.Error as error:
                 raise explain_failure(self.location, error) from None
+            for name in frames or {}:
+                connection.unregister(name)
+            return found
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""

@@ -14,7 +14,7 @@ from warehouse import spool
 from warehouse.connection import explain_failure, first_line, open_reader, open_writer
 from warehouse.errors import WarehouseError
 from warehouse.journal import find_orphans
-from warehouse.lake import NAME
+from warehouse.lake_connections import NAME
 from warehouse.location import Location
 from warehouse.migrate import load_migrations
 from warehouse.store import FLUSH_PATIENCE_S, Warehouse
