@@ -4,16 +4,15 @@
 -- The interval is Wilson's (1927), Journal of the American Statistical Association 22, 209-212, with z = 1.96: for a share p
 -- of n, (p + z²/2n ± z·√(p(1-p)/n + z²/4n²)) / (1 + z²/n).
 create or replace view run_causes as
+-- One pass over sample_causes, which is what takes the time.
 with sizes as (
-    select run_id, count(*) as n_all, count(*) filter (where cause <> 'not_judged') as n_judged
+    select
+        run_id,
+        count(*) as n_all,
+        count(*) filter (where cause <> 'not_judged') as n_judged,
+        histogram(cause) as n_by_cause
     from sample_causes
     group by run_id
-),
-
-found as (
-    select run_id, cause, count(*) as n_samples
-    from sample_causes
-    group by run_id, cause
 ),
 
 causes as (
@@ -27,13 +26,10 @@ counted as (
         sizes.run_id,
         causes.cause,
         causes.precedence,
-        coalesce(found.n_samples, 0) as n_samples,
+        coalesce(sizes.n_by_cause[causes.cause], 0)::bigint as n_samples,
         if(causes.cause = 'not_judged', sizes.n_all, sizes.n_judged) as n_of
     from sizes
     cross join causes
-    left join found
-        on found.run_id = sizes.run_id
-        and found.cause = causes.cause
 ),
 
 shared as (
