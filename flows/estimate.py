@@ -9,7 +9,7 @@ Whether a provider's cache holds the beginnings that requests share is known onl
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.bench_maker import make_bench, make_plan
@@ -80,6 +80,19 @@ class Estimate:
     cached_usd: float | None
     steps: tuple[StepEstimate, ...]
     budget_usd: float | None = None
+    noise: "NoiseEstimate | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseEstimate:
+    """What measuring the judge's noise after the run would need on top of it: `n_samples` judged again, all asked anew.
+
+    `cost_usd` is None as well when the run itself has nothing to send that would tell what a request costs.
+    """
+
+    n_samples: int
+    requests: int
+    cost_usd: float | None
 
 
 @dataclass(kw_only=True)
@@ -208,7 +221,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     finally:
         staged.staging.discard()
     steps = tuple(_sum_up(step, tally) for step, tally in sorted(record.tallies.items()))
-    return Estimate(
+    estimate = Estimate(
         n_samples=staged.n_samples,
         judge=settings.judge,
         requests=sum(step.requests for step in steps),
@@ -221,6 +234,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         steps=steps,
         budget_usd=settings.budget_usd,
     )
+    return replace(estimate, noise=_estimate_noise(estimate, settings))
 
 
 def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
@@ -246,8 +260,30 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         f"{estimate.reused:,} replies on record; about {estimate.prompt_tokens:,} + {estimate.completion_tokens:,} "
         f"tokens, cost {_write_cost(estimate)}. Nothing was asked."
     )
+    if noise := estimate.noise:
+        cost = f", cost {write_dollars(noise.cost_usd)}" if noise.cost_usd is not None else ""
+        print_line(
+            f"On top comes what measures the judge's noise: {noise.n_samples} samples judged again, about "
+            f"{noise.requests:,} requests{cost}."
+        )
     if estimate.budget_usd is not None and (estimate.cost_usd or 0.0) > estimate.budget_usd:
         print_line(f"That is more than the budget of ${estimate.budget_usd:g}: the run would stop with samples left.")
+
+
+def _estimate_noise(estimate: Estimate, settings: RunSettings) -> NoiseEstimate | None:
+    """None where nothing would be measured. Samples are taken to need as many requests as they do on average."""
+    asks = estimate.requests + estimate.reused
+    if not settings.noise_share or not asks:
+        return None
+    from tasks.noise import count_picked, has_noise  # noqa: PLC0415  # imports the statistics
+
+    if not has_noise(settings.judge, settings.embeddings):
+        return None
+    n_samples = count_picked(estimate.n_samples, settings.noise_share)
+    requests = round(asks * n_samples / estimate.n_samples)
+    known = estimate.cost_usd is not None and estimate.requests
+    cost_usd = (estimate.cost_usd or 0.0) / estimate.requests * requests if known else None
+    return NoiseEstimate(n_samples=n_samples, requests=requests, cost_usd=cost_usd)
 
 
 async def _go_through(bench: Bench, staging: Staging, fill_in: FillIn) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from flows.output import write_dollars
 from flows.run_order import tell_time
-from tasks.noise import LEAST_SAMPLES, pick_samples
+from tasks.noise import LEAST_SAMPLES, has_noise, pick_samples
 from tasks.yardsticks import list_changed_settings
 from warehouse.calls import sum_cost
 from warehouse.comparisons import RunPair
@@ -76,7 +76,7 @@ def measure_noise(
     try:
         if has_noise_run(warehouse, run.run_id):
             return None
-        if run.judge == "lexical" and run.embeddings in (None, "hashing"):
+        if not has_noise(run.judge, run.embeddings):
             note_no_noise(warehouse, run.run_id)
             return NoiseOutcome()
         return _measure(run, settings, warehouse, judge_again)

@@ -101,6 +101,16 @@ def _bound_share(noise: Noise) -> float:
 
 def pick_samples(sample_ids: Sequence[str], *, share: float, seed: str) -> list[str]:
     """A random share of the samples in their order, at least LEAST_SAMPLES of them; equal seeds pick the same."""
-    n = min(len(sample_ids), max(ceil(share * len(sample_ids)), LEAST_SAMPLES))
+    n = count_picked(len(sample_ids), share)
     places = random.Random(seed).sample(range(len(sample_ids)), n)
     return [sample_ids[place] for place in sorted(places)]
+
+
+def has_noise(judge: str, embeddings: str | None) -> bool:
+    """Whether the judge or the embeddings may say something else the second time. Those without a model do not."""
+    return judge != "lexical" or embeddings not in (None, "hashing")
+
+
+def count_picked(n_samples: int, share: float) -> int:
+    """How many of so many samples `pick_samples` picks."""
+    return min(n_samples, max(ceil(share * n_samples), LEAST_SAMPLES))

@@ -81,6 +81,25 @@ def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
     assert after.reused >= requests
 
 
+def test_what_measures_noise_comes_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_noise = make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", noise_share=0.6)
+    estimate, plain = estimate_run(with_noise), estimate_run(with_noise.model_copy(update={"noise_share": 0.0}))
+    assert plain.noise is None
+    assert (estimate.requests, estimate.cost_usd) == (plain.requests, plain.cost_usd)
+    assert estimate.noise is not None
+    assert estimate.noise.n_samples == 12
+    assert estimate.noise.requests == round(0.6 * (plain.requests + plain.reused))
+    assert plain.cost_usd is not None
+    assert estimate.noise.cost_usd == pytest.approx(0.6 * plain.cost_usd, rel=0.1)
+    print_estimate(estimate, as_json=False)
+    told = f"noise: 12 samples judged again, about {estimate.noise.requests:,} requests, cost $0.0"
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_judge_that_says_the_same_each_time_is_not_measured(tmp_path: Path) -> None:
+    assert estimate_run(make_settings(tmp_path / "none.duckdb", "lexical", noise_share=0.6)).noise is None
+
+
 def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
     settings = make_settings(tmp_path / "warehouse.duckdb", "lexical")
     before = estimate_run(settings)
