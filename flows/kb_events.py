@@ -39,12 +39,19 @@ class Announced:
 
 def check_kb_name(name: str) -> str:
     """The name, or SettingsError when it could be mistaken for another one."""
-    if not _NAME.fullmatch(name) or len(name) > 200:
-        raise SettingsError(
-            f"{name!r} cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks "
-            "between them, at most 200"
-        )
+    if wrong := explain_bad_name(name):
+        raise SettingsError(f"{name!r}: {wrong}")
     return name
+
+
+def explain_bad_name(name: str) -> str | None:
+    """What is wrong with the name of a knowledge base, and what is allowed; None when it is fine."""
+    if _NAME.fullmatch(name) and len(name) <= 200:
+        return None
+    return (
+        "it cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks between "
+        "them, at most 200"
+    )
 
 
 def name_resource(kb_name: str) -> str:

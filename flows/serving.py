@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from flows.crashed import queue_resume, sweep_crashed
-from flows.kb_events import check_kb_name
 from flows.local_server import LocalServerError
 from flows.options import SettingsError
 from flows.prefect_settings import prefect_home
@@ -48,8 +47,6 @@ def load_suites(paths: Sequence[str]) -> list[Suite]:
                 f"{suite.path}: a suite that is served needs a [schedule], a [trigger] or both; without, it runs by "
                 f"`evalhouse run {suite.path.name}`"
             )
-        if suite.trigger is not None:
-            check_kb_name(suite.trigger.knowledge_base)
         resolve_suite(suite, flags={})
         others = [other.path for other in suites if other.name == suite.name]
         if len(others) > 1:

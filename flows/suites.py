@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from flows.kb_events import explain_bad_name
 from flows.suite_cron import explain_bad_cron
 from flows.suite_files import KeyPath, Problem, SuiteText, explain_unknown, read_suite_text
 from tasks.run_settings import RunSettings
@@ -94,9 +95,16 @@ class KnowledgeBase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    knowledge_base: str = Field(min_length=1, pattern=r"^\S(.*\S)?$")
+    knowledge_base: str
     debounce_s: float = Field(default=60.0, ge=10, le=86_400)
     only_affected: bool = False
+
+    @field_validator("knowledge_base")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if wrong := explain_bad_name(name):
+            raise PydanticCustomError("knowledge_base", "{wrong}", {"wrong": wrong})
+        return name
 
 
 class _Noise(BaseModel):

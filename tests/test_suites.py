@@ -227,6 +227,11 @@ on = ["fialed"]
     ("text", "told"),
     [
         (
+            'dataset = "sample"\n[trigger]\nknowledge_base = "hand*"',
+            "line 3: trigger.knowledge_base: got 'hand*'; it cannot name a knowledge base; allowed are letters, digits "
+            "and . _ - / : @ +, with single blanks between them, at most 200",
+        ),
+        (
             'judge = "lexical"',
             "line 1: there is no `dataset`; name a file, or 'sample' for the dataset that ships with evalhouse",
         ),
