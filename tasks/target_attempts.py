@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from tasks.limits import EndpointLimit, Slot
 from tasks.target import Response
-from tasks.target_errors import PassingFailure, QuestionFailed
+from tasks.target_errors import PassingFailure, QuestionFailed, TargetError
 from tasks.target_reading import Said
 from tasks.target_settings import TargetSettings
 
@@ -19,6 +19,8 @@ _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0
 # Who asks to come back later than this is not waited for: a night is too short for many such questions.
 _NAMED_MOST_S = 300.0
+# Questions given up while nobody has ever been there. A bot that is down all night is not asked thousands of times.
+_UNREACHED_MOST = 5
 
 Attempt = Callable[[], Awaitable[Said]]
 
@@ -29,15 +31,18 @@ class Attempts:
     def __init__(self, settings: TargetSettings) -> None:
         self._most = settings.attempts
         self._limit = EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm)
+        self._was_there = False
+        self._n_unreached = 0
 
     async def ask(self, attempt: Attempt) -> Response:
-        """The response to one question, failed or not."""
+        """The response to one question, failed or not; raises TargetError when nobody is there to be asked."""
         for number in range(1, self._most + 1):
             try:
                 return await self._ask_once(attempt, number)
             except PassingFailure as failure:
                 wait_s = _find_wait(failure, number)
                 if number == self._most or wait_s > _NAMED_MOST_S:
+                    self._stop_if_nobody_is_there(failure)
                     return make_failed(_say_tries(failure, number, wait_s), attempts=number)
             except QuestionFailed as failure:
                 return make_failed(str(failure), attempts=number - failure.unasked)
@@ -59,14 +64,25 @@ class Attempts:
             error=None,
         )
 
+    def _stop_if_nobody_is_there(self, failure: PassingFailure) -> None:
+        self._n_unreached += failure.unreached
+        if not self._was_there and self._n_unreached >= _UNREACHED_MOST:
+            raise TargetError(f"{failure}; none of the first {_UNREACHED_MOST} questions got through")
+
     async def _watch(self, attempt: Attempt, slot: Slot) -> Said:
         """The attempt; who is asked too much gets fewer questions at once."""
         try:
-            return await attempt()
+            said = await attempt()
         except PassingFailure as failure:
+            self._was_there = self._was_there or not failure.unreached
             if failure.rate_limited:
                 self._limit.note_refused(slot, failure.retry_after_s)
             raise
+        except QuestionFailed as failure:
+            self._was_there = self._was_there or not failure.unasked
+            raise
+        self._was_there = True
+        return said
 
 
 def make_failed(error: str, *, attempts: int) -> Response:

@@ -24,10 +24,13 @@ class QuestionFailed(Exception):
 class PassingFailure(QuestionFailed):
     """The same question may be answered in a moment, in `retry_after_s` if that was told.
 
-    `rate_limited`: it was asked too much, so the others had better wait as well.
+    `rate_limited`: it was asked too much, so the others had better wait as well. `unreached`: nobody was there.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, rate_limited: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, rate_limited: bool = False, unreached: bool = False
+    ) -> None:
         super().__init__(message)
+        self.unreached = unreached
         self.retry_after_s = retry_after_s
         self.rate_limited = rate_limited

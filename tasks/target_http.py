@@ -201,7 +201,7 @@ class HttpTarget:
         if isinstance(error, aiohttp.InvalidURL):
             return QuestionFailed(f"the address is none once it is filled in: {text}; check url", unasked=True)
         if isinstance(error, aiohttp.ClientConnectorError):
-            return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there")
+            return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there", unreached=True)
         return PassingFailure(f"the connection broke: {type(error).__name__}: {text}")
 
 

@@ -12,6 +12,7 @@ import pytest
 from cli_process import Finished, finish, wait_for
 from collect_house import QUESTIONS, Harbour, N, build_harbour
 from kill_runs import shared_prefect_server
+from rag_bot import start_rag_bot
 
 SUITE = "harbour.toml"
 
@@ -92,6 +93,24 @@ def test_a_failed_question_is_asked_again_by_resume_and_alone(harbour: Harbour) 
     assert resumed["metrics"]["factual_f1"] == {**resumed["metrics"]["factual_f1"], "n_scored": N, "n_unscored": 0}
     assert read_responses(harbour, first["run_id"])["mayor"]["status"] == "ok"
     assert harbour.read("select count(*) as n from run_samples") == [{"n": N}]
+
+
+def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_up(harbour: Harbour) -> None:
+    rows = [{**QUESTIONS[number % N], "id": f"q{number}"} for number in range(30)]
+    harbour.write_questions(rows)
+    harbour.bot.stop()
+    stopped = harbour.place.call("run", SUITE)
+    assert stopped.status == 3, stopped.stderr
+    told = f"no connection to {harbour.bot.url}"
+    assert told in stopped.stderr
+    assert "none of the first 5 questions got through" in " ".join(stopped.stderr.split())
+    (run_row,) = harbour.read("select run_id, status, problem from runs")
+    assert told in run_row["problem"]
+    assert harbour.read("select count(*) as n from responses")[0]["n"] < 10, "the others were not tried"
+    with start_rag_bot(harbour.bot.folder, port=int(harbour.bot.root_url.rpartition(":")[2])) as bot:
+        resumed = run(harbour, "resume", run_row["run_id"])
+        assert len(bot.stats.questions) == 30
+    assert resumed["metrics"]["factual_f1"]["n_scored"] == 30
 
 
 def test_collecting_judges_nothing_and_its_responses_are_judged_as_often_as_one_likes(harbour: Harbour) -> None:
