@@ -18,7 +18,7 @@ from cli_process import ROOT
 from warehouse.store import Warehouse
 
 # Two cores are shared with everything else here.
-_PAUSE_S = 2.0
+_PAUSE_S = 1.0
 
 _COUNTS = """
 select
