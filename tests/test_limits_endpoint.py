@@ -65,7 +65,7 @@ async def test_a_run_keeps_a_limit_of_tokens_that_it_is_told_of(tmp_path: Path, 
 
 async def test_limits_far_above_what_is_used_hold_nobody_up(tmp_path: Path) -> None:
     told = {"rpm": 100_000, "tpm": 50_000_000, "window": "bucket", "rate_limit_headers": True}
-    with running_endpoint(latency=0.3, **told) as endpoint:
+    with running_endpoint(latency=1.0, **told) as endpoint:
         point_to(endpoint.base_url)
         async with lay_bench(tmp_path, make_settings(concurrency=64)) as bench:
             await ask_many(bench, 200)
