@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import openai
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import BaseChatModel
@@ -19,13 +20,13 @@ def make_fake() -> FakeListChatModel:
 
 
 def make_openai() -> ChatOpenAI:
-    return ChatOpenAI(model="judge", temperature=settings["temperature"], max_retries=0)
-
-
-def make_openai_with_client() -> ChatOpenAI:
-    """With a client of its own that a test can close; the one LangChain makes serves the whole process."""
-    client = openai.DefaultAsyncHttpxClient()
-    return ChatOpenAI(model="judge", temperature=0, max_retries=0, http_async_client=client, http_socket_options=())
+    """With a client that keeps no connection open. LangChain's own serves a whole process: its connections would
+    outlive the loop of their test, to be found unclosed in a later one."""
+    client = openai.DefaultAsyncHttpxClient(limits=httpx.Limits(max_keepalive_connections=0))
+    temperature = settings["temperature"]
+    return ChatOpenAI(
+        model="judge", temperature=temperature, max_retries=0, http_async_client=client, http_socket_options=()
+    )
 
 
 class OddChatModel(BaseChatModel):

@@ -133,10 +133,9 @@ async def test_a_seed_that_is_not_taken_is_left_out_from_then_on(endpoint: Endpo
 
 
 async def test_a_factorys_openai_model_votes_too(endpoint: Endpoint) -> None:
-    name = "judge_factories:make_openai_with_client"
+    name = "judge_factories:make_openai"
     judge = make_factory_judge(name, make_settings(judge=name))
     await ask(judge, make_question(vote=2))
-    await judge._chat.root_async_client.close()
     assert describe_heat(endpoint.stats.bodies[0]) == {"temperature": 0.7, "seed": 2}
 
 

@@ -206,10 +206,9 @@ async def test_both_ways_send_the_option_and_read_the_same(endpoint: Endpoint, m
 
 
 async def test_a_factorys_openai_model_gives_them_too(endpoint: Endpoint) -> None:
-    name = "judge_factories:make_openai_with_client"
+    name = "judge_factories:make_openai"
     judge = make_factory_judge(name, make_settings(judge=name))
     assert (await ask(endpoint, judge)).logprobs is not None
-    await judge._chat.root_async_client.close()  # type: ignore[attr-defined]
 
 
 async def test_a_factorys_other_model_is_not_asked_for_them(
