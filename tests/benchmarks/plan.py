@@ -51,7 +51,7 @@ class Assumptions:
     cpu_reuse_s: float = _option(0.0015, "of CPU for a reply from the record")
     shard: int = _option(128, "samples whose verdicts are one transaction")
     move_s: float = _option(20.0, "between two moves of a worker's journal")
-    transaction_s: float = _option(0.12, "the lock is held for a transaction of few rows")
+    transaction_s: float = _option(0.06, "the lock is held for a transaction of few rows")
     row_s: float = _option(0.000004, "more for each row")
     rows_a_sample: float = _option(45.0, "of all verdict tables")
     bytes_a_call: float = _option(900.0, "on disk, request and reply, compressed with those beside it")
