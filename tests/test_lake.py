@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
+import psycopg
 import pytest
 from postgres_server import PostgresServer, start_postgres
 from warehouse_processes import ROOT, make_batch
@@ -294,6 +295,21 @@ def test_a_server_that_came_back_is_connected_to_anew(
     assert _count(warehouse, "select count(*) from statements") == 5
     assert warehouse.append(make_batch("after", n=5))
     assert _count(warehouse, "select count(*) from statements") == 10
+
+
+def test_a_kept_connection_leaves_no_transaction_open(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:{postgres.make_database('idle')}?data={tmp_path / 'files'}")
+    warehouse.migrate()
+    for number in range(2):
+        warehouse.append(make_batch(f"batch {number}", n=5))
+        _count(warehouse, "select count(*) from statements")
+    with psycopg.connect(postgres.address("postgres"), autocommit=True) as session:
+        states = session.execute("select state from pg_stat_activity where datname = 'idle'").fetchall()
+    # Two for reading and two for writing, whatever was done.
+    assert states == [("idle",)] * 4
 
 
 def test_threads_share_no_connection(url: str) -> None:

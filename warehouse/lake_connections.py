@@ -18,8 +18,8 @@ NAME: Final = "evalhouse"
 # Which tables of the catalogue hold rows that are in no file yet. A connection goes on looking in those it knew, and
 # compaction takes some of them away. Having to ask the catalogue, it fails as well where the server is gone.
 _PROBE: Final = f"select count(*), bit_xor(hash(t)) from __ducklake_metadata_{NAME}.ducklake_inlined_data_tables as t"
-# Of each lake, for reading as for writing. More would only be kept by threads that came at the same moment.
-_MOST_IDLE: Final = 2
+# Of each lake, for reading as for writing. Each has two connections to PostgreSQL, which allows a hundred by itself.
+_MOST_IDLE: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,8 @@ def _make(connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Kept:
 def _probe(connection: duckdb.DuckDBPyConnection) -> object | None:
     """What the catalogue says; None where it says nothing any more."""
     try:
-        return connection.execute(_PROBE).fetchone()
+        # All rows, so that the query is over, and with it its transaction in the catalogue.
+        return connection.execute(_PROBE).fetchall()
     except duckdb.Error:
         return None
 
