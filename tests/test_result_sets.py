@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warehouse import result_sets
@@ -188,6 +188,10 @@ def test_a_set_agrees_with_any_permutation_of_itself(one: ResultSet, random: Any
     assert compare(one, one) == (1, 1)
 
 
+@example(
+    ResultSet(columns=("a", "b", "c", "d"), rows=((None,) * 4, (None, "c", None, None), (1, None, None, None))),
+    ResultSet(columns=("a", "b", "c", "d"), rows=((False, None, 1, False), (False, None, "c", False))),
+)
 @given(sets(), sets())
 def test_precision_and_recall_change_places_when_the_sides_do(one: ResultSet, other: ResultSet) -> None:
     there, back = compare_result_sets(one, other), compare_result_sets(other, one)

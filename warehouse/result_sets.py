@@ -229,7 +229,12 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
     placed = np.eye(*alike.shape)
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
 
-    rows, columns = linear_sum_assignment(alike + named * 1e-3 + placed * 1e-6, maximize=True)
+    worth = alike + named * 1e-3 + placed * 1e-6
+    # Of pairings that are worth the same, the same one whichever side is the expected one.
+    if repr(expected) <= repr(made):
+        rows, columns = linear_sum_assignment(worth, maximize=True)
+    else:
+        columns, rows = linear_sum_assignment(worth.T, maximize=True)
     pairs = [
         (int(row), int(column))
         for row, column in zip(rows, columns, strict=True)
