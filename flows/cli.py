@@ -13,28 +13,61 @@ from typing import Any
 
 import click
 
-from warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.errors import WarehouseBusy
 
+# By name: its module in `flows/commands`, the command there, and what it does.
 COMMANDS = {
-    "run": ("flows.command_run", "run", "Evaluate a dataset."),
-    "resume": ("flows.command_run", "resume", "Go on where a run stopped."),
-    "collect": ("flows.command_collect", "collect", "Ask the application under test, and judge nothing."),
-    "rescore": ("flows.command_rescore", "rescore", "Recompute scores from stored verdicts, without a model call."),
-    "runs": ("flows.command_show", "runs", "List what ran."),
-    "show": ("flows.command_show", "show", "Show one run: scores, worst samples, costs, unscored."),
-    "query": ("flows.command_query", "query", "Ask the warehouse in SQL, read-only."),
-    "lineage": ("flows.command_lineage", "lineage", "Walk a score back to the raw replies that made it."),
-    "compare": ("flows.command_compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
-    "gate": ("flows.command_gate", "gate", "Let a run through or not, by limits and against a baseline."),
-    "diagnose": ("flows.command_diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
-    "report": ("flows.command_report", "report", "Write one run as a self-contained HTML file."),
-    "serve": ("flows.command_serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
-    "kb-updated": ("flows.command_kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
-    "prompts": ("flows.command_prompts", "prompts", "List, show, check and compare the judge's prompts."),
-    "review": ("flows.command_review", "review", "Have people label verdicts; how far the judge can be believed."),
-    "benchmark": ("flows.command_benchmark", "benchmark", "Say how far a judge agrees with people, on labelled data."),
-    "warehouse": ("flows.command_warehouse", "warehouse", "Check the warehouse, make it small, move it elsewhere."),
-    "doctor": ("flows.command_doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
+    "run": ("run", "run", "Evaluate a dataset."),
+    "resume": ("run", "resume", "Go on where a run stopped."),
+    "collect": ("collect", "collect", "Ask the application under test, and judge nothing."),
+    "rescore": (
+        "evalhouse.flows.commands.rescore",
+        "rescore",
+        "Recompute scores from stored verdicts, without a model call.",
+    ),
+    "runs": ("show", "runs", "List what ran."),
+    "show": ("show", "show", "Show one run: scores, worst samples, costs, unscored."),
+    "query": ("query", "query", "Ask the warehouse in SQL, read-only."),
+    "lineage": ("lineage", "lineage", "Walk a score back to the raw replies that made it."),
+    "compare": (
+        "evalhouse.flows.commands.compare",
+        "compare",
+        "Compare two runs: what moved, whether it is chance, and why.",
+    ),
+    "gate": ("gate", "gate", "Let a run through or not, by limits and against a baseline."),
+    "diagnose": (
+        "evalhouse.flows.commands.diagnose",
+        "diagnose",
+        "Say which stage fails, for which samples, and what to try.",
+    ),
+    "report": ("report", "report", "Write one run as a self-contained HTML file."),
+    "serve": (
+        "evalhouse.flows.commands.serve",
+        "serve",
+        "Run suites on their schedules and after updates, until Ctrl-C.",
+    ),
+    "kb-updated": ("kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
+    "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),
+    "review": (
+        "evalhouse.flows.commands.review",
+        "review",
+        "Have people label verdicts; how far the judge can be believed.",
+    ),
+    "benchmark": (
+        "evalhouse.flows.commands.benchmark",
+        "benchmark",
+        "Say how far a judge agrees with people, on labelled data.",
+    ),
+    "warehouse": (
+        "evalhouse.flows.commands.warehouse",
+        "warehouse",
+        "Check the warehouse, make it small, move it elsewhere.",
+    ),
+    "doctor": (
+        "evalhouse.flows.commands.doctor",
+        "doctor",
+        "Say what is configured, what is reachable, what is wrong.",
+    ),
 }
 GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
@@ -57,7 +90,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
+        command: click.Command = getattr(importlib.import_module(f"evalhouse.flows.commands.{module}"), name)
         return command
 
     def resolve_command(
@@ -127,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
 def explain(error: Exception) -> str | None:
     """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
     if isinstance(error, _known_errors()):
-        from flows.output import clean_text  # noqa: PLC0415  # imports Rich
+        from evalhouse.flows.display.output import clean_text  # noqa: PLC0415  # imports Rich
 
         return clean_text(str(error))
     if isinstance(error, OSError) and error.filename is not None:
@@ -138,14 +171,14 @@ def explain(error: Exception) -> str | None:
 def _known_errors() -> tuple[type[Exception], ...]:
     """The errors whose text is meant for the person at the terminal; imported only when there is one."""
     names = {
-        "flows.local_server": "LocalServerError",
-        "flows.options": "SettingsError",
-        "prompts.errors": "PromptError",
-        "tasks.dataset_errors": "DatasetError",
-        "tasks.judge_errors": "JudgeError",
-        "tasks.plan": "UnknownMetric",
-        "tasks.target_errors": "TargetError",
-        "warehouse.errors": "WarehouseError",
+        "evalhouse.flows.server.local": "LocalServerError",
+        "evalhouse.flows.commands.options": "SettingsError",
+        "evalhouse.prompts.errors": "PromptError",
+        "evalhouse.tasks.datasets.errors": "DatasetError",
+        "evalhouse.tasks.judge.errors": "JudgeError",
+        "evalhouse.tasks.pipeline.plan": "UnknownMetric",
+        "evalhouse.tasks.targets.errors": "TargetError",
+        "evalhouse.warehouse.errors": "WarehouseError",
     }
     found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
     return tuple(found)

@@ -1,6 +1,6 @@
 """Evaluation from Python: samples in, scores, statements and verdicts out as Polars frames.
 
-    from flows.evaluate import evaluate
+    from evalhouse.flows import evaluate
     result = evaluate(samples, metrics=["faithfulness"])
     assert result.mean("faithfulness") > 0.8
 
@@ -9,6 +9,7 @@ that what was answered once is never paid for again. It takes place in a child p
 its own, Prefect reads its settings only once a process, and nothing of a run's memory stays behind.
 """
 
+# ruff: noqa: PLC0415  # the package imports this file, and a reading command must not pay for Polars and the settings
 import os
 import subprocess
 import sys
@@ -17,19 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import orjson
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
-from flows.settings import resolve_settings
-from tasks.run_settings import RunSettings
-from warehouse.runs import RunStatus
-from warehouse.store import Warehouse
+    from evalhouse.tasks.settings.run import RunSettings
+    from evalhouse.warehouse.rows.runs import RunStatus
 
-Samples = Sequence[Mapping[str, Any]] | pl.DataFrame | str | os.PathLike[str]
-
-_ROOT = Path(__file__).resolve().parent.parent
+    Samples = Sequence[Mapping[str, Any]] | pl.DataFrame | str | os.PathLike[str]
 
 
 class EvaluationError(Exception):
@@ -41,12 +38,14 @@ class Evaluation:
     """A run that has ended. `problem` says why when its status is not `completed`; frames are read when first used."""
 
     run_id: str
-    status: RunStatus
+    status: "RunStatus"
     problem: str | None
     warehouse: str
 
     def mean(self, metric: str) -> float:
         """The mean over the samples that were scored, as in `run_scores`; raises EvaluationError when none was."""
+        import polars as pl
+
         found = self.summary.filter(pl.col("metric") == metric)
         if found.is_empty():
             raise EvaluationError(f"run {self.run_id} has no metric {metric!r}; it has {', '.join(self.metrics)}")
@@ -63,7 +62,7 @@ class Evaluation:
         return self.summary["metric"].to_list()
 
     @cached_property
-    def summary(self) -> pl.DataFrame:
+    def summary(self) -> "pl.DataFrame":
         """A row per metric: metric, mean, ci_low, ci_high, n_scored, n_unscored."""
         return self._read(
             "select metric, mean, ci_low, ci_high, n_scored, n_unscored from run_scores where run_id = $run_id "
@@ -71,43 +70,50 @@ class Evaluation:
         )
 
     @cached_property
-    def scores(self) -> pl.DataFrame:
+    def scores(self) -> "pl.DataFrame":
         """A row per sample and metric: sample_id, metric, value (null allowed), unscored_reason, metric_version."""
         return self._read("select * exclude run_id from scores where run_id = $run_id order by sample_id, metric")
 
     @cached_property
-    def statements(self) -> pl.DataFrame:
+    def statements(self) -> "pl.DataFrame":
         """A row per statement: sample_id, statement_id, source, ordinal, text, call_id."""
         return self._read(
             "select * exclude run_id from statements where run_id = $run_id order by sample_id, source, ordinal"
         )
 
     @cached_property
-    def verdicts(self) -> pl.DataFrame:
+    def verdicts(self) -> "pl.DataFrame":
         """A row per verdict of whatever step, as in the view `verdicts`, with the judge's reason and its call."""
         return self._read("select * exclude run_id from verdicts where run_id = $run_id order by sample_id, step")
 
-    def _read(self, sql: str) -> pl.DataFrame:
+    def _read(self, sql: str) -> "pl.DataFrame":
+        from evalhouse.warehouse.store import Warehouse
+
         return Warehouse(self.warehouse).read(sql, {"run_id": self.run_id})
 
 
-def evaluate(samples: Samples, *, metrics: Sequence[str] = (), **settings: object) -> Evaluation:
+def evaluate(samples: "Samples", *, metrics: Sequence[str] = (), **settings: object) -> Evaluation:
     """Evaluate samples and wait for the end.
 
     `samples` are dictionaries, a Polars frame, or whatever `evalhouse run` takes as DATASET. `settings` are those of
-    `tasks.run_settings.RunSettings` by name (judge, warehouse, language, label, tags, votes, …); what is not given
-    comes from the EVALHOUSE_* variables, then from the defaults. Raises SettingsError for settings that are
+    `evalhouse.tasks.settings.run.RunSettings` by name (judge, warehouse, language, label, tags, votes, …); what is not
+    given comes from the EVALHOUSE_* variables, then from the defaults. Raises SettingsError for settings that are
     refused and EvaluationError when nothing could be evaluated; a run of which only some samples failed is returned,
     with status `incomplete`.
     """
+    from evalhouse.flows.preparing.settings import resolve_settings
+
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder:
         dataset = _lay_samples(samples, Path(folder))
         resolved = resolve_settings({**settings, "dataset": dataset, "metrics": tuple(metrics)})
         return _run_apart(resolved.settings)
 
 
-def _lay_samples(samples: Samples, folder: Path) -> str:
+def _lay_samples(samples: "Samples", folder: Path) -> str:
     """The samples as something a run can load."""
+    import orjson
+    import polars as pl
+
     if isinstance(samples, str | os.PathLike):
         return os.fspath(samples)
     if isinstance(samples, pl.DataFrame):
@@ -119,10 +125,12 @@ def _lay_samples(samples: Samples, folder: Path) -> str:
     return str(path)
 
 
-def _run_apart(settings: RunSettings) -> Evaluation:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
+def _run_apart(settings: "RunSettings") -> Evaluation:
+    import orjson
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows.evaluate_process"],
+        [sys.executable, "-m", "evalhouse.flows.run.evaluate_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,

@@ -6,25 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.flow_options import FLOW_OPTIONS
-from flows.interrupts import take_signals_back
-from flows.pool_checks import is_spread
-from tasks.attribute import attribute
-from tasks.bench import Bench, find_bench
-from tasks.classify import classify
-from tasks.collect import collect, moving_responses
-from tasks.extract import extract
-from tasks.grading import grade
-from tasks.keep import keep
-from tasks.load import load
-from tasks.measures import measure
-from tasks.rank import rank
-from tasks.relevancy import relevancy
-from tasks.score import publish, score
-from tasks.shard import Shard
-from tasks.similarity import compare
-from warehouse.runs import update_run
-from warehouse.samples import list_unfinished_shards
+from evalhouse.flows.pools.checks import is_spread
+from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.flows.server.interrupts import take_signals_back
+from evalhouse.tasks.attribute import attribute
+from evalhouse.tasks.classify import classify
+from evalhouse.tasks.collect import collect, moving_responses
+from evalhouse.tasks.extract import extract
+from evalhouse.tasks.grade import grade
+from evalhouse.tasks.load import load
+from evalhouse.tasks.measure import measure
+from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.shard import Shard
+from evalhouse.tasks.rank import rank
+from evalhouse.tasks.relevancy import relevancy
+from evalhouse.tasks.score import publish, score
+from evalhouse.tasks.similarity import compare
+from evalhouse.tasks.write import keep
+from evalhouse.warehouse.rows.runs import update_run
+from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
 _FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
 
@@ -80,7 +80,7 @@ async def judge_shards(bench: Bench) -> None:
     else:
         numbers = list(range(-(-bench.progress.n_samples // size)))
     if is_spread(bench.settings):
-        from flows.pool_runs import judge_elsewhere  # noqa: PLC0415  # what one process does needs nothing of it
+        from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415  # what one process does needs nothing of it
 
         await judge_elsewhere(bench, numbers)
         return

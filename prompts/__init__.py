@@ -4,10 +4,10 @@ Imports nothing of ours. The steps in `tasks/` take a prompt by name, give it th
 renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
-from prompts.errors import PromptError, PromptProblem
-from prompts.loader import Prompt, check_prompts, list_languages, load_prompts
-from prompts.render import BlockKind, BlockValue, Item, Message
-from prompts.rubric import Criterion, Grade, Rubric, Said
+from evalhouse.prompts.errors import PromptError, PromptProblem
+from evalhouse.prompts.loader import Prompt, check_prompts, list_languages, load_prompts
+from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
+from evalhouse.prompts.rubric import Criterion, Grade, Rubric, Said
 
 __all__ = [
     "BlockKind",

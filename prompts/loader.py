@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prompts.content import PromptContent, PromptFile, build_block, is_rubric_file, read_prompt_file
-from prompts.errors import PromptError, PromptProblem
-from prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
-from prompts.rubric import Rubric, make_rubric
-from prompts.schema import order_keys, strip_descriptions
+from evalhouse.prompts.errors import PromptError, PromptProblem
+from evalhouse.prompts.prompt_file import PromptContent, PromptFile, build_block, is_rubric_file, read_prompt_file
+from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
+from evalhouse.prompts.rubric import Rubric, make_rubric
+from evalhouse.prompts.schema import order_keys, strip_descriptions
 
 _BUILT_IN = Path(__file__).parent
 _REFERENCE_LANGUAGE = "en"

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prompts.errors import PromptError
-from prompts.neutralise import Neutraliser, fold_text
+from evalhouse.prompts.errors import PromptError
+from evalhouse.prompts.neutralise import Neutraliser, fold_text
 
 BlockKind = Literal["text", "items"]
 

@@ -3,7 +3,7 @@
 The judge gives, for each criterion, a reason and then a rating; the reply's schema follows from the criteria, so that
 whoever writes a rubric of their own writes none. What the ratings come to (caps, zeroing, totals) is never left to the
 judge: `Rubric.settle` works it out, and says for each criterion what was said and which rule changed it.
-`content.py` reads the section `rubric` of a prompt file with the models here; `tasks/grading.py` asks.
+`content.py` reads the section `rubric` of a prompt file with the models here; `tasks/grade.py` asks.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prompts.errors import PromptProblem
+from evalhouse.prompts.errors import PromptProblem
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]

@@ -8,7 +8,7 @@ prompt files to it.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prompts.errors import PromptProblem
+from evalhouse.prompts.errors import PromptProblem
 
 Schema = Mapping[str, Any]
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 from prefect import task
 
-from tasks.bench import Bench, find_bench
-from tasks.collection import MOVE_PATIENCE_S, Collection
-from tasks.judge_errors import FatalJudgeError
-from tasks.step_runs import UNCACHED
-from warehouse.errors import WarehouseError
-from warehouse.responses import ResponseRecord
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.tasks.targets.collection import MOVE_PATIENCE_S, Collection
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.responses import ResponseRecord
 
 # A move costs 70 ms of CPU however few rows it has; until then the journal has them on disk.
 _MOVE_EVERY_S = 5.0

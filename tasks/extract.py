@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from prefect import task
 
-from prompts import Item
-from tasks.bench import Bench, find_bench
-from tasks.judge import Question
-from tasks.judge_errors import JudgeFailed
-from tasks.reading import read_statements
-from tasks.shard import ID_PREFIXES, Extraction, SampleWork, Source
-from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.text_parts import split_to_judge
-from tasks.tokens import leave_room
-from tasks.verdicts import gather_all
-from warehouse.metric_files import Step
+from evalhouse.prompts import Item
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.tokens import leave_room
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
+from evalhouse.tasks.pipeline.text_parts import split_to_judge
+from evalhouse.warehouse.metric_files import Step
 
 _STEPS: dict[Source, Step] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 

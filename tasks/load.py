@@ -7,10 +7,10 @@ import asyncio
 
 from prefect import task
 
-from tasks.bench import Bench, find_bench
-from tasks.collection import Collection, stage_responses
-from tasks.step_runs import UNCACHED
-from warehouse.samples import renew_samples, take_in_samples
+from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.tasks.targets.collection import Collection, stage_responses
+from evalhouse.warehouse.rows.samples import renew_samples, take_in_samples
 
 
 @task(name="load", task_run_name="load {run_id}", **UNCACHED)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from prefect import task
 
-from prompts import Grade
-from tasks.bench import Bench
-from tasks.judge import Question
-from tasks.judge_errors import BudgetExhausted, JudgeFailed, UnusableReply
-from tasks.reading import parse_object
-from tasks.shard import SampleWork
-from tasks.step_runs import TASK_OPTIONS, run_step
-from tasks.verdicts import gather_all
+from evalhouse.prompts import Grade
+from evalhouse.tasks.asking.replies import parse_object
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"

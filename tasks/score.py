@@ -5,10 +5,10 @@ import asyncio
 from prefect import task
 from prefect.artifacts import acreate_table_artifact
 
-from tasks.bench import Bench, find_bench
-from tasks.step_runs import UNCACHED
-from warehouse.samples import FAILURE_REASONS
-from warehouse.scoring import score_run
+from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS
+from evalhouse.warehouse.rows.scores import score_run
 
 _SUMMARY = """
 select metric, round(mean, 4) as mean, round(ci_low, 4) as ci_low, round(ci_high, 4) as ci_high, n_scored, n_unscored

@@ -2,10 +2,10 @@
 
 from prefect import task
 
-from tasks.bench import Bench
-from tasks.judge_errors import BudgetExhausted, JudgeFailed
-from tasks.shard import SampleWork
-from tasks.step_runs import TASK_OPTIONS, run_step
+from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "answer_ground_truth"
 

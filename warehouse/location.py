@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from warehouse.errors import WarehouseUrlError
+from evalhouse.warehouse.errors import WarehouseUrlError
 
 DEFAULT_URL = "duckdb:///evalhouse.duckdb"
 _SCHEME = "duckdb://"

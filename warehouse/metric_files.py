@@ -2,7 +2,8 @@
 
 A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on and
 which numbers it takes; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
-connection that runs it belongs to `warehouse/scoring.py` and `warehouse/migrate.py`, so nothing here knows DuckDB.
+connection that runs it belongs to `warehouse/rows/scores.py` and `warehouse/engine/migrate.py`, so nothing here knows
+DuckDB.
 """
 
 import math
@@ -14,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from warehouse.errors import WarehouseError
+from evalhouse.warehouse.errors import WarehouseError
 
 Step = str
 STEPS: Final[tuple[Step, ...]] = (
@@ -36,7 +37,7 @@ OPTIONAL_STEPS: Final[tuple[Step, ...]] = ("rank",)
 """Steps that may be marked `?`: needed only for a sample without reference_context_ids or without context_ids."""
 
 _KEYS: Final = ("metric", "version", "needs", "parameter")
-_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/scoring.py
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
@@ -251,7 +252,7 @@ comment on column metric_steps.optional is 'True when only samples rest on it wh
 
 
 def _read_folder(folder: str) -> dict[str, str]:
-    entries = sorted(files("warehouse").joinpath(folder).iterdir(), key=lambda entry: entry.name)
+    entries = sorted(files("evalhouse.warehouse").joinpath(folder).iterdir(), key=lambda entry: entry.name)
     return {entry.name[:-4]: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".sql")}
 
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import duckdb
 import polars as pl
 
-from warehouse import spool
-from warehouse.batch import Batch
-from warehouse.connection import explain_failure, first_line, open_reader, open_writer
-from warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
-from warehouse.lake import describe_commit
-from warehouse.location import Location, parse_location
-from warehouse.migrate import migrate
-from warehouse.tables import VERDICT_TABLES
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.engine import spool
+from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
+from evalhouse.warehouse.engine.lake import describe_commit
+from evalhouse.warehouse.engine.migrate import migrate
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from evalhouse.warehouse.location import Location, parse_location
+from evalhouse.warehouse.tables import VERDICT_TABLES
 
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0

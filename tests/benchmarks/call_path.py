@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from benches import lay_bench, make_sample, make_settings, point_to  # noqa: E402
 from endpoint import running_command  # noqa: E402
 
-from tasks.bench import Bench, clear_bench, lay_out_bench  # noqa: E402
-from tasks.shard import Shard, make_work  # noqa: E402
-from tasks.step_runs import run_step  # noqa: E402
-from warehouse.samples import StoredSample  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, lay_out_bench  # noqa: E402
+from evalhouse.tasks.pipeline.run_step import run_step  # noqa: E402
+from evalhouse.tasks.pipeline.shard import Shard, make_work  # noqa: E402
+from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
 
 SHARD = 128
 

@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from flows.running import start_run  # noqa: E402
-from tasks.bench import Bench  # noqa: E402
-from tasks.run_settings import RunSettings  # noqa: E402
-from warehouse.store import Warehouse  # noqa: E402
+from evalhouse.flows.run.start_to_end import start_run  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import Bench  # noqa: E402
+from evalhouse.tasks.settings.run import RunSettings  # noqa: E402
+from evalhouse.warehouse.store import Warehouse  # noqa: E402
 
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
 _SCORES = "select count(*) as n, count(value) as scored from scores where list_contains($metrics, metric)"

@@ -35,8 +35,8 @@ async def evaluate():
 PREFECTS = FLOW + "asyncio.run(evaluate())\n"
 OURS = (
     """
-from flows.local_server import LocalServer
-from flows.prefect_settings import configure_prefect_environment
+from evalhouse.flows.server.local import LocalServer
+from evalhouse.flows.server.environment import configure_prefect_environment
 server = LocalServer.start()
 configure_prefect_environment(server.api_url, auth_string=server.auth_string)
 """

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from flows.output import make_table, print_line, print_table, write_interval, write_number
-from tasks.agreement import Measure, measure_judge, measure_people
+from evalhouse.flows.display.output import make_table, print_line, print_table, write_interval, write_number
+from evalhouse.tasks.comparing.agreement import Measure, measure_judge, measure_people
 
 Row = Mapping[str, Any]
 Labels = tuple[str, bool | None, list[bool]]

@@ -32,10 +32,10 @@ from pool_house import POOL, PoolHouse, open_pool_house, write_samples  # noqa: 
 from postgres_server import PostgresServer, start_postgres  # noqa: E402
 from recipes import read_recipes  # noqa: E402
 
-from warehouse.moving import move_warehouse  # noqa: E402
-from warehouse.query import run_query  # noqa: E402
-from warehouse.store import Warehouse  # noqa: E402
-from warehouse.upkeep import compact_warehouse  # noqa: E402
+from evalhouse.warehouse.sandbox.query import run_query  # noqa: E402
+from evalhouse.warehouse.store import Warehouse  # noqa: E402
+from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: E402
+from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: E402
 
 _CALLS = 5  # of a sample
 _SAMPLES_A_NIGHT = 3000
@@ -51,7 +51,7 @@ _QUERIES = {
 }
 _WRITER = """
 import sys, time
-from warehouse.store import Warehouse
+from evalhouse.warehouse.store import Warehouse
 from warehouse_processes import make_batch
 warehouse, name, n_rows, until = Warehouse(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 taken = []

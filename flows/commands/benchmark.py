@@ -1,0 +1,116 @@
+"""`evalhouse benchmark`: how far a judge agrees with people, on data that people have labelled."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, limit_options
+
+if TYPE_CHECKING:
+    from evalhouse.flows.trials.benchmark_tables import Report
+    from evalhouse.tasks.settings.run import RunSettings
+    from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
+
+
+@click.command()
+@click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
+@click.option(
+    "--data",
+    "folders",
+    multiple=True,
+    required=True,
+    metavar="FOLDER",
+    help="A set of labelled rows, or a folder that holds sets; may be given several times.",
+)
+@click.option("--language", metavar="en|zh", help="Only rows in this language. Default: all, each asked in its own.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each set and language.")
+@click.option(
+    "--half",
+    type=click.Choice(["choose", "report", "all"]),
+    default="all",
+    show_default=True,
+    help="One half of each set, by hash of its groups: choose by one, report the other.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@limit_options
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def benchmark(
+    *,
+    folders: tuple[str, ...],
+    limit: int | None,
+    half: "Half",
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+    language: str | None,
+    **flags: object,
+) -> int:
+    """Ask a judge about rows that people have labelled, and say how far it agrees with them.
+
+    A set is a folder with JSON Lines files. What is judged follows from its columns: support, correctness, relevance,
+    decomposition, rubric or pairwise. The rows are asked about as samples of a run are, and every reply is on record:
+    the same command again goes on where it was stopped and pays for nothing twice. Exit status 3 when rows are left
+    without a verdict.
+    """
+    from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
+    from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled  # noqa: PLC0415
+
+    settings = resolve_settings(flags | {"language": language}).settings
+    labelled = read_labelled([Path(folder) for folder in folders], language=language)
+    parts = [pick_rows(part, half=half, limit=limit, seed=seed) for part in labelled.parts]
+    if dry_run:
+        _print_estimate(settings, parts, as_json=as_json)
+        return 0
+    report = _ask(settings, labelled, [part for part in parts if part.rows], half=half, seed=seed)
+    return _tell(report, as_json=as_json)
+
+
+def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bool) -> None:
+    from evalhouse.flows.display.output import print_json, print_line  # noqa: PLC0415
+    from evalhouse.flows.trials.benchmark import estimate_benchmark  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.trials.benchmark_tables import describe_estimate, describe_plainly, print_estimate  # noqa: PLC0415
+
+    costs = estimate_benchmark(settings, parts)
+    if as_json:
+        print_json(describe_plainly(settings.judge, parts, costs))
+        return
+    print_estimate(parts, costs)
+    print_line()
+    print_line(f"{describe_estimate(settings.judge, parts, costs)}. Nothing was asked.")
+
+
+def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, half: "Half", seed: int) -> "Report":
+    from evalhouse.flows.display.output import print_notice  # noqa: PLC0415
+    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
+    from evalhouse.flows.trials.benchmark import estimate_benchmark, run_benchmark  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.trials.benchmark_tables import describe_estimate, make_report  # noqa: PLC0415
+    from evalhouse.tasks.models.make import make_judge  # noqa: PLC0415
+
+    model = make_judge(settings).model
+    if settings.judge != "lexical":
+        print_notice(describe_estimate(settings.judge, parts, estimate_benchmark(settings, parts)))
+    with show_run() as watch:
+        outcome = run_benchmark(settings, parts, watch)
+    return make_report(settings, outcome, labelled, model=model, half=half, seed=seed)
+
+
+def _tell(report: "Report", *, as_json: bool) -> int:
+    from evalhouse.flows.cli import INCOMPLETE, INTERRUPTED  # noqa: PLC0415
+    from evalhouse.flows.display.output import print_json, print_notice  # noqa: PLC0415
+
+    if as_json:
+        print_json(report.to_plain())
+    else:
+        report.print()
+    if report.outcome.problem is not None:
+        print_notice(f"{report.outcome.problem}; the same command goes on from here")
+        return INTERRUPTED
+    return INCOMPLETE if report.n_failed else 0

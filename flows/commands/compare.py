@@ -1,0 +1,227 @@
+"""`evalhouse compare`: what moved between two runs, whether that is more than chance, and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+import polars as pl
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import print_json, print_line, print_table
+from evalhouse.flows.documents.comparison import print_comparison
+from evalhouse.flows.documents.corrected_means import corrected_pair_table
+from evalhouse.tasks.comparing.flips import find_flips
+from evalhouse.tasks.comparing.noise_floors import MetricNoise
+from evalhouse.tasks.comparing.paired import ALPHA
+from evalhouse.tasks.comparing.runs import (
+    CLUSTER_COLUMNS,
+    NO_CLUSTER,
+    Comparison,
+    ComparisonError,
+    ComparisonSettings,
+    MetricComparison,
+    compare_runs,
+)
+from evalhouse.tasks.reviews.corrected_means import pair_corrected
+from evalhouse.warehouse.rows.noise import read_flips
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+_RUN_COLUMNS = (
+    "run_id", "status", "suite", "label", "dataset", "dataset_hash", "judge", "embeddings", "language", "kb_name",
+    "kb_version", "started_at", "n_samples",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("base", metavar="BASE")
+@click.argument("candidate", metavar="CANDIDATE")
+@click.option(
+    "--cluster",
+    metavar="COLUMN",
+    help="Metadata column whose values group samples that are not independent, such as those of one conversation; "
+    f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
+)
+@click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Samples to show whose scores moved most; --json has all.",
+)
+@click.option("--by", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def compare(
+    *,
+    base: str,
+    candidate: str,
+    cluster: str | None,
+    sample: str | None,
+    top: int,
+    by: str | None,
+    seed: int,
+    warehouse: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the run CANDIDATE with the run BASE: what moved, whether that is chance, and why.
+
+    Both are run ids, unique starts of one, labels, `latest`, `previous`, or `latest:SUITE` and `previous:SUITE`.
+
+    Means, differences and tests are over the samples that both runs scored: a bootstrap interval, and a sign-flip test
+    whose p is corrected over all metrics. The whole change of a mean is then split by what changed in its samples:
+    answers, contexts, ground truths, the judge, the formula, which samples there are, or nothing, which is the judge's
+    own noise.
+
+    The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`. A
+    smaller change is within the judge's noise, and never better or worse.
+    """
+    store = Warehouse(find_warehouse(warehouse))
+    pair = _find_pair(store, base, candidate)
+    settings = ComparisonSettings(cluster=cluster, seed=seed)
+    try:
+        comparison = compare_runs(pair, settings)
+    except ComparisonError as error:
+        raise SettingsError(str(error)) from None
+    _check_metric(comparison, by)
+    moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
+    corrected = pair_corrected(store, pair.base.run_id, pair.candidate.run_id)
+    document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(one) for one in corrected]}
+    if as_json:
+        print_json(document)
+    else:
+        print_comparison(document)
+        if corrected:
+            print_line()
+            print_table(corrected_pair_table(corrected))
+
+
+def _find_pair(store: Warehouse, base: str, candidate: str) -> RunPair:
+    runs = [find_run(store, name) for name in (base, candidate)]
+    if runs[0].run_id == runs[1].run_id:
+        raise SettingsError(
+            f"BASE and CANDIDATE are both run {runs[0].run_id}; name two runs (`evalhouse runs` lists all)"
+        )
+    return RunPair(store, *runs)
+
+
+def _check_metric(comparison: Comparison, by: str | None) -> None:
+    known = [one.metric for one in comparison.metrics]
+    if by is not None and by not in known:
+        raise SettingsError(f"--by: neither run has a metric {by!r}; known: {', '.join(known) or 'none yet'}")
+
+
+def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSettings) -> dict[str, Any]:
+    return {
+        "base": _describe_run(pair.base),
+        "candidate": _describe_run(pair.candidate),
+        "n_samples": {
+            "base": comparison.n_base, "candidate": comparison.n_candidate, "common": comparison.n_common,
+        },
+        "cluster": comparison.cluster,
+        "alpha": ALPHA,
+        "seed": settings.seed,
+        "resamples": settings.resamples,
+        "warnings": list(comparison.warnings),
+        "metrics": [_flatten(one) for one in comparison.metrics],
+        "noise": {
+            "run_ids": list(comparison.noise_run_ids),
+            "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
+        },
+    }  # fmt: skip
+
+
+def _flatten(compared: MetricComparison) -> dict[str, Any]:
+    metric = asdict(compared)
+    paired, parts = metric.pop("paired"), metric.pop("parts")
+    return {
+        **metric,
+        "n_common": paired.pop("n"),
+        **paired,
+        "noise_floor": compared.noise_floor,
+        "noise": _describe_noise(compared.noise),
+        "is_real": compared.is_real,
+        "parts": parts,
+    }
+
+
+def _describe_noise(noise: MetricNoise | None) -> dict[str, Any] | None:
+    """What a floor rests on; without one, that nothing is known."""
+    if noise is None:
+        return None
+    measured = noise.measured
+    return {
+        "n_anew": noise.n_anew,
+        "n_runs": measured.n_runs if measured else 0,
+        "n_pairs": measured.n_pairs if measured else 0,
+        "n_changed": measured.n_changed if measured else 0,
+        "deviation": measured.deviation if measured else None,
+    }
+
+
+def _describe_run(run: RunRow) -> dict[str, object]:
+    return {name: getattr(run, name) for name in _RUN_COLUMNS}
+
+
+def _list_moved(
+    pair: RunPair, comparison: Comparison, by: str | None, *, sample: str | None, top: int | None
+) -> list[dict[str, Any]]:
+    """Samples of both runs whose scores or verdicts are others, those that moved most first."""
+    ranked = _rank(comparison.moves, by)
+    common = pair.read_samples().filter("in_base", "in_candidate")["sample_id"].to_list()
+    if sample is not None:
+        _check_sample(pair, sample, common)
+        wanted = [sample]
+    else:
+        wanted = common if top is None else ranked[:top]
+    flips = find_flips(
+        statements=pair.read_statements(wanted), contexts=pair.read_contexts(wanted), grades=pair.read_grades(wanted)
+    )
+    scores: dict[str, dict[str, Any]] = {}
+    for row in comparison.moves.filter(pl.col("sample_id").is_in(wanted)).to_dicts():
+        scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
+    texts = _read_texts(pair, wanted) if sample is not None else {}
+    placed = dict.fromkeys((*ranked, *common))
+    return [
+        {
+            "sample_id": sample_id,
+            "scores": scores.get(sample_id, {}),
+            "flips": [asdict(flip) for flip in flips.get(sample_id, [])],
+            **texts.get(sample_id, {}),
+        }
+        for sample_id in placed
+        if sample_id in scores or sample_id in flips or sample_id == sample
+    ]
+
+
+def _rank(moves: pl.DataFrame, by: str | None) -> list[str]:
+    """Sample ids by how far their scores moved in all, or in one metric; a score that came or went counts as 1."""
+    counted = moves if by is None else moves.filter(pl.col("metric") == by)
+    distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
+    ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
+    found: list[str] = ranked["sample_id"].to_list()
+    return found
+
+
+def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
+    if sample not in common:
+        known = ", ".join(common[:5]) or "none"
+        raise SettingsError(
+            f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
+            f"the first that are: {known}"
+        )
+
+
+def _read_texts(pair: RunPair, wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    texts: dict[str, dict[str, Any]] = {}
+    for row in pair.read_texts(wanted).to_dicts():
+        side = "candidate" if row.pop("of_candidate") else "base"
+        texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
+    return texts

@@ -1,0 +1,169 @@
+"""`evalhouse diagnose`: which stage of the application fails, for which samples, and what to try."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final, cast, get_args
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.display.output import (
+    clean_text,
+    make_table,
+    print_json,
+    print_line,
+    print_table,
+    shorten,
+    write_interval,
+)
+from evalhouse.flows.documents.diagnosis import read_diagnosis
+from evalhouse.flows.documents.remedies import ADVICE, Cause, Language
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+_LAST: Final = ("fine", "not_judged")  # in this order, behind the failures
+_SHOWN_STATEMENTS: Final = 2
+
+
+@click.command()
+@RUN_ARGUMENT
+@click.option("--cause", type=click.Choice(CAUSES), metavar="NAME", help="Show this cause alone.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many of the worst samples of each cause.",
+)
+@click.option(
+    "--runs",
+    "n_runs",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many runs of the same suite or dataset the trend shows.",
+)
+@click.option(
+    "--language", type=click.Choice(list(ADVICE)), help="Language of causes and remedies. Default: that of the run."
+)
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def diagnose(
+    *, run: str, cause: str | None, limit: int, n_runs: int, language: str | None, warehouse: str | None, as_json: bool
+) -> None:
+    """Say which stage fails in RUN, for which samples, and what to try.
+
+    Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique start of one,
+    a label, `latest` or `previous`.
+    """
+    store = Warehouse(find_warehouse(warehouse))
+    found = find_run(store, run)
+    spoken = language or (found.language if found.language in ADVICE else "en")
+    shown = CAUSES if cause is None else (cast(Cause, cause),)
+    document = read_diagnosis(
+        store, found, language=cast(Language, spoken), causes=shown, n_samples=limit, n_runs=n_runs
+    )
+    if as_json:
+        print_json(document)
+    else:
+        _print_diagnosis(found, document, asked_for=cause)
+
+
+def _print_diagnosis(run: RunRow, document: Mapping[str, Any], *, asked_for: str | None) -> None:
+    n_samples = "no" if run.n_samples is None else run.n_samples
+    print_line(f"run {run.run_id} {run.status}: {n_samples} samples of {run.dataset}; judge {run.judge}", bold=True)
+    print_line()
+    names = {row["cause"]: row["name"] for row in document["causes"]}
+    _print_causes(document, names, asked_for)
+    _print_trend(document, names)
+    _print_samples(document, names, asked_for)
+    _print_remedies(document)
+    _print_next(run, document, asked_for)
+
+
+def _sort_causes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The most frequent failure first; what is fine or was not judged last."""
+    return sorted(
+        document["causes"],
+        key=lambda row: (_LAST.index(row["cause"]) + 1 if row["cause"] in _LAST else 0, -row["n_samples"]),
+    )
+
+
+def _print_causes(document: Mapping[str, Any], names: Mapping[str, str], asked_for: str | None) -> None:
+    rows = [
+        [row["name"], row["n_samples"], row["share"], write_interval(row["ci_low"], row["ci_high"]), row["meaning"]]
+        for row in _sort_causes(document)
+        if row["n_samples"] or row["cause"] == asked_for
+    ]
+    if not rows:
+        print_line("No samples yet.")
+        return
+    print_table(make_table(["cause", "#samples", "#share", "95 % interval", "meaning"], rows))
+    for row in document["not_judged"]:
+        print_line(f"{names['not_judged']}: {row['n_samples']} {row['reason']}")
+
+
+def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    trend = document["trend"]
+    rows = [
+        [names[row["cause"]], *(of_run["shares"].get(row["cause"]) for of_run in trend)]
+        for row in _sort_causes(document)
+        if any(of_run["shares"].get(row["cause"]) for of_run in trend)
+    ]
+    if len(trend) < 2 or not rows:
+        return
+    columns = ["share", *(f"#{of_run['started_at']:%m-%d %H:%M}" for of_run in trend)]
+    print_line()
+    print_table(make_table(columns, rows, title="Trend"))
+    for of_run in trend:
+        if of_run["same_yardstick"] is False:
+            print_line(f"run {of_run['run_id']} has another judge or language than the one before: not comparable")
+
+
+def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_for: str | None) -> None:
+    rows = [
+        [
+            names[row["cause"]],
+            row["sample_id"],
+            row["evidence"],
+            " / ".join(shorten(one["text"], 60) for one in row["statements"][:_SHOWN_STATEMENTS]) or None,
+            shorten(row["question"], 60),
+            shorten(row["answer"], 80) or None,
+        ]
+        for row in document["samples"]
+        if row["cause"] != "fine" or asked_for
+    ]
+    if rows:
+        columns = ["cause", "sample", "evidence", "statements", "question", "answer"]
+        print_line()
+        print_table(make_table(columns, rows, title="Samples"))
+
+
+def _print_remedies(document: Mapping[str, Any]) -> None:
+    found = [row for row in _sort_causes(document) if row["remedies"]]
+    if not found:
+        return
+    print_line()
+    print_line("What to try", bold=True)
+    for row in found:
+        print_line(f"{row['name']} ({row['n_samples']})")
+        for remedy in row["remedies"]:
+            print_line(f"  - {remedy}")
+
+
+def _print_next(run: RunRow, document: Mapping[str, Any], asked_for: str | None) -> None:
+    frequent = next((row for row in _sort_causes(document) if row["n_samples"] and row["cause"] not in _LAST), None)
+    print_line()
+    if run.status != "completed":
+        print_line(f"next: evalhouse resume {run.run_id}")
+    if frequent is None:
+        return
+    sample = next((row["sample_id"] for row in document["samples"] if row["cause"] == frequent["cause"]), None)
+    if sample is not None:
+        # The id is the dataset's own; a shell must take it for a word.
+        print_line(f"next: evalhouse lineage {run.run_id} {shlex.quote(clean_text(sample))}")
+    if asked_for is None:
+        print_line(f"next: evalhouse diagnose {run.run_id} --cause {frequent['cause']} --limit 20")

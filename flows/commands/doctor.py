@@ -1,0 +1,283 @@
+"""`evalhouse doctor`: what is configured and from where, what is reachable, what is wrong."""
+
+import asyncio
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from evalhouse.flows.cli import BAD_INPUT, INTERRUPTED
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_value
+from evalhouse.flows.preparing.address import hide_credentials
+from evalhouse.flows.preparing.settings import (
+    SUITE_ORIGIN,
+    Resolved,
+    find_unknown_variables,
+    find_variable,
+    resolve_settings,
+)
+from evalhouse.flows.preparing.shown import to_plain_setting, write_part
+from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.server.environment import find_api_url
+from evalhouse.flows.server.reach import ask_health, explain_unreachable
+from evalhouse.flows.serving.finding import Finding, Verdict
+from evalhouse.tasks.judge.errors import JudgeError
+from evalhouse.tasks.pipeline.plan import UnknownMetric, plan_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.store import Warehouse
+
+_PACKAGES = (
+    "evalhouse", "prefect", "duckdb", "polars", "langchain-core", "langchain-openai", "openai", "fastapi", "sqlalchemy",
+)  # fmt: skip
+_SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
+_ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+_REACH_S = 10.0
+
+
+@click.command()
+@click.argument("suite", metavar="[SUITE.toml]", required=False)
+@click.option("--judge", metavar="J", help="The judge to look at; default: the one a run would use.")
+@click.option("--embeddings", metavar="E", help="The embeddings to look at; default: those a run would use.")
+@click.option(
+    "--attack",
+    is_flag=True,
+    help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
+    "Sends some 370 requests, which cost money; their number and price are said first.",
+)
+@click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def doctor(
+    *,
+    suite: str | None,
+    judge: str | None,
+    embeddings: str | None,
+    warehouse: str | None,
+    attack: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Say what is configured and where each value came from, what is reachable, and what is wrong.
+
+    With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
+    looked at too, without asking the application or telling anybody anything. Asks the judge's endpoint for its list
+    of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
+    as well; however often it is fooled is a measurement and no error, so the exit status stays 0.
+    """
+    if dry_run and not attack:
+        raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
+    chosen = load_suite(suite) if suite else None
+    resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
+    checks: list[Callable[[RunSettings], Finding]] = [
+        _check_variables, _check_warehouse, _check_judge, _check_embeddings, _check_prices, _check_prompts,
+        _check_metrics, _check_prefect,
+    ]  # fmt: skip
+    findings = [check(resolved.settings) for check in checks]
+    if chosen is not None:
+        from evalhouse.flows.serving.checks import check_suite  # noqa: PLC0415  # imports what asks
+
+        findings += check_suite(chosen, resolved.settings)
+    status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0
+    document = _to_document(resolved, findings)
+    if not as_json:
+        _print(resolved, findings)
+    if attack:
+        status = _attack(resolved.settings, findings, document, dry_run=dry_run, as_json=as_json) or status
+    if as_json:
+        print_json(document)
+    return status
+
+
+def _attack(
+    settings: RunSettings, findings: list[Finding], document: dict[str, object], *, dry_run: bool, as_json: bool
+) -> int:
+    """Measure how often the judge is fooled, put it into the document or print it; returns an exit status of its own.
+
+    A judge, prompts or prices with which something is wrong are not put to the test.
+    """
+    needed = (f"judge {settings.judge}", f"prompts in {settings.language}", "prices")
+    if any(finding.what in needed and finding.verdict == "wrong" for finding in findings):
+        print_notice("The judge is not attacked as long as there is something wrong with it, its prompts or prices.")
+        return BAD_INPUT
+    from evalhouse.flows.trials import attacks  # noqa: PLC0415  # imports all that asks
+
+    plan = attacks.plan_attacks(settings)
+    estimate = plan.estimate()
+    if dry_run:
+        document["attack"] = asdict(estimate)
+        if not as_json:
+            print_line(f"\n{plan.describe(estimate)}. Nothing was asked.")
+        return 0
+    print_notice(f"{plan.describe(estimate)}; a reply that is of no use is asked for again. Ctrl-C stops it.")
+    report = attacks.run_attacks(plan)
+    document["attack"] = attacks.to_document(report)
+    if not as_json:
+        print_line()
+        attacks.print_report(report)
+    return INTERRUPTED if report.interrupted else 0
+
+
+def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:
+    return {
+        "settings": {
+            name: {
+                "value": to_plain_setting(getattr(resolved.settings, name)),
+                "from": resolved.origins[name],
+                "variable": find_variable(name),
+            }
+            for name in _list_shown(resolved)
+        },
+        "environment": _read_environment(),
+        "findings": [asdict(finding) for finding in findings],
+        "versions": _read_versions(),
+    }
+
+
+def _print(resolved: Resolved, findings: list[Finding]) -> None:
+    rows = [
+        [name, _write_setting(getattr(resolved.settings, name)), resolved.origins[name], find_variable(name)]
+        for name in _list_shown(resolved)
+    ]
+    print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
+    print_line()
+    print_table(make_table(["variable", "value"], list(_read_environment().items()), title="Environment"))
+    print_line()
+    print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
+    print_line()
+    rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
+    print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
+
+
+def _list_shown(resolved: Resolved) -> list[str]:
+    """What a variable may set, and what a suite has set."""
+    return [name for name, origin in resolved.origins.items() if find_variable(name) or origin.startswith(SUITE_ORIGIN)]
+
+
+def _write_setting(value: object) -> str:
+    if isinstance(value, TargetSettings | SuiteGate | Notify):
+        return write_part(value)
+    return f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
+
+
+def _read_environment() -> dict[str, str]:
+    """The variables of others that matter here, without any secret."""
+    shown = {name: "set" if os.environ.get(name) else "not set" for name in _SECRETS}
+    return shown | {name: hide_credentials(os.environ.get(name) or "not set") for name in _ADDRESSES}
+
+
+def _read_versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def _check_variables(_: RunSettings) -> Finding:
+    what = "variables"
+    unknown = find_unknown_variables()
+    if not unknown:
+        return Finding(what=what, verdict="ok", detail="every EVALHOUSE_ variable is a setting")
+    said = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
+    verdict: Verdict = "wrong" if any(unknown.values()) else "note"
+    return Finding(what=what, verdict=verdict, detail=f"no setting, and without effect: {', '.join(said)}")
+
+
+def _check_warehouse(settings: RunSettings) -> Finding:
+    what = "warehouse"
+    try:
+        store = Warehouse(settings.warehouse)
+        path = store.location.path
+        if not path.exists():
+            return _check_place(path)
+        n_runs = store.read("select count(*) as n from runs")["n"][0]
+    except (WarehouseError, OSError) as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return Finding(what=what, verdict="note", detail=f"{path}: {n_runs} runs; it can be read and not written")
+    return Finding(what=what, verdict="ok", detail=f"{path}: {n_runs} runs")
+
+
+def _check_place(path: Path) -> Finding:
+    """Whether a warehouse could be made there: the nearest folder that exists must take files."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return Finding(what="warehouse", verdict="wrong", detail=f"{folder} is no folder that can be written to")
+    return Finding(what="warehouse", verdict="note", detail=f"{path} does not exist yet; the first run makes it")
+
+
+def _check_judge(settings: RunSettings) -> Finding:
+    from evalhouse.tasks.models.make import check_judge_name, check_reachable  # noqa: PLC0415
+
+    what = f"judge {settings.judge}"
+    try:
+        check_judge_name(settings.judge)
+        detail = asyncio.run(asyncio.wait_for(check_reachable(settings), _REACH_S))
+    except TimeoutError:
+        return Finding(what=what, verdict="wrong", detail=f"no answer within {_REACH_S:g} s")
+    except JudgeError as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    return Finding(what=what, verdict="ok", detail=detail)
+
+
+def _check_embeddings(settings: RunSettings) -> Finding:
+    from evalhouse.tasks.models.make import check_embeddings_name  # noqa: PLC0415
+
+    what = f"embeddings {settings.embeddings}"
+    try:
+        check_embeddings_name(settings.embeddings)
+    except JudgeError as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    offline = settings.embeddings == "hashing"
+    detail = "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
+    return Finding(what=what, verdict="ok", detail=detail)
+
+
+def _check_prices(settings: RunSettings) -> Finding:
+    from evalhouse.tasks.asking.prices import find_price, load_prices  # noqa: PLC0415
+
+    what, model = "prices", settings.judge.removeprefix("openai:")
+    try:
+        price = find_price(load_prices(settings.prices), model)
+    except JudgeError as error:
+        return Finding(what=what, verdict="wrong", detail=str(error))
+    if price is None:
+        return Finding(what=what, verdict="note", detail=f"none is known for {model}; --prices names a file with one")
+    per_million = f"${price.input_usd:g} in, ${price.output_usd:g} out"
+    return Finding(what=what, verdict="ok", detail=f"{model}: {per_million} per million tokens")
+
+
+def _check_prompts(settings: RunSettings) -> Finding:
+    from evalhouse.prompts import check_prompts, load_prompts  # noqa: PLC0415
+
+    folder = Path(settings.prompts) if settings.prompts else None
+    problems = check_prompts(folder, settings.language)
+    what = f"prompts in {settings.language}"
+    if problems:
+        return Finding(what=what, verdict="wrong", detail="; ".join(map(str, problems)))
+    return Finding(what=what, verdict="ok", detail=", ".join(load_prompts(settings.language, folder)))
+
+
+def _check_metrics(settings: RunSettings) -> Finding:
+    try:
+        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan = plan_run(settings.metrics, known)
+    except (WarehouseError, UnknownMetric) as error:
+        return Finding(what="metrics", verdict="wrong", detail=str(error))
+    return Finding(what="metrics", verdict="ok", detail=f"a run scores {len(plan.metrics)} of {len(known)}")
+
+
+def _check_prefect(_: RunSettings) -> Finding:
+    url = find_api_url()
+    if url is None:
+        detail = "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
+        return Finding(what="prefect", verdict="ok", detail=detail)
+    problem = ask_health(url)
+    if problem is None:
+        return Finding(what="prefect", verdict="ok", detail=f"the server at {hide_credentials(url)} answers")
+    return Finding(what="prefect", verdict="wrong", detail=explain_unreachable(url, problem))

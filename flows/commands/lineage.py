@@ -1,0 +1,171 @@
+"""`evalhouse lineage`: a score down to the raw replies, as a tree a person can read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+from rich.text import Text
+from rich.tree import Tree
+
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import clean_text, make_console, print_json, shorten, write_json, write_value
+from evalhouse.flows.documents.lineage import MEASURED_FROM, Row, is_splitting, list_steps, read_lineage, read_metadata
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+_KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
+_METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
+_SHORT = 300
+
+
+@click.command()
+@RUN_ARGUMENT
+@click.argument("sample", metavar="SAMPLE")
+@click.argument("metric", metavar="[METRIC]", required=False)
+@click.option("--full", is_flag=True, help="Show requests as well, and every text whole.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
+    """Walk from a score of SAMPLE in RUN to its verdicts, the calls they stand in, the prompts and the sample.
+
+    RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
+    are shown.
+    """
+    store = Warehouse(find_warehouse(warehouse))
+    found = find_run(store, run)
+    rows = read_lineage(store, found.run_id, sample, metric)
+    if not rows:
+        raise SettingsError(_explain_nothing(store, found, sample, metric))
+    metadata = read_metadata(store, found.run_id, sample)
+    if as_json:
+        print_json([{**row, "metadata": metadata} for row in rows])
+    else:
+        make_console().print(_draw(found, rows, metadata, full=full))
+
+
+def _explain_nothing(store: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
+    of_run = {"run_id": run.run_id}
+    here = store.read_rows(
+        "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
+    )
+    if not here:
+        known = ", ".join(str(row["sample_id"]) for row in store.read_rows(_KNOWN, of_run))
+        return f"run {run.run_id} has no sample {sample!r}; its first are: {known or 'none yet'}"
+    known = ", ".join(str(row["metric"]) for row in store.read_rows(_METRICS, of_run))
+    if not known:
+        return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
+    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {known}"
+
+
+def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], *, full: bool) -> Tree:
+    """The sample, its scores, and the verdicts of each step once, however many scores rest on them."""
+    first = rows[0]
+    tree = Tree(_join((first["sample_id"], "bold"), f" in run {run.run_id} ({run.dataset})"))
+    steps = list_steps(rows)
+    sample = tree.add("sample")
+    for name in ("question", "answer", "ground_truth"):
+        sample.add(_join(f"{name}: {_cut(first[name], full)}"))
+    for rank, text in enumerate(first["contexts"] or [], start=1):
+        sample.add(_join(f"C{rank}: {_cut(text, full)}"))
+    for name in dict.fromkeys(name for step in steps for name in MEASURED_FROM.get(step, ())):
+        if name in metadata:
+            sample.add(_join(f"{name}: {_cut(_write_plainly(metadata[name]), full)}"))
+    for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
+        tree.add(_describe_score(list(of_metric)))
+    for step in steps:
+        metric = next(row["metric"] for row in rows if row["step"] == step)
+        _draw_step(tree, step, [row for row in rows if (row["step"], row["metric"]) == (step, metric)], full=full)
+    return tree
+
+
+def _write_plainly(value: object) -> str:
+    return value if isinstance(value, str) else write_json(value, indent=False)
+
+
+def _describe_score(rows: list[dict[str, Any]]) -> Text:
+    first = rows[0]
+    value = write_value(first["value"]) if first["value"] is not None else f"unscored: {first['unscored_reason']}"
+    steps = ", ".join(dict.fromkeys(row["step"] for row in rows if row["step"] and not is_splitting(row["step"])))
+    rests = f"from {steps}; " if steps else ""
+    return _join((first["metric"], "bold"), f" = {value}  ({rests}formula version {first['metric_version']})")
+
+
+def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) -> None:
+    first = verdicts[0]
+    why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
+    branch = tree.add(_join((step, "bold"), why.rstrip()))
+    told = None
+    for verdict in verdicts:
+        # What is measured without a judge gives one reason for all its numbers.
+        is_told = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == told
+        line = _describe_verdict(verdict, reason=None if is_told else verdict["reason"])
+        told = verdict["reason"]
+        if line is not None:
+            branch.add(line)
+    _draw_calls(branch, verdicts, full=full)
+
+
+def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
+    why = f"  — {reason}" if reason else ""
+    if row["similarity"] is not None:
+        return _describe_similarity(row)
+    if row["rating"] is not None:
+        return _join(f"{row['criterion']} ", (_describe_rating(row), "bold"), why)
+    if row["statement_id"] is not None:
+        said = row["label"] if row["label"] is not None else _describe_support(row)
+        return _join(f"[{row['statement_id']}] ", (f"{said} " if said else "", "bold"), row["statement"] or "", why)
+    if row["context_rank"] is not None and row["useful"] is not None:
+        return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
+    return None
+
+
+def _describe_similarity(row: Row) -> Text:
+    """A cosine, with the text that was compared where the judge wrote it; a text overlap under its name."""
+    kind = "cosine" if row["step"] in ("similarity", "relevancy") else row["criterion"]
+    return _join(
+        f"{kind} ", (write_value(row["similarity"]), "bold"), f"  {row['statement']}" if row["statement"] else ""
+    )
+
+
+def _describe_rating(row: Row) -> str:
+    """The rating on its scale, and where it is not what the judge said, that and the rule."""
+    rated = f"{row['rating']:g} of {row['scale_max']:g}"
+    said = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
+    return rated + said + (f" ({row['rule']})" if row["rule"] else "")
+
+
+def _describe_support(row: Row) -> str | None:
+    if row["supported"] is None:
+        return None
+    if not row["supported"]:
+        return "unsupported"
+    return "supported by " + ", ".join(f"C{rank}" for rank in row["context_ranks"])
+
+
+def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
+    seen: set[str] = set()
+    for row in rows:
+        call_id = row["call_id"]
+        if call_id is None or call_id in seen:
+            continue
+        seen.add(call_id)
+        reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
+        call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{reused}"))
+        if row["prompt"]:
+            language = f" {row['prompt_language']}" if row["prompt_language"] else ""
+            prompt = f"prompt {row['prompt']} version {row['prompt_version']}{language} ({row['prompt_hash'][:8]})"
+            call.add(_join(prompt))
+        if full:
+            call.add(_join(f"request: {row['request'] or '–'}"))
+        call.add(_join(f"reply: {_cut(row['reply'], full)}"))
+
+
+def _join(*parts: str | tuple[str, str]) -> Text:
+    """Texts, some with a style, as one that no longer can do anything to the terminal."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((clean_text(text), style) for text, style in pairs))
+
+
+def _cut(text: str | None, full: bool) -> str:
+    return (text or "–") if full else shorten(text or "–", _SHORT)

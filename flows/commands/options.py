@@ -1,0 +1,54 @@
+"""Options that several commands share, and the one error for a value given wrongly.
+
+Kept apart from `settings` because reading commands (`query`, `runs`, `show`, `lineage`) need these and nothing of the
+settings of a run, whose import alone takes longer than most of their answers.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from evalhouse.warehouse.location import DEFAULT_URL
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+WAREHOUSE_VARIABLE = "EVALHOUSE_WAREHOUSE"
+WAREHOUSE_OPTION = click.option(
+    "--warehouse",
+    metavar="URL",
+    help=f"Where everything is kept: a path or duckdb:///path. Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+RUN_ARGUMENT = click.argument("run", metavar="RUN")
+
+
+class SettingsError(Exception):
+    """A setting has a value that is not allowed; says which one, where it came from, and what is."""
+
+
+def find_warehouse(flag: str | None) -> str:
+    """The warehouse's URL: the flag, else the environment's, else the default one in the working directory."""
+    return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL
+
+
+def limit_options(command: _Command) -> _Command:
+    """The options that `run` and `resume` share: how hard to ask."""
+    options = (
+        click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
+        click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
+        click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
+        click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
+        click.option(
+            "--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."
+        ),
+        click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
+        click.option(
+            "--prices", metavar="FILE", help="Own prices: `model: [input, output, cached input]`, $ per million."
+        ),
+    )
+    # A decorator puts its option before those already there.
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,273 @@
+"""`evalhouse prompts`: the words the judge is asked in."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse, limit_options
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
+from evalhouse.prompts import Message, Prompt, Rubric, check_prompts, list_languages, load_prompts
+
+if TYPE_CHECKING:
+    from evalhouse.flows.trials.preview import Preview
+
+_VARIABLE = "EVALHOUSE_PROMPTS"
+_LANGUAGE = click.option(
+    "--language",
+    default="en",
+    show_default=True,
+    envvar="EVALHOUSE_LANGUAGE",
+    metavar="|".join(list_languages()),
+    help="Language of the prompts.",
+)
+_FOLDER = click.option(
+    "--prompts",
+    "folder",
+    envvar=_VARIABLE,
+    metavar="DIR",
+    help="A folder with prompt files that replace ours, and with rubrics of your own.",
+)
+
+
+@click.group()
+def prompts() -> None:
+    """List, show and check the judge's prompts, and compare two sets of them by what people said."""
+
+
+@prompts.command("list")
+@_LANGUAGE
+@_FOLDER
+@JSON_OPTION
+def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
+    """List the prompts with their versions and hashes, the rubrics with their scales and the metrics they give."""
+    found = list(load_prompts(language, _to_path(folder)).values())
+    if as_json:
+        print_json([_describe(prompt) for prompt in found])
+        return
+    rows = [
+        [item.name, item.version, item.language, item.prompt_hash[:12], *_mark(item.rubric), item.description]
+        for item in found
+    ]
+    columns = ["prompt", "#version", "language", "hash", "scale", "metrics", "what it asks"]
+    print_table(make_table(columns, rows))
+
+
+@prompts.command()
+@click.argument("name")
+@click.option(
+    "--sample",
+    "sample_id",
+    metavar="ID",
+    help="Show the messages as they are sent for this sample of the dataset.",
+)
+@click.option(
+    "--dataset",
+    metavar="DATASET",
+    help="The sample's dataset, as `run` takes it; without --sample its first one is shown. Default: sample.",
+)
+@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="A column of another name; can be repeated.")
+@_LANGUAGE
+@_FOLDER
+@JSON_OPTION
+def show(
+    *,
+    name: str,
+    sample_id: str | None,
+    dataset: str | None,
+    maps: tuple[str, ...],
+    language: str,
+    folder: str | None,
+    as_json: bool,
+) -> None:
+    """Show the messages that every request of prompt NAME begins with, and the shape of its reply.
+
+    With --sample or --dataset the messages are those of one sample, whole. Nothing is sent.
+    """
+    found = load_prompts(language, _to_path(folder))
+    if name not in found:
+        raise SettingsError(f"unknown prompt {name!r}; known: {', '.join(found)}")
+    prompt = found[name]
+    if sample_id is not None or dataset is not None:
+        preview = _preview(prompt, sample_id, {"dataset": dataset, "language": language, "prompts": folder}, maps)
+        _print_preview(prompt, preview, as_json=as_json)
+        return
+    if maps:
+        raise SettingsError("--map names columns of a dataset; give one with --dataset")
+    if as_json:
+        messages = _describe_messages(prompt.opening)
+        print_json(_describe(prompt) | {"messages": messages, "reply_schema": prompt.reply_schema})
+        return
+    for message in prompt.opening:
+        print_line(f"── {message.role} ", bold=True)
+        print_text(f"{message.content}\n")
+    print_line("── human ", bold=True)
+    print_line("\n".join(f"<{block} …>\n…\n</{block} …>" for block in prompt.variables))
+    print_line("── reply ", bold=True)
+    print_json(prompt.reply_schema)
+
+
+@prompts.command()
+@_LANGUAGE
+@click.argument("folder", required=False, envvar=_VARIABLE)
+def check(folder: str | None, language: str) -> int:
+    """Check the prompts and rubrics in FOLDER and say everything that is wrong with them.
+
+    Without FOLDER those of $EVALHOUSE_PROMPTS are checked, as `run` takes them, and without that variable ours.
+    """
+    problems = [str(problem) for problem in check_prompts(_to_path(folder), language)]
+    found = {} if problems else load_prompts(language, _to_path(folder))
+    if folder and not problems:
+        problems = _find_taken_scores(found)
+    for problem in problems:
+        print_notice(problem)
+    if problems:
+        return 2
+    print_line(f"{len(found)} prompts in {language} are sound: {', '.join(found)}")
+    if folder:
+        print_line(f"in {folder}: {_tell_own(found, language)}")
+    return 0
+
+
+@prompts.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--on",
+    "reviewed",
+    required=True,
+    metavar="REVIEWED",
+    help="A run whose verdicts people have reviewed, or `all` runs that were.",
+)
+@click.option(
+    "--judge", metavar="J", help="openai:MODEL, or module:factory of a LangChain chat model. Default: the run's."
+)
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@limit_options
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def compare(
+    *,
+    old: str,
+    new: str,
+    reviewed: str,
+    seed: int,
+    dry_run: bool,
+    warehouse: str | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Say how far the judge agrees with people when it is asked in the words of OLD and of NEW.
+
+    Each is `built-in`, a folder as `run --prompts` takes it, or the start of a prompt's hash, or its version, on
+    record. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
+    is split again, so that `extract` is not compared. What was asked before is taken from the record.
+    """
+    from evalhouse.flows.trials.prompts_tables import compare_words  # noqa: PLC0415  # imports all that asks
+
+    document = compare_words(
+        old=old, new=new, reviewed=reviewed, url=find_warehouse(warehouse), flags=flags, seed=seed, dry_run=dry_run
+    )
+    if as_json:
+        print_json(document.to_plain())
+    else:
+        document.print()
+
+
+def _preview(prompt: Prompt, sample_id: str | None, flags: dict[str, Any], maps: tuple[str, ...]) -> "Preview":
+    """Imports what a run does, which the listing of prompts has no need of."""
+    from evalhouse.flows.preparing.settings import parse_pairs, resolve_settings  # noqa: PLC0415
+    from evalhouse.flows.trials.preview import preview_prompt  # noqa: PLC0415
+
+    resolved = resolve_settings(flags | {"mapping": parse_pairs(maps, "--map")})
+    return preview_prompt(prompt, resolved.settings, sample_id)
+
+
+def _print_preview(prompt: Prompt, preview: "Preview", *, as_json: bool) -> None:
+    if as_json:
+        requests = [{"step": one.step, "messages": _describe_messages(one.messages)} for one in preview.requests]
+        shown = {"sample_id": preview.sample_id, "requests": requests, "why_none": preview.why_none}
+        print_json(_describe(prompt) | shown | {"has_stand_ins": preview.has_stand_ins})
+        return
+    if preview.why_none is not None:
+        print_line(f"Nothing is asked with {prompt.name} for sample {preview.sample_id}: {preview.why_none}")
+    if preview.has_stand_ins:
+        print_line("The statements are those the lexical judge finds; in a run they come from the extract step.")
+    for number, request in enumerate(preview.requests, start=1):
+        told = f"request {number} of {len(preview.requests)} for sample {preview.sample_id}, step {request.step}"
+        print_line(f"══ {told} ", bold=True)
+        for message in request.messages:
+            print_line(f"── {message.role} ", bold=True)
+            print_line(message.content)
+
+
+def _find_taken_scores(found: dict[str, Prompt]) -> list[str]:
+    from evalhouse.flows.preparing.rubric_metrics import find_taken_scores  # noqa: PLC0415
+    from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
+
+    return list(find_taken_scores(found.values(), load_metrics()))
+
+
+def _tell_own(found: dict[str, Prompt], language: str) -> str:
+    """What the files of a folder are: in place of ours, or rubrics beside them."""
+    ours = load_prompts(language) if language in list_languages() else {}
+    own = [prompt for prompt in found.values() if prompt is not ours.get(prompt.name)]
+    told = []
+    for prompt in own:
+        if prompt.name in ours:
+            same = prompt.prompt_hash == ours[prompt.name].prompt_hash
+            told.append(f"{prompt.name} is the same as ours" if same else f"{prompt.name} replaces ours")
+        elif prompt.rubric:
+            scale, metrics = _mark(prompt.rubric)
+            told.append(f"{prompt.name} is a rubric of {scale} and gives {metrics}")
+        else:
+            told.append(f"{prompt.name} is in a language of its own")
+    return "; ".join(told)
+
+
+def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
+    """A rubric's scales and metrics in words, for the criteria that are scores; None for another prompt."""
+    if rubric is None:
+        return None, None
+    scored = rubric.metrics.values()
+    scales = [
+        "true or false" if criterion.kind == "flag" else f"{criterion.min} to {criterion.max}"
+        for name, criterion in rubric.criteria.items()
+        if name in scored
+    ]
+    return ", ".join(dict.fromkeys(scales)), ", ".join(rubric.metrics)
+
+
+def _describe(prompt: Prompt) -> dict[str, object]:
+    return {
+        "name": prompt.name,
+        "version": prompt.version,
+        "language": prompt.language,
+        "prompt_hash": prompt.prompt_hash,
+        "description": prompt.description,
+        "rubric": _describe_rubric(prompt.rubric),
+    }
+
+
+def _describe_rubric(rubric: Rubric | None) -> dict[str, object] | None:
+    if rubric is None:
+        return None
+    criteria = {
+        name: {"kind": criterion.kind, "min": criterion.min, "max": criterion.max, "anchors": criterion.anchors}
+        for name, criterion in rubric.criteria.items()
+    }
+    return {"needs": list(rubric.needs), "criteria": criteria, "metrics": rubric.metrics}
+
+
+def _describe_messages(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _to_path(folder: str | None) -> Path | None:
+    return Path(folder) if folder else None

@@ -1,0 +1,141 @@
+"""`evalhouse rescore`: scores anew from stored verdicts, with other weights or more metrics, and no model call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
+from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
+from evalhouse.tasks.pipeline.plan import plan_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
+from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.store import Warehouse
+
+_ON_RECORD = "select distinct step from outcomes where run_id = $run_id"
+_NO_FILE = "its file is not there any more"
+_NO_VERDICTS = "the run has no verdicts for it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a rescoring is to change, as it was asked for."""
+
+    metrics: tuple[str, ...]
+    metric_files: str | None
+    parameters: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescoring:
+    """One run's rescoring before anything is written: what is scored, and why the rest is not."""
+
+    run: RunRow
+    settings: RunSettings
+    metrics: tuple[MetricFile, ...]
+    left_out: Mapping[str, str]
+
+
+@click.command()
+@click.argument("run_names", metavar="[RUN]...", nargs=-1)
+@click.option("--metrics", metavar="A,B", help="Also score these metrics, where their verdicts are on record.")
+@click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, which are scored as well.")
+@click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def rescore(
+    *,
+    run_names: tuple[str, ...],
+    metrics: str | None,
+    metric_files: str | None,
+    sets: tuple[str, ...],
+    warehouse: str | None,
+    as_json: bool,
+) -> None:
+    """Recompute the scores of the named runs, or of all of them, from the verdicts on record.
+
+    Each run keeps its own metrics and settings but for what is given here.
+    """
+    wish = Wish(metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets))
+    store = Warehouse(find_warehouse(warehouse))
+    found = [find_run(store, name) for name in run_names] if run_names else list_runs(store)
+    store.migrate()
+    # All are planned before the first is written: a name that is wrong changes nothing.
+    rescorings = [_plan_rescoring(store, run, wish) for run in {run.run_id: run for run in found}.values()]
+    for rescoring in rescorings:
+        _rescore_run(store, rescoring)
+    if as_json:
+        print_json([_describe(rescoring) for rescoring in rescorings])
+    elif rescorings:
+        _print(rescorings)
+    else:
+        print_line(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
+
+
+def _plan_rescoring(store: Warehouse, run: RunRow, wish: Wish) -> Rescoring:
+    settings = _read_settings(run)
+    folder = wish.metric_files or settings.metric_files
+    known = load_metrics(Path(folder) if folder else None)
+    own = () if wish.metrics or not wish.metric_files else tuple(known.keys() - load_metrics(None).keys())
+    added = (*wish.metrics, *sorted(own))
+    plan_run([*added, *wish.parameters], known)  # refuses a name that is not known, with the list of those that are
+    merged = dict(settings.metric_settings)
+    for name, parameters in wish.parameters.items():
+        resolve_parameters(known[name], parameters)  # refuses a parameter that the metric does not have
+        merged[name] = {**merged.get(name, {}), **parameters}
+    steps = {str(row["step"]) for row in store.read_rows(_ON_RECORD, {"run_id": run.run_id})}
+    scored, left_out = [], {}
+    for name in dict.fromkeys([*run.metrics, *added]):
+        if name not in known:
+            left_out[name] = _NO_FILE
+        elif name in run.metrics or steps.issuperset(known[name].needs):
+            scored.append(known[name])
+        else:
+            left_out[name] = _NO_VERDICTS
+    changed = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
+    return Rescoring(run=run, settings=changed, metrics=tuple(scored), left_out=left_out)
+
+
+def _read_settings(run: RunRow) -> RunSettings:
+    try:
+        return validate_settings(run.config, {})
+    except SettingsError as error:
+        raise SettingsError(
+            f"run {run.run_id} was made by another version of evalhouse with settings this one does not know: {error}"
+        ) from None
+
+
+def _rescore_run(store: Warehouse, rescoring: Rescoring) -> None:
+    run_id = rescoring.run.run_id
+    score_run(store, run_id, rescoring.metrics, rescoring.settings.metric_settings)
+    # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
+    kept = [name for name in rescoring.run.metrics if name in rescoring.left_out]
+    names = [*(metric.name for metric in rescoring.metrics), *kept]
+    update_run(store, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
+
+
+def _describe(rescoring: Rescoring) -> dict[str, object]:
+    return {
+        "run_id": rescoring.run.run_id,
+        "metrics": [metric.name for metric in rescoring.metrics],
+        "left_out": dict(rescoring.left_out),
+    }
+
+
+def _print(rescorings: list[Rescoring]) -> None:
+    rows = [
+        [
+            rescoring.run.run_id,
+            len(rescoring.metrics),
+            "; ".join(f"{name}: {reason}" for name, reason in rescoring.left_out.items()) or None,
+        ]
+        for rescoring in rescorings
+    ]
+    print_table(make_table(["run", "#metrics scored", "left out"], rows))
+    latest = rescorings[0].run.run_id
+    print_line()
+    print_line(f"next: evalhouse show {latest}")

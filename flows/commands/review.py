@@ -1,0 +1,254 @@
+"""`evalhouse review`: people label what the judge has labelled."""
+
+import importlib
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
+from evalhouse.tasks.reviews.errors import ReviewError
+from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, Review
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.reviews.export import Export, Wish
+    from evalhouse.tasks.reviews.take_in import Imported
+
+FORMATS = ("html", "csv", "jsonl")
+# Imported when it is called: it brings the statistics libraries.
+_ELSEWHERE = {
+    "agreement": (
+        "evalhouse.flows.commands.review_agreement",
+        "How often the judge agrees with people, and people with people.",
+    )
+}
+
+
+class _ReviewGroup(click.Group):
+    """A group of which some commands live in modules of their own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *_ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(_ELSEWHERE[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        ours = {name: command.get_short_help_str(limit=90) for name, command in self.commands.items()}
+        elsewhere = {name: summary for name, (_, summary) in _ELSEWHERE.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(list((ours | elsewhere).items()))
+
+
+@click.group(cls=_ReviewGroup)
+def review() -> None:
+    """Have people label verdicts, and see how far the judge can be believed.
+
+    `export` writes verdicts to label, as a page for the browser or a table; `import` takes the labels in.
+    """
+
+
+@review.command("export")
+@RUN_ARGUMENT
+@click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Verdicts to label.")
+@click.option("--steps", metavar="A,B", help=f"Steps to take verdicts from. Default: {','.join(REVIEW_STEPS)}.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, html without one.")
+@click.option("-o", "--output", metavar="FILE", help="Where to write. Default: review-EXPORT.html.")
+@click.option("--seed", type=int, metavar="N", help="Repeat a draw: the same verdicts for the same run and labels.")
+@click.option(
+    "--share-random",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="Share that is spread as chance would; the rest goes where a person is needed most. 1: by chance alone.",
+)
+@click.option("--reviewer", metavar="NAME", help="Who will label; the page asks otherwise.")
+@click.option("--again", is_flag=True, help="Ask about verdicts as well that somebody has labelled.")
+@click.option("--with-verdicts", is_flag=True, help="Put the judge's verdicts into a csv or jsonl file.")
+@JSON_OPTION
+@WAREHOUSE_OPTION
+def export_verdicts(
+    *,
+    run: str,
+    n: int,
+    steps: str | None,
+    kind: str | None,
+    output: str | None,
+    seed: int | None,
+    share_random: float,
+    reviewer: str | None,
+    again: bool,
+    with_verdicts: bool,
+    as_json: bool,
+    warehouse: str | None,
+) -> None:
+    """Pick verdicts of RUN for a person to label.
+
+    RUN is a run id, a unique start of one, a label, `latest` or `previous`. Half of the verdicts are spread as chance
+    would; the others come from those on which votes, or the lexical judge and the run's judge, are not of one mind, and
+    those whose score moved since the run before. How each was picked is put on record.
+    """
+    from evalhouse.tasks.reviews.export import Wish, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
+
+    kind = _pick_format(kind, output)
+    if with_verdicts and kind == "html":
+        raise SettingsError("--with-verdicts is for csv and jsonl; the page shows a verdict once one has decided")
+    if output:
+        _refuse_existing(Path(output))
+    store = Warehouse(find_warehouse(warehouse))
+    found = find_run(store, run)
+    wish = Wish(
+        n=n,
+        steps=_parse_steps(steps),
+        share_random=share_random,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        again=again,
+    )
+    try:
+        export = plan_export(store, found, wish)
+    except ReviewError as error:
+        raise SettingsError(str(error)) from None
+    path = Path(output or f"review-{export.export_id}.{kind}")
+    content = _write(export, kind, (reviewer or "").strip(), with_verdicts=with_verdicts)
+    # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
+    record_export(store, export)
+    path.write_bytes(content)
+    _tell_export(export, wish, path, as_json=as_json)
+
+
+@review.command("import")
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--reviewer", metavar="NAME", help="Whose labels these are, where a line does not say.")
+@JSON_OPTION
+@WAREHOUSE_OPTION
+def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: bool, warehouse: str | None) -> None:
+    """Take labels in, from a page's download or a filled-in table.
+
+    FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: of a reviewer's
+    labels of one verdict the latest counts. What is on record already adds nothing.
+    """
+    from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
+    from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
+
+    store = Warehouse(find_warehouse(warehouse))
+    try:
+        imported = import_reviews(store, [read_label_file(path) for path in files], (reviewer or "").strip() or None)
+    except ReviewError as error:
+        raise SettingsError(str(error)) from None
+    if as_json:
+        print_json(_describe_import(imported))
+        return
+    if imported.new:
+        rows = [[row["step"], row["reviewer"], row["new"], row["agree"], row["differ"]] for row in _count(imported.new)]
+        print_table(make_table(["step", "reviewer", "#new", "#agree with the judge", "#differ"], rows))
+    print_line(
+        f"{len(imported.new)} new labels, {imported.n_known} were on record, {imported.n_unlabelled} lines without one"
+    )
+    if imported.new:
+        print_line("`evalhouse review agreement` says what they tell of the judge")
+
+
+def _pick_format(kind: str | None, output: str | None) -> str:
+    suffix = Path(output).suffix.lstrip(".").lower() if output else ""
+    if kind is None and suffix and suffix not in FORMATS:
+        raise SettingsError(f"{output} ends in .{suffix}; name a file in {', '.join(FORMATS)}, or give --format")
+    return kind or suffix or "html"
+
+
+def _parse_steps(steps: str | None) -> tuple[str, ...] | None:
+    if steps is None:
+        return None
+    named = tuple(dict.fromkeys(name.strip() for name in steps.split(",") if name.strip()))
+    unknown = [name for name in named if name not in REVIEW_STEPS]
+    if unknown or not named:
+        raise SettingsError(f"--steps is {steps!r}; it must name some of {', '.join(REVIEW_STEPS)}")
+    return named
+
+
+def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -> bytes:
+    from evalhouse.flows.report.review_files import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
+
+    if kind == "html":
+        from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library
+
+        return build_review_page(export, reviewer).encode()
+    rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
+    return write_csv(rows) if kind == "csv" else write_lines(rows)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise SettingsError(f"{path} exists and may hold labels; name another file with -o")
+
+
+def _tell_export(export: "Export", wish: "Wish", path: Path, *, as_json: bool) -> None:
+    groups = [
+        {"step": one.step, "stratum": one.stratum, "size": one.size, "picked": len(one.picks),
+         "probability": one.probability}
+        for one in export.drawn
+    ]  # fmt: skip
+    if as_json:
+        print_json(_describe_export(export, path) | {"groups": groups})
+        return
+    columns = ["step", "group", "#verdicts", "#picked", "#probability"]
+    print_table(make_table(columns, [list(group.values()) for group in groups]))
+    print_line(f"wrote {path}: {len(export.picks)} verdicts of run {export.run.run_id}, seed {export.seed}")
+    if len(export.picks) < wish.n:
+        print_line(f"-n {wish.n} is more than there is: all {export.n_items} are in it")
+    n_left_out = len(export.reviewed)
+    if n_left_out and not wish.again:
+        print_line(f"{n_left_out} were reviewed before and are left out; --again asks about them as well")
+    if 0 < export.n_read_lexically < export.n_samples:
+        print_line(f"the lexical judge has read {export.n_read_lexically} of {export.n_samples} samples, by chance")
+    if export.run.status != "completed":
+        print_notice(f"run {export.run.run_id} is {export.run.status}: what it has not judged cannot be reviewed")
+    if path.suffix == ".html":
+        print_line("open it in a browser, label, download, then `evalhouse review import FILE.jsonl`")
+    else:
+        print_line(f"fill in the column label, then `evalhouse review import {path}`")
+
+
+def _describe_export(export: "Export", path: Path) -> dict[str, Any]:
+    run: RunRow = export.run
+    return {
+        "export_id": export.export_id,
+        "run_id": run.run_id,
+        "status": run.status,
+        "file": str(path),
+        "seed": export.seed,
+        "n_picked": len(export.picks),
+        "n_items": export.n_items,
+        "n_reviewed_before": len(export.reviewed),
+    }
+
+
+def _describe_import(imported: "Imported") -> dict[str, Any]:
+    return {
+        "new": len(imported.new),
+        "known": imported.n_known,
+        "unlabelled": imported.n_unlabelled,
+        "agree": sum(one.label == one.judge_label for one in imported.new),
+        "differ": sum(one.label != one.judge_label for one in imported.new),
+        "groups": _count(imported.new),
+    }
+
+
+def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
+    """New labels by step and reviewer."""
+    new = Counter((one.step, one.reviewer) for one in reviews)
+    agree = Counter((one.step, one.reviewer) for one in reviews if one.label == one.judge_label)
+    return [
+        {"step": step, "reviewer": reviewer, "new": n, "agree": agree[step, reviewer],
+         "differ": n - agree[step, reviewer]}
+        for (step, reviewer), n in sorted(new.items())
+    ]  # fmt: skip

@@ -1,0 +1,219 @@
+"""`evalhouse review agreement`: how far judge and people agree, and what that makes of a run's means."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+import polars as pl
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_interval, write_number
+from evalhouse.flows.display.table import Table
+from evalhouse.flows.documents.corrected_means import corrected_table
+from evalhouse.tasks.comparing.agreement import (
+    LEAST_EFFECTIVE,
+    LEAST_LABELS,
+    LEAST_SAMPLES,
+    STEP_LABELS,
+    Group,
+    Measure,
+    group_reviewed,
+    measure_judge,
+    measure_people,
+    to_plain,
+)
+from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
+from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")
+_MEASURES = ("accuracy", "balanced_accuracy", "kappa", "alpha")
+
+Document = dict[str, Any]
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.option(
+    "--by",
+    default="step",
+    show_default=True,
+    metavar="A,B",
+    help=f"What to part verdicts by, besides their step: {', '.join(GROUPINGS)}. `label` is the judge's.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
+)
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: str | None, as_json: bool) -> None:
+    """Say how often the judge agrees with people, people with each other, and what that makes of means.
+
+    Each RUN is a run id, a unique start of one, a label, `latest` or `previous`; without one, the runs whose verdicts
+    were reviewed. A label counts for every run that has a verdict of the same content.
+    """
+    groupings = _parse_groupings(by)
+    store = Warehouse(find_warehouse(warehouse))
+    found = [find_run(store, name) for name in (runs or list_reviewed_runs(store))]
+    found = list({run.run_id: run for run in found}.values())
+    reviewed = read_reviewed(store, [run.run_id for run in found])
+    if reviewed.is_empty():
+        raise SettingsError(_explain_nothing(found))
+    document = describe_agreement(reviewed, groupings, seed=seed) | {
+        "runs": [run.run_id for run in found],
+        "corrected": {run.run_id: [asdict(one) for one in list_corrected(store, run.run_id)] for run in found},
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(document, found)
+
+
+def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
+    """Everything that is known of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
+    rows = _drop_repeats(reviewed)
+    steps = [step for step in STEP_LABELS if step in rows["step"]]
+    judged = [_describe_group(by, group, seed) for by in groupings for group in group_reviewed(rows, by)]
+    people = [
+        {"step": step, **to_plain(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))}
+        for step in steps
+    ]
+    changed = rows.filter(pl.col("first_label").is_not_null() & (pl.col("first_label") != pl.col("label")))
+    return {
+        "n_labels": len(rows),
+        "n_reviewers": rows["reviewer"].n_unique(),
+        "n_changed_after_seeing_the_judge": len(changed),
+        "seed": seed,
+        "judge": judged,
+        "people": [one for one in people if one["n_verdicts"]],
+    }
+
+
+def _describe_group(by: str, group: Group, seed: int) -> Document:
+    found = to_plain(measure_judge(group.rows, group.step, seed=seed))
+    if by == "label":
+        # Of verdicts with one label of the judge these are settled beforehand.
+        found |= dict.fromkeys(_MEASURES[1:], to_plain(Measure(value=None, ci_low=None, ci_high=None)))
+    return {"by": by, "step": group.step, "value": group.value, **found}
+
+
+def _drop_repeats(reviewed: pl.DataFrame) -> pl.DataFrame:
+    """A verdict that later runs took from the record is the same verdict: it counts once."""
+    same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
+    return reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)
+
+
+def _parse_groupings(text: str) -> list[str]:
+    groupings = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in groupings if name not in GROUPINGS]
+    if unknown or not groupings:
+        raise SettingsError(f"--by: got {text!r}; known: {', '.join(GROUPINGS)}, several with commas")
+    return list(dict.fromkeys(groupings))
+
+
+def _explain_nothing(runs: Sequence[RunRow]) -> str:
+    if not runs:
+        return "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
+    names = ", ".join(run.run_id for run in runs)
+    return (
+        f"no verdict of {names} has been reviewed, here or by its content; `evalhouse review export {runs[0].run_id}`"
+    )
+
+
+def _print(document: Document, runs: Sequence[RunRow]) -> None:
+    n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
+    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {_tell_runs(runs)}")
+    changed = document["n_changed_after_seeing_the_judge"]
+    if changed:
+        print_line(f"{changed} labels were changed after the judge's verdict was shown; the later ones count.")
+    for by in dict.fromkeys(row["by"] for row in document["judge"]):
+        rows = [row for row in document["judge"] if row["by"] == by]
+        print_line()
+        print_table(_make_judge_table(by, rows))
+    for row in document["judge"]:
+        if row["by"] == "step":
+            print_line()
+            print_table(_make_confusion(row))
+    print_line()
+    _print_people(document["people"])
+    for run in runs:
+        _print_corrected(run, document["corrected"][run.run_id])
+    print_line()
+    print_line(
+        f"Intervals are 95 %, over samples. Too few is: under {LEAST_EFFECTIVE} verdicts by weight, under "
+        f"{LEAST_SAMPLES} samples, or a label given under {LEAST_LABELS} times."
+    )
+
+
+def _tell_runs(runs: Sequence[RunRow]) -> str:
+    return f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
+
+
+def _make_judge_table(by: str, rows: Sequence[Document]) -> Table:
+    columns = ["step", *([] if by == "step" else [by.replace("_", " ")]), "#verdicts", "#by weight", "#samples"]
+    columns += ["accuracy", "balanced", "κ", "α", "mind"]
+    cells = [
+        [
+            row["step"],
+            *([] if by == "step" else ["no request" if row["value"] is None else row["value"]]),
+            row["n_verdicts"],
+            f"{row['n_effective']:.0f}",
+            row["n_samples"],
+            *(_write_measure(row[name]) for name in _MEASURES),
+            "; ".join(row["notes"]) or None,
+        ]
+        for row in rows
+    ]
+    title = "The judge against people" + ("" if by == "step" else f", by {by.replace('_', ' ')}")
+    return make_table(columns, cells, title=title)
+
+
+def _make_confusion(row: Document) -> Table:
+    labels = list(row["confusion"])
+    cells = [[f"judge: {label}", *(row["confusion"][label][other] for other in labels)] for label in labels]
+    return make_table([row["step"], *(f"#people: {label}" for label in labels)], cells)
+
+
+def _print_people(people: Sequence[Document]) -> None:
+    if not people:
+        print_line("People with each other: no verdict has labels of two people, so nothing can be said.")
+        return
+    rows = [
+        [
+            one["step"], f"{one['n_reviewers']} reviewers", one["n_verdicts"], _write_measure(one["agreeing"]), None,
+            _write_measure(one["alpha"]), "; ".join(one["notes"]) or None,
+        ]
+        for one in people
+        if one["n_reviewers"] > 2
+    ]  # fmt: skip
+    rows += [
+        [
+            one["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
+            _write_measure(pair["agreement"]["accuracy"]), _write_measure(pair["agreement"]["kappa"]),
+            _write_measure(pair["agreement"]["alpha"]), "; ".join(pair["agreement"]["notes"]) or None,
+        ]
+        for one in people
+        for pair in one["pairs"]
+    ]  # fmt: skip
+    columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
+    print_table(make_table(columns, rows, title="People with each other"))
+
+
+def _print_corrected(run: RunRow, rows: Sequence[Document]) -> None:
+    if not rows:
+        return
+    print_line()
+    print_table(corrected_table([CorrectedMean(**row) for row in rows], title=f"Means of run {run.run_id}, corrected"))
+    for sentence in explain_uncorrected(run.metrics):
+        print_line(sentence)
+
+
+def _write_measure(measure: Document | Measure) -> str:
+    plain = to_plain(measure) if isinstance(measure, Measure) else measure
+    if plain["value"] is None:
+        return "–"
+    if plain["ci_low"] is None:
+        return write_number(plain["value"])
+    return f"{plain['value']:.3f} ({write_interval(plain['ci_low'], plain['ci_high'])})"

@@ -1,0 +1,310 @@
+"""`evalhouse run` and `evalhouse resume`, of a dataset or of a suite."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalhouse.flows.cli import GATE_FAILED, INCOMPLETE, INTERRUPTED
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
+from evalhouse.flows.display.output import (
+    metrics_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    write_dollars,
+)
+from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
+from evalhouse.flows.pools.checks import check_pool, pool_options
+from evalhouse.flows.preparing.settings import (
+    Resolved,
+    find_unknown_variables,
+    parse_metric_settings,
+    parse_pairs,
+    resolve_changes,
+    resolve_settings,
+    split_list,
+)
+from evalhouse.flows.preparing.suites import Suite, is_suite, load_suite
+from evalhouse.flows.server.reach import check_prefect_server
+from evalhouse.tasks.pipeline.plan import plan_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.flows.run.start_to_end import RunOutcome, Watch
+    from evalhouse.flows.serving.suite_runs import SuiteOutcome
+
+_MEANS = """
+select metric, mean, ci_low, ci_high, n_scored, n_unscored
+from run_scores where run_id = $run_id
+order by list_position($metrics, metric), metric
+"""
+
+
+@click.command()
+@click.argument("dataset", metavar="DATASET|SUITE.toml")
+@click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
+@click.option("--embeddings", metavar="E", help="hashing (offline, default), openai:MODEL, or module:factory.")
+@click.option("--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them.")
+@click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each.")
+@click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
+@click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
+@click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
+@click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where there are any.")
+@click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
+@click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")
+@click.option("--label", metavar="TEXT", help="A name for this run.")
+@click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
+@click.option("--tag", "tags", multiple=True, metavar="T", help="A tag; may be given several times.")
+@click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
+@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
+@click.option("--responses", metavar="RUN", help="Judge the answers on record of RUN and ask the target for none.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@pool_options
+@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@limit_options
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def run(
+    *,
+    dataset: str,
+    as_json: bool,
+    dry_run: bool,
+    maps: tuple[str, ...],
+    sets: tuple[str, ...],
+    metrics: str | None,
+    **flags: object,
+) -> int:
+    """Evaluate DATASET, or what SUITE.toml describes, and print its scores.
+
+    DATASET is a file (JSON Lines, JSON, CSV, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
+    dataset that ships with evalhouse. It holds one sample a row: question, answer, ground_truth and contexts, under
+    these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
+    asked for answers and a gate; what is given here goes before what it says. Exit status 1 when the gate fails.
+    """
+    suite = load_suite(dataset) if is_suite(dataset) else None
+    given = flags | {
+        "dataset": None if suite else dataset,
+        "metrics": split_list(metrics),
+        "mapping": parse_pairs(maps, "--map"),
+        "metric_settings": parse_metric_settings(sets),
+    }
+    resolved = resolve_settings(given, suite=suite)
+    settings = resolved.settings
+    _check_metric_settings(settings)
+    _warn_of_variables()
+    if dry_run:
+        _print_estimate(settings, as_json=as_json)
+        return 0
+    check_pool(settings)
+    check_prefect_server()
+    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
+
+    with show_run(_introduce_judge(resolved)) as watch:
+        ended = _start(settings, suite, given, watch)
+    return report_outcome(ended, settings.warehouse, as_json=as_json)
+
+
+@click.command()
+@RUN_ARGUMENT
+@pool_options
+@limit_options
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
+    """Go on where RUN stopped.
+
+    Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
+    id, a unique start of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
+    how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
+    """
+    changes = resolve_changes(flags)
+    check_prefect_server()
+    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
+    from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
+
+    url = find_warehouse(warehouse)
+    with show_run() as watch:
+        ended = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
+    if ended.outcome.run.kind == "collection":
+        from evalhouse.flows.commands.collect import report_collection  # noqa: PLC0415  # one kind of run of two
+
+        return report_collection(ended.outcome, url, as_json=as_json)
+    return report_outcome(ended, url, as_json=as_json)
+
+
+def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
+    """Print how a run ended, and its gate where it has one, and return the exit status."""
+    outcome = ended.outcome
+    warehouse = Warehouse(url)
+    rows = warehouse.read_rows(_MEANS, {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)})
+    if as_json:
+        print_json(_to_document(ended, rows, warehouse))
+    else:
+        _print_outcome(ended, rows, read_response_counts(warehouse, outcome.run))
+        _print_next(ended, rows, _name_elsewhere(warehouse))
+    if ended.gate_failed:
+        return GATE_FAILED
+    if outcome.status == "completed":
+        return 0
+    return INTERRUPTED if outcome.status == "cancelled" else INCOMPLETE
+
+
+def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
+    from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
+    from evalhouse.flows.serving.suite_runs import SuiteOutcome, run_suite  # noqa: PLC0415
+
+    if suite is not None:
+        return run_suite(suite, flags=flags, watch=watch)
+    return SuiteOutcome(outcome=start_run(settings, watch=watch), gate=None)
+
+
+def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
+    """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
+    if settings.target is None and settings.responses is None:
+        from evalhouse.flows.run.estimate import estimate_run, print_estimate  # noqa: PLC0415
+
+        print_estimate(estimate_run(settings), as_json=as_json)
+        return
+    from evalhouse.flows.run.estimate_target import print_target_estimate  # noqa: PLC0415
+
+    print_target_estimate(settings, as_json=as_json)
+
+
+def _check_metric_settings(settings: RunSettings) -> None:
+    """Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay."""
+    if settings.metric_settings:
+        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan_run(list(settings.metric_settings), known)
+        for name, parameters in settings.metric_settings.items():
+            resolve_parameters(known[name], parameters)
+
+
+def _warn_of_variables() -> None:
+    for name, meant in find_unknown_variables().items():
+        if meant:
+            print_notice(f"{name} is set, and there is no such setting; did you mean {meant}? It is left out.")
+
+
+def _introduce_judge(resolved: Resolved) -> str | None:
+    """Who judges, when nobody has named a judge: verdicts without a model, or calls that cost money."""
+    judge = resolved.settings.judge
+    if resolved.judge_was_chosen:
+        return None
+    if judge != "lexical":
+        return f"OPENAI_API_KEY is set, so {judge} is asked; --judge names another, such as lexical."
+    return (
+        "No OPENAI_API_KEY is set, so the built-in lexical judge gives the verdicts: it compares words and sentences "
+        "and understands none of them. Take its scores as a free baseline."
+    )
+
+
+def _to_document(ended: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
+    outcome = ended.outcome
+    counts = outcome.counts
+    of_suite = {"suite": outcome.run.suite, "gate": ended.gate} if outcome.run.suite else {}
+    return {
+        "run_id": outcome.run.run_id,
+        "status": outcome.status,
+        "problem": outcome.problem,
+        "n_samples": outcome.run.n_samples,
+        "judge": outcome.run.judge,
+        "metrics": {row["metric"]: {key: row[key] for key in row if key != "metric"} for row in rows},
+        "calls": {
+            "requests": counts.requests,
+            "reused": counts.reused,
+            "failed": counts.failed,
+            "prompt_tokens": counts.prompt_tokens,
+            "cached_tokens": counts.cached_tokens,
+            "completion_tokens": counts.completion_tokens,
+            "cost_usd": counts.cost_usd if counts.priced else None,
+        },
+        "noise": _describe_noise(outcome),
+        "warehouse": warehouse.location.url,
+        **of_suite,
+    }
+
+
+def _describe_noise(outcome: "RunOutcome") -> dict[str, Any] | None:
+    if outcome.noise is None:
+        return None
+    from evalhouse.flows.run.noise import describe_noise_plainly  # noqa: PLC0415  # imports what compares runs
+
+    return describe_noise_plainly(outcome.noise)
+
+
+def _print_outcome(
+    ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], responses: Mapping[str, Any] | None
+) -> None:
+    outcome = ended.outcome
+    run = outcome.run
+    of_suite = f" of {run.suite}" if run.suite else ""
+    told = f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}"
+    print_line(told, bold=True)
+    # A run that was stopped has scores of some samples only; `show` has them for whoever wants to look.
+    if outcome.status in ("completed", "incomplete"):
+        print_line()
+        print_table(metrics_table(rows, run.metrics))
+        print_line()
+    print_line(_describe_calls(outcome))
+    print_responses(responses)
+    if outcome.noise is not None:
+        from evalhouse.flows.run.noise import describe_noise  # noqa: PLC0415  # imports what compares runs
+
+        print_line(describe_noise(outcome.noise))
+    if outcome.status == "cancelled":
+        print_notice("The run was interrupted.")
+    elif outcome.problem:
+        print_notice(f"The run stopped: {outcome.problem}")
+    if ended.gate is not None:
+        from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics
+
+        print_gate(ended.gate, names_run=False)
+
+
+def _describe_tools(run: RunRow) -> str:
+    tools = f"judged by {run.judge}"
+    return f"{tools}, embeddings {run.embeddings}" if run.embeddings else tools
+
+
+def _describe_calls(outcome: "RunOutcome") -> str:
+    counts = outcome.counts
+    cost = write_dollars(counts.cost_usd) if counts.priced else "unknown: no price is on the list (--prices FILE)"
+    cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
+    return (
+        f"{counts.requests:,} requests, {counts.reused:,} reused from the record, {counts.failed:,} failed; "
+        f"{counts.prompt_tokens:,}{cached} + {counts.completion_tokens:,} tokens, cost {cost}"
+    )
+
+
+def _print_next(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
+    outcome, run_id = ended.outcome, ended.outcome.run.run_id
+    unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
+    show = f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})"
+    steps = []
+    if ended.gate is not None and ended.gate_failed and ended.gate["against"]:
+        compare = f"evalhouse compare {ended.gate['against']['run_id']} {run_id}{elsewhere}"
+        steps.append(f"{compare}   (what moved, and why)")
+    if outcome.status != "completed":
+        resume = f"evalhouse resume {run_id}{elsewhere}"
+        steps.append(f"{resume}   (what was answered is on record and is not asked again)")
+    if outcome.status in ("completed", "incomplete"):
+        steps.append(show)
+    for place, step in enumerate(steps):
+        print_line(f"{'or:  ' if place else 'next:'} {step}")
+
+
+def _name_elsewhere(warehouse: Warehouse) -> str:
+    """The option that the next command needs to find a warehouse that it would not look into by itself."""
+    location = warehouse.location
+    return "" if location == Warehouse(find_warehouse(None)).location else f" --warehouse {quote(location.name)}"

@@ -1,0 +1,36 @@
+"""`evalhouse serve`: suites that run by themselves."""
+
+import click
+
+from evalhouse.flows.display.output import print_line
+
+
+@click.command()
+@click.argument("suites", nargs=-1, required=True, metavar="SUITE.toml…")
+@click.option("--with-server", is_flag=True, help="Start a Prefect server on this machine as well.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Its port. Default: 4200, or a free one.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Runs of different suites at a time. Default: 1.",
+)
+def serve(suites: tuple[str, ...], with_server: bool, port: int | None, parallel: int) -> int:
+    """Run suites on their schedules and after updates of their knowledge bases, until Ctrl-C.
+
+    The Prefect server is the one that PREFECT_API_URL or Prefect's own profile names; with --with-server one is started
+    here and ends with this process. Two runs of one suite never overlap.
+    """
+    if port is not None and not with_server:
+        raise click.UsageError("--port is the port of the server that --with-server starts")
+    from evalhouse.flows.serving.stop import StopOrders  # noqa: PLC0415
+
+    orders = StopOrders()
+    from evalhouse.flows.serving.serve import load_suites, serve_suites  # noqa: PLC0415  # may start threads, which block SIGINT too
+    from evalhouse.flows.serving.server import use_server  # noqa: PLC0415
+
+    loaded = load_suites(suites)
+    with use_server(with_server=with_server, port=port) as server:
+        serve_suites(loaded, server, orders, parallel=parallel, tell=print_line)
+    return 0

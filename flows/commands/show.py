@@ -1,0 +1,311 @@
+"""`evalhouse runs` and `evalhouse show`."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.display.output import (
+    clean_text,
+    make_console,
+    make_table,
+    metrics_table,
+    print_json,
+    print_line,
+    print_table,
+    shorten,
+    write_dollars,
+)
+from evalhouse.flows.display.table import Table
+from evalhouse.flows.documents.corrected_means import corrected_table
+from evalhouse.flows.documents.run_origin import (
+    list_trail,
+    print_changes_of_samples,
+    print_responses,
+    read_changes,
+    read_response_counts,
+)
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.store import Warehouse
+
+_HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
+
+_LEAST_COLUMNS = 3
+_MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
+_SCORES = """
+select run_scores.metric, run_scores.mean, run_scores.ci_low, run_scores.ci_high, run_scores.n_scored,
+       run_scores.n_unscored, score_history.change, score_history.previous_run_id, score_history.same_yardstick
+from run_scores
+left join score_history using (run_id, metric)
+where run_id = $run_id
+"""
+_WORST = """
+select scores.sample_id, scores.value, samples.question, samples.answer
+from scores
+join run_samples using (run_id, sample_id)
+join samples using (sample_id, input_hash)
+where scores.run_id = $run_id and scores.metric = $metric and scores.value is not null
+order by case when $low_is_good then -scores.value else scores.value end, run_samples.ordinal
+limit $worst
+"""
+# All columns: a warehouse that was last written by an older evalhouse has fewer.
+_COSTS = "select * exclude run_id from run_costs where run_id = $run_id order by step"
+_VOTES = """
+select step, n_items, n_flipped, flip_rate, n_votes, n_against, against_rate
+from vote_flips where run_id = $run_id order by step
+"""
+_NOISE = """
+select metric, n_samples, n_changed, sd_difference, noise_run_id from noise where run_id = $run_id order by metric
+"""
+_UNSCORED = """
+select reason, count(distinct sample_id) as n_samples, list(distinct metric order by metric) as metrics,
+       any_value(detail) as example
+from unscored where run_id = $run_id group by reason order by n_samples desc, reason
+"""
+
+
+Means = dict[str, dict[str, float | None]]  # by run and metric
+
+
+@click.command()
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many of the newest runs.",
+)
+@click.option("--all", "of_all_kinds", is_flag=True, help="Also runs that served others: noise, prompts, benchmark.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def runs(limit: int, of_all_kinds: bool, warehouse: str | None, as_json: bool) -> None:
+    """List the newest runs with the means of their main metrics."""
+    store = Warehouse(find_warehouse(warehouse))
+    found = list_runs(store, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
+    means: Means = {run.run_id: {} for run in found}
+    for row in store.read_rows(_MEANS, {"run_ids": list(means)}):
+        means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
+    if as_json:
+        print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in found])
+        return
+    if not found:
+        click.echo(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
+        return
+    print_table(_fit_runs(found, means, make_console().width))
+
+
+def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
+    """The columns that stand side by side, the most telling first; `--json` and `show` have all."""
+    metrics = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
+    rows: list[dict[str, object]] = [
+        {
+            "run": run.run_id,
+            "status": run.status,
+            "kind": run.kind,
+            "#samples": run.n_samples,
+            **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[:1]},
+            "judge": run.judge,
+            "dataset": shorten(run.dataset, 40),
+            "label": shorten(run.label, 40) or None,
+            **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[1:]},
+        }
+        for run in found
+    ]
+    columns = list(rows[0])
+    if not any(run.label for run in found):
+        columns.remove("label")
+    if all(run.kind == "evaluation" for run in found):
+        columns.remove("kind")
+    while True:
+        table = make_table(columns, [[row[column] for column in columns] for row in rows])
+        if table.width <= available or len(columns) <= _LEAST_COLUMNS:
+            return table
+        columns.pop()
+
+
+@click.command()
+@RUN_ARGUMENT
+@click.option(
+    "--worst", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Worst samples to show."
+)
+@click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def show(run: str, worst: int, by: str | None, warehouse: str | None, as_json: bool) -> None:
+    """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
+
+    RUN is a run id, a unique start of one, a label, `latest` or `previous`.
+    """
+    store = Warehouse(find_warehouse(warehouse))
+    found = find_run(store, run)
+    document = _read_run(store, found, worst=worst, by=by)
+    if as_json:
+        print_json(document)
+    else:
+        _print_run(found, document)
+
+
+def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
+    of_run = {"run_id": run.run_id}
+    scores = store.read_rows(_SCORES, of_run)
+    scored = {row["metric"] for row in scores if row["n_scored"]}
+    if by is not None and by not in {row["metric"] for row in scores}:
+        raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
+    corrected = list_corrected(store, run.run_id)
+    metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
+    return {
+        "run": _describe_run(run),
+        "metrics": scores,
+        "worst_by": metric,
+        "worst": _read_worst(store, run, metric, worst) if metric else [],
+        "changes": read_changes(store, run),
+        "responses": read_response_counts(store, run),
+        "costs": store.read_rows(_COSTS, of_run),
+        # A warehouse that no run with votes was written to may be older than they are.
+        "votes": store.read_rows(_VOTES, of_run) if run.config.get("votes", 1) > 1 else [],
+        "noise": store.read_rows(_NOISE, of_run),
+        "corrected": [asdict(row) for row in corrected],
+        "unscored": store.read_rows(_UNSCORED, of_run),
+    }
+
+
+def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in LOW_IS_GOOD}
+    return store.read_rows(_WORST, parameters)
+
+
+def _describe_run(run: RunRow) -> dict[str, object]:
+    names = (
+        "run_id", "kind", "status", "problem", "label", "href", "tags", "dataset", "dataset_hash", "judge",
+        "embeddings", "language", "suite", "suite_hash", "code_version", "trigger", "kb_name", "kb_version",
+        "kb_changed", "parent_run_id", "gate", "n_samples", "started_at", "finished_at", "flow_run_id",
+    )  # fmt: skip
+    return {name: getattr(run, name) for name in names}
+
+
+def _print_run(run: RunRow, document: dict[str, Any]) -> None:
+    print_line(
+        f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {_name_tools(run)}", bold=True
+    )
+    taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
+    print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
+    for line in list_trail(run):
+        print_line(line)
+    print_responses(document["responses"])
+    if document["metrics"]:
+        print_line()
+        print_table(metrics_table(document["metrics"], run.metrics))
+        _print_changes(document["metrics"])
+    elif run.kind != "collection":
+        print_line()
+        print_line("No scores yet.")
+    if document["corrected"]:
+        print_line()
+        print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
+    print_changes_of_samples(document["changes"])
+    _print_worst(document)
+    _print_costs(document)
+    _print_votes(document)
+    _print_noise(document)
+    _print_unscored(document)
+    _print_next(run, document)
+
+
+def _name_tools(run: RunRow) -> str:
+    if run.kind == "collection":
+        return "its application was asked, and nothing was judged"
+    return f"judge {run.judge}, embeddings {run.embeddings or '–'}, prompts in {run.language}"
+
+
+def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        [
+            row["metric"],
+            f"{row['change']:+.3f}",
+            row["previous_run_id"],
+            "" if row["same_yardstick"] else "other judge, language or formula: not comparable",
+        ]
+        for row in scores
+        if row["change"] not in (None, 0)
+    ]
+    if rows:
+        print_line()
+        print_table(make_table(["metric", "#change", "since run", ""], rows, title="Changes"))
+
+
+def _print_worst(document: Mapping[str, Any]) -> None:
+    if not document["worst"]:
+        return
+    rows = [
+        [row["sample_id"], row["value"], shorten(row["question"], 60), shorten(row["answer"], 80)]
+        for row in document["worst"]
+    ]
+    print_line()
+    print_table(make_table(["sample", "#value", "question", "answer"], rows, title=f"Worst by {document['worst_by']}"))
+
+
+def _print_costs(document: Mapping[str, Any]) -> None:
+    if not document["costs"]:
+        return
+    rows = [
+        [
+            row["step"], row["n_requests"], row["n_reused"], row["n_failed"], row["prompt_tokens"],
+            row.get("cached_tokens"), row["completion_tokens"],
+            write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else ""),
+        ]
+        for row in document["costs"]
+    ]  # fmt: skip
+    columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#cached", "#tokens out", "#cost"]
+    print_line()
+    print_table(make_table(columns, rows, title="Calls"))
+
+
+def _print_votes(document: Mapping[str, Any]) -> None:
+    if not document["votes"]:
+        return
+    names = ("step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate")
+    rows = [[row[name] for name in names] for row in document["votes"]]
+    columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
+    print_line()
+    print_table(make_table(columns, rows, title="Votes"))
+
+
+def _print_noise(document: Mapping[str, Any]) -> None:
+    rows = [
+        [row["metric"], row["n_samples"], row["n_changed"], row["sd_difference"]]
+        for row in document["noise"]
+        if row["n_changed"]
+    ]
+    if rows:
+        print_line()
+        columns = ["metric", "#judged twice", "#otherwise", "#deviation"]
+        print_table(make_table(columns, rows, title="The judge against itself"))
+
+
+def _print_unscored(document: Mapping[str, Any]) -> None:
+    if not document["unscored"]:
+        return
+    rows = [
+        [row["reason"], row["n_samples"], ", ".join(row["metrics"]), shorten(row["example"], 200)]
+        for row in document["unscored"]
+    ]
+    print_line()
+    print_table(make_table(["reason", "#samples", "metrics", "example"], rows, title="Unscored"))
+
+
+def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:
+    print_line()
+    if run.status != "completed":
+        print_line(f"next: evalhouse resume {run.run_id}")
+    elif run.kind == "collection":
+        print_line(f"next: evalhouse run SUITE.toml --responses {run.run_id}   (judges these responses)")
+    if document["worst"]:
+        # The id is the dataset's own; a shell must take it for a word.
+        sample = shlex.quote(clean_text(document["worst"][0]["sample_id"]))
+        print_line(f"next: evalhouse lineage {run.run_id} {sample} {document['worst_by']}")

@@ -1,0 +1,95 @@
+"""`evalhouse warehouse`: check it, make it small, move it elsewhere."""
+
+import sys
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
+from evalhouse.warehouse.store import Warehouse
+
+_WRONG = 1
+_MB = 1_000_000
+
+
+@click.group()
+def warehouse() -> None:
+    """Look after the warehouse: check it, make it small, move it elsewhere."""
+
+
+@warehouse.command()
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def check(warehouse: str | None, as_json: bool) -> int:
+    """Look for what must never be: rows that are lost, doubled or without what they rest on.
+
+    Nothing is changed. Exit status 1 when something is wrong.
+    """
+    from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse  # noqa: PLC0415
+
+    store = Warehouse(find_warehouse(warehouse))
+    findings = list(check_warehouse(store))
+    is_wrong = any(finding.verdict == "wrong" for finding in findings)
+    if as_json:
+        rows = [{"what": one.what, "verdict": one.verdict, "detail": one.detail} for one in findings]
+        print_json({"warehouse": store.location.url, "ok": not is_wrong, "findings": rows})
+    else:
+        print_line(store.location.name)
+        print_line()
+        print_table(make_table(["", "what", "found"], [[one.verdict, one.what, one.detail] for one in findings]))
+        print_line()
+        print_line("something is wrong" if is_wrong else "all is in its place", bold=True)
+    return _WRONG if is_wrong else 0
+
+
+@warehouse.command()
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def compact(warehouse: str | None, as_json: bool) -> int:
+    """Make the warehouse small without losing a row.
+
+    A DuckDB file is written anew. Of a lake small files are merged, snapshots forgotten but the last of each run, and
+    files that nothing needs removed. Writers wait meanwhile.
+    """
+    from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: PLC0415
+
+    store = Warehouse(find_warehouse(warehouse))
+    store.migrate()
+    done = compact_warehouse(store)
+    if as_json:
+        document = {"bytes_before": done.before, "bytes_after": done.after, "detail": done.detail}
+        print_json({"warehouse": store.location.url, **document})
+    else:
+        print_line(f"{store.location.name}: {done.detail}")
+        print_line(f"{done.before / _MB:.1f} MB before, {done.after / _MB:.1f} MB after")
+    return 0
+
+
+@warehouse.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@JSON_OPTION
+def move(source: str, target: str, as_json: bool) -> int:
+    """Copy a whole warehouse, such as a DuckDB file into a lake or back.
+
+    FROM and TO are warehouse URLs or paths. Every table is counted and hashed on both sides, run by run. A move that
+    was cut short goes on where it stopped when the same command is given again. FROM stays as it is.
+    """
+    from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: PLC0415
+
+    old, new = Warehouse(source), Warehouse(target)
+
+    def note(table: str, n_rows: int) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"{table}: {n_rows:,} rows", err=True)
+
+    tables = move_warehouse(old, new, note)
+    n_rows = sum(tables.values())
+    if as_json:
+        print_json({"from": old.location.url, "to": new.location.url, "rows": n_rows, "tables": tables})
+        return 0
+    print_table(make_table(["table", "#rows"], [[name, n] for name, n in sorted(tables.items())]))
+    print_line()
+    print_line(f"{n_rows:,} rows are in {new.location.name}, counted and hashed on both sides", bold=True)
+    print_line(f"next: export EVALHOUSE_WAREHOUSE='{new.location.url}'")
+    return 0

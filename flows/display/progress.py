@@ -1,0 +1,159 @@
+"""Progress on standard error while a run judges; silent when that is no terminal."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from evalhouse.flows.display.output import make_console, print_notice, write_dollars
+
+if TYPE_CHECKING:
+    from evalhouse.flows.run.start_to_end import Watch
+    from evalhouse.tasks.pipeline.live_run import Bench
+
+_STARTING = "starting …"
+_EVERY_S = 0.2
+_BAR_WIDTH = 12
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The time left in words that say so, and nothing while it is not known."""
+
+    def render(self, task: Task) -> Text:
+        if task.time_remaining is None or task.finished:
+            return Text("")
+        minutes, seconds = divmod(int(task.time_remaining), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        return Text(f"{clock} left", style="cyan")
+
+
+@contextmanager
+def show_run(notice: str | None = None) -> Iterator["Watch"]:
+    """Say at a terminal that a run is starting, which takes some seconds, and yield what shows it while it judges.
+
+    `notice` is said when the judging begins: by then everything that can be refused has been, so that an error
+    stands alone.
+    """
+    if _is_watched():
+        sys.stderr.write(_STARTING)
+        sys.stderr.flush()
+
+    notices = [notice] if notice else []
+
+    @contextmanager
+    def watch(bench: "Bench") -> Iterator[None]:
+        _clear_line()
+        for text in (*notices, *bench.notices):
+            print_notice(text)
+        notices.clear()  # said once, though a run that measures noise is watched twice
+        with show_progress(bench):
+            yield
+
+    try:
+        yield watch
+    except KeyboardInterrupt:
+        # Of a run that is on record a Ctrl-C makes an outcome; this one came before.
+        _clear_line()
+        print_notice("Nothing was asked, and nothing was put on record.")
+        raise
+    finally:
+        _clear_line()
+
+
+@contextmanager
+def show_progress(bench: "Bench") -> Iterator[None]:
+    """Show samples, calls, reused, failures, tokens, dollars and time left as long as the block runs."""
+    if not _is_watched():
+        yield
+        return
+    columns = (BarColumn(bar_width=_BAR_WIDTH), TextColumn("{task.description}"), _TimeLeft())
+    ended = threading.Event()
+    with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=1)
+        was_asking = [bench.asks_target]
+
+        def redraw() -> None:
+            if bench.asks_target != was_asking[0]:
+                was_asking[0] = bench.asks_target
+                progress.reset(task)  # the pace of asking says nothing about that of judging
+            progress.update(
+                task,
+                completed=count_steps(bench),
+                total=count_all_steps(bench),
+                description=describe_progress(bench),
+                refresh=True,
+            )
+
+        def keep_redrawing() -> None:
+            while not ended.wait(_EVERY_S):
+                redraw()
+
+        redraw()
+        thread = threading.Thread(target=keep_redrawing, name="evalhouse-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            redraw()
+
+
+def _is_watched() -> bool:
+    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is none.
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
+
+
+def _clear_line() -> None:
+    if _is_watched():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def count_steps(bench: "Bench") -> int:
+    """Steps taken so far over all samples; while a target is asked, questions asked.
+
+    Samples are finished late and many at once, so that their number alone would say little about the time left.
+    """
+    if bench.collection is not None and bench.asks_target:
+        return bench.collection.n_asked
+    under_way = [work.done for shard in list(bench.shards.values()) for work in shard.works]
+    n_steps = bench.n_sample_steps
+    return bench.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
+
+
+def count_all_steps(bench: "Bench") -> int | None:
+    """How many of these there are; None when there is none."""
+    if bench.collection is not None and bench.asks_target:
+        return bench.collection.n_to_ask or None
+    return bench.progress.n_samples * bench.n_sample_steps or None
+
+
+def describe_progress(bench: "Bench") -> str:
+    """Samples and calls of a run so far in two lines, which stand in 80 columns beside the bar."""
+    counts, progress, collection = bench.asker.counts, bench.progress, bench.collection
+    if collection is not None and bench.asks_target:
+        failed = f", {shorten_number(collection.n_failed)} failed" if collection.n_failed else ""
+        taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
+        return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"
+    parts = [f"{shorten_number(counts.requests)} calls", f"{shorten_number(counts.reused)} reused"]
+    if counts.failed:
+        parts.append(f"{shorten_number(counts.failed)} failed")
+    n_tokens = counts.prompt_tokens + counts.completion_tokens
+    if n_tokens:
+        parts.append(f"{shorten_number(n_tokens)} tokens")
+        parts.append(write_dollars(counts.cost_usd) if counts.priced else "$?")
+    return f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}\n{', '.join(parts)}"
+
+
+def shorten_number(number: int) -> str:
+    """A count in few letters: 9999, 50.1k, 95.0M."""
+    if number < 10_000:
+        return str(number)
+    return f"{number / 1e3:.1f}k" if number < 1_000_000 else f"{number / 1e6:.1f}M"

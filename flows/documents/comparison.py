@@ -1,0 +1,244 @@
+"""How a comparison of two runs looks to a person: the tables that `evalhouse compare` prints from its document."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalhouse.flows.display.output import (
+    clean_text,
+    make_console,
+    make_table,
+    print_line,
+    print_table,
+    shorten,
+    write_interval,
+    write_value,
+)
+from evalhouse.flows.display.table import Table
+
+Document = Mapping[str, Any]
+
+_CHANGED = {
+    "question": "question",
+    "answer": "answer",
+    "contexts": "contexts",
+    "ground_truth": "ground truth",
+    "judge": "judge or prompt",
+    "formula": "formula",
+}
+_PARTS = {
+    "noise": "judge's own noise",
+    "added": "samples added",
+    "removed": "samples removed",
+    "newly_scored": "scored only in candidate",
+    "no_longer_scored": "scored only in base",
+}
+_VERDICTS = {"within_noise": "within the judge's noise"}
+_KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
+_MOST_SCORES = 6
+# What a narrow terminal does without, in this order.
+_DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
+# Letters of a text among several samples; a sample shown by itself has its texts whole.
+_SHORT = 160
+_WHOLE = 100_000
+_SMALLEST_P = 0.001
+
+
+def print_comparison(document: Document) -> None:
+    """Print everything: the runs, warnings, differences, why they are there, and the samples that moved most.
+
+    Of a sample that was asked for by its id, which is the one that has its texts, nothing but the sample.
+    """
+    _print_head(document)
+    if not document["metrics"]:
+        print_line("Neither run has scores yet.")
+        return
+    if not any("texts" in sample for sample in document["moved"]):
+        _print_differences(document)
+        _print_parts(document)
+        _print_noise(document)
+    for sample in document["moved"]:
+        _print_sample(sample)
+    _print_next(document)
+
+
+def _print_head(document: Document) -> None:
+    base, candidate, n = document["base"], document["candidate"], document["n_samples"]
+    for name, run in (("base", base), ("candidate", candidate)):
+        label = f" ({run['label']})" if run["label"] else ""
+        print_line(f"{name}: run {run['run_id']}{label}, {n[name]} samples of {run['dataset']}", bold=True)
+    cluster = f"; clustered by {document['cluster']}" if document["cluster"] else ""
+    print_line(f"{n['common']} samples in both{cluster}")
+    for warning in document["warnings"]:
+        print_line(f"warning: {warning}")
+
+
+def _print_differences(document: Document) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "metric": one["metric"],
+            "#base": one["common_base"],
+            "#candidate": one["common_candidate"],
+            "#difference": _write_difference(one["difference"]),
+            "95 % interval": write_interval(one["ci_low"], one["ci_high"]),
+            "#noise floor": one["noise_floor"],
+            "#p": _write_p(one["p_holm"]),
+            "#common": one["n_common"],
+            "#scored in base": f"{one['n_base']} ({one['coverage_base']:.0%})",
+            "#in candidate": f"{one['n_candidate']} ({one['coverage_candidate']:.0%})",
+            "verdict": _VERDICTS.get(one["verdict"], one["verdict"]),
+        }
+        for one in document["metrics"]
+    ]
+    n_tests = sum(one["p"] is not None for one in document["metrics"])
+    title = f"Samples that both runs scored (p corrected for {n_tests} metrics)"
+    print_line()
+    print_table(_fit_columns(rows, title, make_console().width))
+
+
+def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: int) -> Table:
+    """The columns that stand side by side; `--json` has all."""
+    # Where no sample was judged anew, or nothing is known of the judge, there is no column of zeros or dashes.
+    columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
+    for dropped in ((), *_DROPPED):
+        columns = [column for column in columns if column not in dropped]
+        table = make_table(columns, [[row[column] for column in columns] for row in rows], title=title)
+        if table.width <= available:
+            break
+    return table
+
+
+def _print_parts(document: Document) -> None:
+    rows = [
+        [one["metric"], _write_difference(one["change"]), name_part(part["name"]), part["n"], part["n_moved"],
+         _write_difference(part["value"])]
+        for one in document["metrics"]
+        for part in sorted(one["parts"], key=lambda part: -abs(part["value"]))
+        if part["n_moved"]
+    ]  # fmt: skip
+    if not rows:
+        return
+    columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds"]
+    print_line()
+    print_table(make_table(columns, rows, title="Why the means over all scored samples moved"))
+
+
+def _print_noise(document: Document) -> None:
+    """How often the judge contradicts itself, by step and by metric: what the noise floors come from."""
+    noise = document["noise"]
+    if not noise["steps"]:
+        return
+    # `--json` has the metrics as well on which it was of one mind.
+    metrics = {one["metric"]: one["noise"] for one in document["metrics"] if one["noise"] and one["noise"]["n_changed"]}
+    rows: list[list[object]] = [
+        [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]
+    ]
+    rows += [
+        [metric, one["n_pairs"], one["n_changed"], one["n_changed"] / one["n_pairs"], one["deviation"]]
+        for metric, one in metrics.items()
+    ]
+    n_runs = len(noise["run_ids"])
+    title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
+    print_line()
+    print_table(
+        make_table(["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows, title=title)
+    )
+
+
+def name_part(name: str) -> str:
+    """A part of a difference in words."""
+    if name in _PARTS:
+        return _PARTS[name]
+    *others, last = [_CHANGED[cause] for cause in name.split("+")]
+    return f"{', '.join(others)} and {last} changed" if others else f"{last} changed"
+
+
+def _print_sample(sample: Document) -> None:
+    print_line()
+    print_line(f"sample {sample['sample_id']}", bold=True)
+    for metric, score in list(sample["scores"].items())[: None if "texts" in sample else _MOST_SCORES]:
+        values = f"{write_value(score['base'])} → {write_value(score['candidate'])}"
+        print_line(f"{metric} {values}: {name_part(score['changed'])}")
+    if "texts" in sample:
+        _print_texts(sample["texts"])
+    elif len(sample["scores"]) > _MOST_SCORES:
+        print_line(f"… and {len(sample['scores']) - _MOST_SCORES} more scores")
+    most = _WHOLE if "texts" in sample else _SHORT
+    rows = [
+        [
+            _KINDS[flip["kind"]],
+            flip["change"],
+            shorten(_write_item(flip["kind"], flip["base"]), most),
+            shorten(_write_reason(flip["base"]), most),
+            shorten(_write_item(flip["kind"], flip["candidate"]), most),
+            shorten(_write_reason(flip["candidate"]), most),
+        ]
+        for flip in sample["flips"]
+        # A context at another rank is no other verdict, but may explain a metric of ranks.
+        if flip["change"] != "moved" or "texts" in sample
+    ]
+    if rows:
+        print_table(make_table(["what", "change", "base", "reason", "candidate", "reason"], rows))
+    else:
+        print_line("No verdict is another.")
+
+
+def _print_texts(texts: Document) -> None:
+    """The texts of both runs; one that is the same in both is told once."""
+    for name in ("question", "answer", "ground_truth"):
+        _print_text(name, texts["base"][name], texts["candidate"][name])
+    before, after = (texts[side]["contexts"] or [] for side in ("base", "candidate"))
+    for place in range(max(len(before), len(after))):
+        _print_text(f"C{place + 1}", *(texts[place] if place < len(texts) else None for texts in (before, after)))
+
+
+def _print_text(name: str, before: str | None, after: str | None) -> None:
+    if before == after:
+        print_line(f"{name}: {write_value(before)}")
+    else:
+        print_line(f"{name}, base: {write_value(before)}")
+        print_line(f"{name}, candidate: {write_value(after)}")
+
+
+def _write_item(kind: str, item: Document | None) -> str:
+    if item is None:
+        return "–"
+    if kind == "rating":
+        return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
+    if kind == "context":
+        return f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}: {item['text']}"
+    said = [item["label"]] if item["label"] else []
+    if item["supported"] is not None:
+        ranks: Sequence[int] = item["context_ranks"] or []
+        said.append("in " + ", ".join(f"C{rank}" for rank in ranks) if item["supported"] else "unsupported")
+    return f"{', '.join(said)}: {item['text']}" if said else str(item["text"])
+
+
+def _write_reason(item: Document | None) -> str:
+    if item is None:
+        return "–"
+    names = ("reason", "label_reason", "support_reason")
+    return " / ".join(str(item[name]) for name in names if item.get(name)) or "–"
+
+
+def _write_difference(value: float | None) -> str:
+    """With its sign, and no sign where nothing is left of it."""
+    if value is None:
+        return "–"
+    return "0.000" if abs(value) < 0.0005 else f"{value:+.3f}"
+
+
+def _write_p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"<{_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.3f}"
+
+
+def _print_next(document: Document) -> None:
+    """The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted."""
+    if document["moved"] and "texts" not in document["moved"][0]:
+        runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
+        print_line()
+        print_line(
+            f"next: evalhouse compare {runs} --sample {shlex.quote(clean_text(document['moved'][0]['sample_id']))}"
+        )

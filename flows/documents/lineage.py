@@ -1,0 +1,178 @@
+"""The rows behind a score: those of the view `score_lineage`, and those that no metric file names as what it rests on.
+
+These are the splitting of the texts, without which there were no statements to label, and the grades of users' own
+rubrics, whose metrics have no file. `command_lineage` draws them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from evalhouse.warehouse.metric_files import STEPS
+from evalhouse.warehouse.store import Warehouse
+
+Row = Mapping[str, Any]
+
+_LINEAGE = """
+select * from score_lineage
+where run_id = $run_id and sample_id = $sample_id and ($metric is null or metric = $metric)
+order by metric, step, source, ordinal, context_rank, criterion, statement
+"""
+# Verdicts that no built-in metric names as what it rests on: the splitting of the texts, and users' own rubrics. A text
+# without statements has no verdict, but there is the reply that says so.
+_FURTHER = """
+with steps as (
+    select unnest($steps::varchar[]) as step
+),
+
+said as (
+    select step, arg_max(call_id, started_at) as call_id
+    from llm_calls
+    where run_id = $run_id and sample_id = $sample_id and status in ('ok', 'cached')
+    group by step
+),
+
+found as (
+    select
+        steps.step,
+        outcomes.reason as step_reason,
+        outcomes.detail as step_detail,
+        verdicts.* exclude (run_id, sample_id, step, call_id),
+        coalesce(verdicts.call_id, said.call_id) as call_id
+    from steps
+    left join said on said.step = steps.step
+    left join outcomes
+        on outcomes.run_id = $run_id and outcomes.sample_id = $sample_id and outcomes.step = steps.step
+    left join verdicts
+        on verdicts.run_id = $run_id and verdicts.sample_id = $sample_id and verdicts.step = steps.step
+)
+
+select
+    found.*,
+    calls.status as call_status,
+    originals.call_id as original_call_id,
+    originals.run_id as original_run_id,
+    originals.started_at as original_started_at,
+    originals.judge,
+    originals.model,
+    originals.request,
+    originals.reply,
+    originals.prompt_hash,
+    prompts.prompt,
+    prompts.version as prompt_version,
+    prompts.language as prompt_language
+from found
+left join llm_calls as calls on calls.run_id = $run_id and calls.call_id = found.call_id
+left join llm_calls as originals on originals.call_id = coalesce(calls.reused_call_id, calls.call_id)
+left join prompts on prompts.prompt_hash = originals.prompt_hash
+order by found.step, found.source, found.ordinal, found.criterion
+"""
+_RUBRICS = """
+select distinct prompts.prompt, prompts.template
+from llm_calls
+join prompts on prompts.prompt_hash = llm_calls.prompt_hash
+where llm_calls.run_id = $run_id and llm_calls.step = 'grade_' || prompts.prompt
+"""
+_METADATA = """
+select coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
+from run_samples
+join samples using (sample_id, input_hash)
+where run_samples.run_id = $run_id and run_samples.sample_id = $sample_id
+"""
+
+_ABOUT_SCORE = (
+    "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
+    "contexts",
+)  # fmt: skip
+_SPLITTINGS = ("extract_answer", "extract_ground_truth")
+_RESTS_ON = {
+    "classify": _SPLITTINGS,
+    "attribute_answer": ("extract_answer",),
+    "attribute_ground_truth": ("extract_ground_truth",),
+}
+# Columns of a dataset that some steps read beside question, answer, ground truth and contexts.
+MEASURED_FROM = {
+    "tool_calls": ("expected_tool_calls", "tool_calls"),
+    "result_sets": ("setup", "tables", "expected_rows", "rows"),
+    "grade_sql_equivalence": ("schema", "setup", "tables"),
+    "grade_relevance": ("contexts_role",),
+}
+
+
+def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
+    """All rows behind one score of a sample, or behind all of them; none when there is no such score.
+
+    Every row has the columns of `score_lineage`.
+    """
+    sample = {"run_id": run_id, "sample_id": sample_id}
+    rows: list[dict[str, Any]] = store.read_rows(_LINEAGE, {**sample, "metric": metric})
+    own = _find_own_rubrics(store, run_id) if any(row["step"] is None for row in rows) else {}
+    scores = _group_by_metric(rows)
+    wanted = {
+        name: [*_list_splittings(row["step"] for row in of_metric), *own.get(name, ())]
+        for name, of_metric in scores.items()
+    }
+    steps = sorted({step for names in wanted.values() for step in names})
+    further: list[dict[str, Any]] = store.read_rows(_FURTHER, {**sample, "steps": steps}) if steps else []
+    return [
+        row for name, of_metric in _group_by_metric(rows).items() for row in _join(of_metric, further, wanted[name])
+    ]
+
+
+def read_metadata(store: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
+    """Whatever else stood in the sample's row of the dataset."""
+    rows = store.read_rows(_METADATA, {"run_id": run_id, "sample_id": sample_id})
+    text = rows[0]["metadata"] if rows else None
+    metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
+    return metadata
+
+
+def list_steps(rows: Iterable[Row]) -> list[str]:
+    """The steps of some rows, in the order in which they are taken."""
+    found = {row["step"] for row in rows if row["step"] is not None}
+    return sorted(found, key=lambda step: (STEPS.index(step) if step in STEPS else len(STEPS), step))
+
+
+def is_splitting(step: str) -> bool:
+    """Whether a step only splits a text, which no score rests on by itself."""
+    return step in _SPLITTINGS
+
+
+def _group_by_metric(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["metric"], []).append(row)
+    return groups
+
+
+def _list_splittings(steps: Iterable[str | None]) -> list[str]:
+    wanted = {splitting for step in steps for splitting in _RESTS_ON.get(step or "", ())}
+    return [step for step in _SPLITTINGS if step in wanted]
+
+
+def _join(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: Sequence[str]) -> list[dict[str, Any]]:
+    """A score's rows with those of further steps, which stand in for the one row of a score without any."""
+    about_score = {**dict.fromkeys(rows[0]), **{name: rows[0][name] for name in _ABOUT_SCORE}}
+    columns = rows[0].keys()
+    added = [
+        about_score | {name: value for name, value in row.items() if name in columns}
+        for row in further
+        if row["step"] in steps
+    ]
+    has_own = any(not is_splitting(step) for step in steps)
+    return [*([] if has_own and added else rows), *added]
+
+
+def _find_own_rubrics(store: Warehouse, run_id: str) -> dict[str, list[str]]:
+    """The grading step of each score that a rubric gave whose prompt is on record."""
+    from yaml import safe_load  # noqa: PLC0415  # only where there are such rubrics
+
+    from evalhouse.prompts.rubric import RubricContent, make_rubric  # noqa: PLC0415
+
+    steps: dict[str, list[str]] = {}
+    for row in store.read_rows(_RUBRICS, {"run_id": run_id}):
+        name, section = str(row["prompt"]), safe_load(str(row["template"]))["rubric"]
+        for metric in make_rubric(name, RubricContent.model_validate(section)).metrics:
+            steps[metric] = [f"grade_{name}"]
+    return steps

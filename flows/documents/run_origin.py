@@ -1,0 +1,138 @@
+"""The trail of a run for `show`: what started it, what it was made from, how its responses came, and what has changed
+since the run before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalhouse.flows.display.output import make_table, print_line, print_table, shorten
+from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+_CHANGES = """
+with asked as (
+    select
+        sample_id,
+        count(*) filter (where status <> 'cached') as n_requests,
+        count(*) filter (where status = 'cached') as n_reused
+    from llm_calls
+    where run_id = $run_id
+    group by sample_id
+),
+
+counted as (
+    select
+        change,
+        count(*) as n_samples,
+        count(*) filter (where judged = 'asked anew') as n_asked_anew,
+        coalesce(sum(n_requests), 0)::bigint as n_requests,
+        coalesce(sum(n_reused), 0)::bigint as n_reused,
+        any_value(previous_run_id) as previous_run_id
+    from sample_changes
+    left join asked using (sample_id)
+    where run_id = $run_id
+    group by change
+)
+
+select *
+from counted
+order by list_position(['changed', 'new', 'unchanged'], change)
+"""
+_GONE = """
+select count(*) as n_samples
+from run_samples
+where run_id = $previous_run_id
+    and sample_id not in (select sample_id from run_samples where run_id = $run_id)
+"""
+_SHOWN_DOCUMENTS = 10
+_SHOWN_ERRORS = 10
+
+
+def read_changes(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
+    """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
+    rows = store.read_rows(_CHANGES, {"run_id": run.run_id})
+    previous_run_id = next((row["previous_run_id"] for row in rows if row["previous_run_id"]), None)
+    if previous_run_id is None:
+        return []
+    (gone,) = store.read_rows(_GONE, {"run_id": run.run_id, "previous_run_id": previous_run_id})
+    nothing = {"n_asked_anew": 0, "n_requests": 0, "n_reused": 0, "previous_run_id": previous_run_id}
+    found: dict[str, dict[str, Any]] = {str(row["change"]): row for row in rows}
+    found["gone"] = {"change": "gone", **gone, **nothing}
+    kinds = ("changed", "new", "unchanged", "gone")
+    return [found.get(kind) or {"change": kind, "n_samples": 0, **nothing} for kind in kinds]
+
+
+def read_response_counts(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
+    """How the run came by its responses, with its failures by error; None when its dataset brought them."""
+    if not run.config.get("target") and run.parent_run_id is None:
+        return None
+    return {**count_responses(store, run.run_id), "errors": list_response_errors(store, run.run_id)}
+
+
+def list_trail(run: RunRow) -> list[str]:
+    """What is known of the run's origin, a line each."""
+    suite_hash = f" (file {run.suite_hash[:8]})" if run.suite_hash else ""
+    named = {
+        "label": run.label,
+        "link": run.href,
+        "tags": ", ".join(run.tags),
+        "suite": f"{run.suite}{suite_hash}" if run.suite else None,
+        "started by": _describe_trigger(run),
+        "parent run": run.parent_run_id,
+        "gate": run.gate,
+        "problem": run.problem,
+        "code": run.code_version,
+    }
+    return [f"{name}: {value}" for name, value in named.items() if value]
+
+
+def describe_responses(counts: Mapping[str, Any]) -> str:
+    """Responses in one line: how many came, failed and were taken from the record, and how long they took."""
+    parts = [f"{counts['n_ok']:,} answered", f"{counts['n_failed']:,} failed"]
+    if counts["n_reused"]:
+        parts.append(f"{counts['n_reused']:,} taken from the record")
+    if counts["latency_p50_ms"] is not None:
+        parts.append(f"latency p50 {counts['latency_p50_ms']:,.0f} ms, p95 {counts['latency_p95_ms']:,.0f} ms")
+    return ", ".join(parts)
+
+
+def print_responses(counts: Mapping[str, Any] | None) -> None:
+    """Responses of a run, and why some failed."""
+    if counts is None:
+        return
+    print_line(f"responses: {describe_responses(counts)}")
+    print_response_errors(counts["errors"])
+
+
+def print_response_errors(errors: Sequence[Mapping[str, Any]]) -> None:
+    """Failed responses by error, the most frequent first."""
+    if not errors:
+        return
+    rows = [[shorten(row["error"], 100), row["n_samples"], row["example"]] for row in errors[:_SHOWN_ERRORS]]
+    print_line()
+    print_table(make_table(["error", "#samples", "for example"], rows, title="Failed responses"))
+
+
+def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
+    """How many samples changed since the run before, and what their verdicts took."""
+    if not rows:
+        return
+    names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
+    columns = ["", "#samples", "#judged anew", "#requests sent", "#answered from the record"]
+    title = f"Samples since run {rows[0]['previous_run_id']}"
+    print_line()
+    print_table(make_table(columns, [[row[name] for name in names] for row in rows], title=title))
+
+
+def _describe_trigger(run: RunRow) -> str | None:
+    """The schedule, or the update with its version and documents; None for a run by hand that was told of none."""
+    told = run.kb_name or ""
+    told += f" {run.kb_version}" if run.kb_version else ""
+    if run.kb_changed:
+        more = f" and {len(run.kb_changed) - _SHOWN_DOCUMENTS} more" if len(run.kb_changed) > _SHOWN_DOCUMENTS else ""
+        told += f" ({len(run.kb_changed)} changed: {', '.join(run.kb_changed[:_SHOWN_DOCUMENTS])}{more})"
+    if run.trigger == "event":
+        return f"update of {told.strip()}"
+    if run.trigger == "schedule":
+        return "schedule"
+    return f"hand, told of an update of {told.strip()}" if told else None

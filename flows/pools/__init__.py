@@ -1,0 +1,1 @@
+"""One run spread over the workers of a Prefect work pool."""

@@ -1,0 +1,270 @@
+"""The samples of a run spread over workers: parts given out through a work pool, watched, and given out again when
+their worker is lost. How a part is done is in `pool_work`; what the Prefect server is asked is in `pool_server`.
+
+Whoever runs this asks the judge nothing. It stages, loads and scores; in between it looks once a second at the flow
+runs of its parts and at the locks that their workers hold. Nothing of this is kept here: which samples are judged
+stands in the warehouse, so that a run whose coordinator dies is resumed like any other, and takes up the parts that
+are still being worked on.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+
+from evalhouse.flows.display.output import print_notice
+from evalhouse.flows.pools.checks import check_pool
+from evalhouse.flows.pools.counts import PoolCounts, keep_counting
+from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, Sight, cut_parts, judge_sight, list_shards
+from evalhouse.flows.pools.server import OUTAGES, PoolServer, find_worker
+from evalhouse.flows.preparing.code_version import find_code_version
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.warehouse.engine.lake_locks import list_held
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
+
+_LOOK_S = 1.0
+_ROOM_S = 5.0
+# How long nobody may take a part before a person is told.
+_UNTAKEN_S = 30.0
+# How long a server may be down before the run is given up; it can be resumed then.
+_OUTAGE_S = 600.0
+# How long parts that are stopped may take to put away what they have.
+_WIND_DOWN_S = 30.0
+
+
+async def judge_elsewhere(bench: Bench, numbers: Sequence[int]) -> None:
+    """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers."""
+    check_pool(bench.settings)
+    if bench.settings.task_runner is not None:
+        from evalhouse.flows.pools.task_runner import judge_in_tasks  # noqa: PLC0415  # the other way
+
+        await judge_in_tasks(bench, numbers)
+        return
+    assert bench.settings.pool is not None
+    async with get_client() as client:
+        server = PoolServer(client, bench.settings.pool, bench.run_id)
+        await server.register()
+        await _PoolRun(bench, server, list(numbers)).finish()
+
+
+def describe_order(bench: Bench) -> dict[str, Any]:
+    """What every part of the run is told besides which samples are its own."""
+    config = find_run(bench.warehouse, bench.run_id).config
+    settings = bench.settings.model_dump(mode="json")
+    changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
+    changes.pop("warehouse", None)
+    return {
+        "run_id": bench.run_id,
+        "warehouse": bench.warehouse.location.url,
+        "code_version": find_code_version(),
+        "mend": bench.resumed,
+        "changes": changes,
+    }
+
+
+def list_missing(bench: Bench, numbers: Sequence[int]) -> list[int]:
+    """Which of these shards have a sample without verdicts."""
+    missing = set(list_unfinished_shards(bench.warehouse, bench.run_id, bench.settings.shard_size, ()))
+    return [number for number in numbers if number in missing]
+
+
+@dataclass(kw_only=True)
+class _Out:
+    """A part that is out, and how it looked since when."""
+
+    part: Part
+    look: tuple[str, bool] = ("", False)
+    was_held: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+    def see(self, state_type: str, state_name: str, *, held: bool, worker_lives: bool) -> Sight:
+        """What was seen of it now."""
+        now = time.monotonic()
+        if self.look != (state_type, held):
+            self.look, self.since = (state_type, held), now
+        self.was_held = self.was_held or held
+        return Sight(
+            state_type=state_type,
+            state_name=state_name,
+            held=held,
+            was_held=self.was_held,
+            since_s=now - self.since,
+            worker_lives=worker_lives,
+        )
+
+
+class _PoolRun:
+    """One run over one pool, from its first part to its last."""
+
+    def __init__(self, bench: Bench, server: PoolServer, numbers: list[int]) -> None:
+        self._bench, self._server, self._numbers = bench, server, numbers
+        self._waiting: list[Part] = []
+        self._out: dict[UUID, _Out] = {}
+        self._order: Mapping[str, Any] = {}
+        self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
+        self._answered_at = time.monotonic()
+        self._told_untaken = False
+
+    async def finish(self) -> None:
+        """Return when all samples have their verdicts; raises what stopped the run, with no part going on."""
+        bench = self._bench
+        counts = await asyncio.to_thread(PoolCounts, bench)
+        self._order = await asyncio.to_thread(describe_order, bench)
+        async with keep_counting(counts, mended=bench.resumed):
+            try:
+                await self._judge_all()
+            except BaseException:
+                await self._wind_down()
+                raise
+
+    async def _judge_all(self) -> None:
+        await self._take_up()
+        numbers = self._numbers
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            self._cut(numbers, attempt)
+            await self._work_off()
+            numbers = await asyncio.to_thread(list_missing, self._bench, self._numbers)
+            if not numbers:
+                return
+        run_id = self._bench.run_id
+        raise FatalJudgeError(
+            f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody deleted rows "
+            f"of run {run_id}? `evalhouse resume {run_id}` judges them"
+        )
+
+    async def _take_up(self) -> None:
+        """Parts that an earlier process has given out are waited for like our own."""
+        for part in await self._server.list_under_way():
+            assert part.flow_run_id is not None
+            self._out[part.flow_run_id] = _Out(part=part)
+
+    def _cut(self, numbers: Sequence[int], attempt: int) -> None:
+        settings = self._bench.settings
+        out = {
+            number
+            for one in self._out.values()
+            for number in list_shards(one.part.first, one.part.last, settings.shard_size)
+        }
+        parts = cut_parts(
+            self._bench.run_id,
+            [number for number in numbers if number not in out],
+            shard_size=settings.shard_size,
+            part_size=settings.part_size,
+            n_samples=self._bench.progress.n_samples,
+        )
+        self._waiting = [replace(part, attempt=attempt) for part in parts]
+
+    async def _work_off(self) -> None:
+        """Give parts out as workers have room, until all have ended."""
+        while self._waiting or self._out:
+            try:
+                await self._give_out()
+                await self._look()
+                self._answered_at = time.monotonic()
+            except (*OUTAGES, WarehouseBusy) as error:
+                if time.monotonic() - self._answered_at > _OUTAGE_S:
+                    raise FatalJudgeError(
+                        f"the Prefect server or the warehouse has not answered for {_OUTAGE_S / 60:.0f} minutes "
+                        f"({error}); what the workers judged meanwhile is kept: "
+                        f"evalhouse resume {self._bench.run_id}"
+                    ) from None
+            if self._waiting or self._out:
+                await self._bench.asker.stop_sign.sleep(_LOOK_S)
+
+    async def _give_out(self) -> None:
+        if not self._waiting:
+            return
+        await self._look_at_workers()
+        while self._waiting and len(self._out) < self._room:
+            part = self._waiting[0]
+            key = f"{part.run_id}/{self._bench.session}/{part.first}-{part.last}/{part.attempt}"
+            flow_run_id = await self._server.give_out(part, self._order, key=key)
+            self._waiting.pop(0)
+            self._out[flow_run_id] = _Out(part=replace(part, flow_run_id=flow_run_id))
+
+    async def _look_at_workers(self) -> None:
+        if time.monotonic() - self._room_at > _ROOM_S:
+            self._workers = await self._server.list_workers()
+            self._room = await self._server.count_room(self._workers)
+            self._room_at = time.monotonic()
+
+    async def _look(self) -> None:
+        """See how all parts do, and act on it."""
+        seen = await self._server.read(self._out)
+        held = await self._list_held()
+        await self._look_at_workers()
+        for flow_run_id, out in list(self._out.items()):
+            flow_run = seen.get(flow_run_id)
+            is_held = out.part.lock_name in held
+            # A flow run that somebody has deleted in Prefect is as good as cancelled.
+            state = flow_run.state if flow_run else None
+            type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
+            message = (state.message if state else None) or "no reason given"
+            lives = find_worker(flow_run) in self._workers
+            match judge_sight(out.see(type_name, name, held=is_held, worker_lives=lives)):
+                case "done":
+                    del self._out[flow_run_id]
+                case "stop":
+                    raise FatalJudgeError(message)
+                case "lost":
+                    await self._give_again(flow_run, out.part, message)
+        self._tell_if_untaken()
+
+    async def _list_held(self) -> set[str]:
+        location = self._bench.warehouse.location
+        assert location.lake is not None
+        names = [out.part.lock_name for out in self._out.values()]
+        return await asyncio.to_thread(list_held, location, location.lake, names)
+
+    async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
+        assert part.flow_run_id is not None
+        if not await asyncio.to_thread(self._is_missing, part):
+            del self._out[part.flow_run_id]  # it was done, and only its end has not been told
+            return
+        if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
+            await self._server.mark_crashed(part.flow_run_id)
+            message = "its process is gone"
+        del self._out[part.flow_run_id]
+        if part.attempt >= MOST_ATTEMPTS:
+            raise FatalJudgeError(
+                f"samples {part.first} to {part.last} were given to {part.attempt} workers and none has finished them; "
+                f"the last one: {message}"
+            )
+        self._waiting.insert(0, part.again())
+
+    def _is_missing(self, part: Part) -> bool:
+        """Whether samples of a part are still to be judged."""
+        size, failures = self._bench.settings.shard_size, FAILURE_REASONS if self._bench.resumed else ()
+        unfinished = list_unfinished_shards(self._bench.warehouse, self._bench.run_id, size, failures)
+        return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
+
+    def _tell_if_untaken(self) -> None:
+        """Say once that parts wait and nobody takes any."""
+        looks = [(out.look[0], time.monotonic() - out.since) for out in self._out.values()]
+        if self._told_untaken or not looks or any(look != "SCHEDULED" or since < _UNTAKEN_S for look, since in looks):
+            return
+        if self._workers:
+            return
+        self._told_untaken = True
+        print_notice(
+            f"No worker takes work from pool {self._server.pool!r}. On each machine that is to judge: "
+            f"prefect worker start --pool {self._server.pool} --type process --limit 2"
+        )
+
+    async def _wind_down(self) -> None:
+        """Have all parts end, and wait a while until those that are begun have put away what they have."""
+        with contextlib.suppress(*OUTAGES, WarehouseBusy):
+            for flow_run in (await self._server.read(self._out)).values():
+                await self._server.cancel(flow_run)
+            deadline = time.monotonic() + _WIND_DOWN_S
+            while await self._list_held() and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,182 @@
+"""The second way to spread a run: parts as Prefect tasks, for teams whose workers are Dask's or Ray's.
+
+`--task-runner module:factory` names what makes the task runner, such as `prefect_dask:DaskTaskRunner` or a function of
+one's own that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`pool_work`).
+The parts live with the run: a lock that this process holds says that they are wanted, and they end when it is gone.
+"""
+
+import asyncio
+import importlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from prefect import flow, task
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture, wait
+from prefect.task_runners import TaskRunner
+
+from evalhouse.flows.cli import explain
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.pools.coordinate import describe_order, list_missing
+from evalhouse.flows.pools.counts import PoolCounts, keep_counting
+from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts
+from evalhouse.flows.pools.work import PartOrder, work_on_part
+from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.warehouse.engine.lake_locks import hold_watched, list_held
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.store import Warehouse
+
+_LOOK_S = 0.5
+_LOCK_S = 5.0
+# A worker that was lost is missed by its scheduler at once; a warehouse that is out of reach needs a moment.
+_RETRY_S = [2.0, 10.0]
+# A bench is found by its run within a process, so a worker with several threads does one part at a time.
+_one_part = threading.Lock()
+# By run, for the thread that waits for its parts.
+_stop_signs: dict[str, threading.Event] = {}
+
+
+class PartFailed(Exception):
+    """A part met what no other worker would get past either; its text is for the person at the terminal."""
+
+
+async def _may_pass(_: object, __: object, state: State[Any]) -> bool:
+    return not isinstance(await state.aresult(raise_on_failure=False), PartFailed)
+
+
+@task(
+    name="judge part",
+    task_run_name="judge samples {first} to {last}",
+    retries=MOST_ATTEMPTS - 1,
+    retry_delay_seconds=_RETRY_S,
+    retry_condition_fn=_may_pass,
+    **UNCACHED,
+)
+async def judge_part_in_task(order: Mapping[str, Any], first: int, last: int) -> int:
+    """Judge samples `first` to `last` of a run in the process of a worker."""
+    # The task is sent to its worker with all that it names, and a lock cannot be sent.
+    return await judge_in_worker(order, first, last)
+
+
+async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> int:
+    """Judge samples `first` to `last` of a run in this process; returns how many shards that were.
+
+    Raises PartFailed for what no other worker would get past either. When nobody wants the part any more it ends.
+    """
+    wanted = PartOrder(first=first, last=last, **order)
+    with _one_part:
+        try:
+            return await work_on_part(wanted, partial(_is_wanted, wanted))
+        except RunCancelled:
+            return 0
+        except WarehouseError:
+            raise
+        except Exception as error:
+            told = explain(error)
+            if told is None or not isinstance(error, FatalJudgeError):
+                raise
+            raise PartFailed(told) from None
+
+
+async def _is_wanted(order: PartOrder) -> bool:
+    """Whether the process that has given the part out still waits for it."""
+    location = Warehouse(order.warehouse).location
+    assert location.lake is not None
+    name = _name_wish(order.run_id)
+    return name in await asyncio.to_thread(list_held, location, location.lake, [name])
+
+
+async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
+    """Have the shards of these numbers judged as tasks of the settings' task runner."""
+    runner = make_task_runner(bench.settings.task_runner or "")
+    counts = await asyncio.to_thread(PoolCounts, bench)
+    order = await asyncio.to_thread(describe_order, bench)
+    location = bench.warehouse.location
+    assert location.lake is not None
+    parts = cut_parts(
+        bench.run_id,
+        numbers,
+        shard_size=bench.settings.shard_size,
+        part_size=bench.settings.part_size,
+        n_samples=bench.progress.n_samples,
+    )
+    told = f"another process gives out the parts of run {bench.run_id}"
+    deadline = time.monotonic() + _LOCK_S
+    async with keep_counting(counts, mended=bench.resumed):
+        with hold_watched(location, location.lake, _name_wish(bench.run_id), deadline, told=told) as wish:
+            stopped = _stop_signs[bench.run_id] = threading.Event()
+            spread = spread_parts.with_options(task_runner=runner)
+            working = asyncio.create_task(asyncio.to_thread(spread, order, parts))
+            try:
+                while not working.done():
+                    await bench.asker.stop_sign.sleep(_LOOK_S)
+                    if stopped.is_set():
+                        wish.close()  # one part has failed for good, and the others are not wanted any more
+            except BaseException:
+                wish.close()
+                stopped.set()
+                await asyncio.wait([working])
+                raise
+            finally:
+                del _stop_signs[bench.run_id]
+            problem = working.result()
+        if problem is not None:
+            raise FatalJudgeError(problem)
+        if missing := await asyncio.to_thread(list_missing, bench, numbers):
+            raise FatalJudgeError(
+                f"{len(missing)} shards are without verdicts though their parts have ended; "
+                f"evalhouse resume {bench.run_id}"
+            )
+
+
+@flow(name="judge-parts", **FLOW_OPTIONS, validate_parameters=False)
+def spread_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
+    """Submit all parts and wait; returns what the run has to end with, if anything."""
+    # Sent to the workers with each task, like the task itself.
+    return submit_parts(order, parts)
+
+
+def submit_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
+    """As `spread_parts`, within its flow run."""
+    stopped = _stop_signs[order["run_id"]]
+    waiting: set[PrefectFuture[Any]] = {judge_part_in_task.submit(order, part.first, part.last) for part in parts}
+    while waiting and not stopped.is_set():
+        ended = wait(list(waiting), timeout=_LOOK_S).done
+        for future in ended:
+            result = future.result(raise_on_failure=False)
+            if isinstance(result, BaseException):
+                stopped.set()
+                return str(result) if isinstance(result, PartFailed) else _explain(result)
+        waiting -= ended
+    return None
+
+
+def _explain(error: BaseException) -> str:
+    told = explain(error) if isinstance(error, Exception) else None
+    what = told or f"{type(error).__name__}: {error}"
+    return f"a part of the run was tried {MOST_ATTEMPTS} times and failed: {what}"
+
+
+def _name_wish(run_id: str) -> str:
+    return f"parts-wanted-{run_id}"
+
+
+def make_task_runner(name: str) -> TaskRunner[Any]:
+    """What `module:factory` makes; raises SettingsError when that is no task runner."""
+    module, _, factory = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            f"--task-runner {name!r} cannot be made: {error}; allowed is module:factory of something that is called "
+            "without arguments and gives a Prefect task runner, such as prefect_dask:DaskTaskRunner"
+        ) from None
+    if not isinstance(made, TaskRunner):
+        raise SettingsError(f"--task-runner {name!r} gives a {type(made).__name__}, which is no Prefect task runner")
+    return made

@@ -1,0 +1,175 @@
+"""The work on one part of a run, in whichever process of whichever machine it is given to.
+
+Everything is found again through the warehouse: the settings stand in the run's row, the samples in their tables, and
+what was answered on record. What the process needs besides are evalhouse itself, the key to the judge, and the way to
+the warehouse. A part's lock keeps a second worker away; should one have begun the part before and died, its verdicts
+are replaced and its replies used again.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from evalhouse.flows.evaluation import count_turns, judge_shard, take_turns
+from evalhouse.flows.pools.parts import list_shards, name_lock
+from evalhouse.flows.preparing.code_version import find_code_version
+from evalhouse.flows.preparing.live_run import Tools, make_tools
+from evalhouse.flows.server.environment import find_api_url
+from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.tasks.asking.anew import AskAnew, embed_anew
+from evalhouse.tasks.asking.shared_limit import share_limits
+from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, lay_out_bench
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.engine.lake_locks import WatchedLock, hold_watched, lock_on_machine
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+# Somebody else has the part: its lock is looked at by the coordinator for a moment only.
+_LOCK_S = 5.0
+_DRAIN_S = 3.0
+_WATCH_S = 3.0
+
+_UNWANTED = "stopped by whoever had given the part out"
+
+IsWanted = Callable[[], Awaitable[bool]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOrder:
+    """Samples `first` to `last` of a run, to be judged by this process.
+
+    `mend` says that samples which failed before are judged again, `changes` which settings of the run are others than
+    those on record, and `code_version` which evalhouse has given the part out.
+    """
+
+    run_id: str
+    warehouse: str
+    first: int
+    last: int
+    code_version: str
+    mend: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
+    """Judge what is not judged of a part and return how many shards that were.
+
+    `is_wanted` is asked every few seconds whether anybody still wants the part. Raises RunCancelled when nobody does or
+    the process is told to end, WarehouseBusy when somebody else is on the part, FatalJudgeError and WarehouseError.
+    """
+    warehouse = Warehouse(order.warehouse)
+    lake = warehouse.location.lake
+    if lake is None:
+        raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
+    if not await is_wanted():
+        raise RunCancelled(_UNWANTED)
+    told = f"another process is on the part of run {order.run_id} that begins with sample {order.first}"
+    name = name_lock(order.run_id, order.first)
+    with (
+        Interrupts() as interrupts,
+        hold_watched(warehouse.location, lake, name, time.monotonic() + _LOCK_S, told=told) as lock,
+    ):
+        _tidy_machine(warehouse)
+        run = find_run(warehouse, order.run_id)
+        with _made_bench(order, run, warehouse) as bench:
+            loop = asyncio.get_running_loop()
+
+            def stop(why: str) -> None:
+                loop.call_soon_threadsafe(partial(bench.stop, RunCancelled(f"stopped by {why}"), drain_s=_DRAIN_S))
+
+            with interrupts.answered_by(stop):
+                async with _watched(bench, lock, is_wanted):
+                    n_shards = await _judge(bench, order)
+            interrupts.note_only()
+        warehouse.flush()
+    return n_shards
+
+
+def _tidy_machine(warehouse: Warehouse) -> None:
+    """Take in what dead processes of this machine have left: replies that need not be paid for again.
+
+    One process at a time, and the others wait for it: what it is taking in they may be about to ask.
+    """
+    told = "another process of this machine is taking in what dead ones have left, and does not come to an end"
+    with lock_on_machine(warehouse.location, "orphans", time.monotonic() + FLUSH_PATIENCE_S, told=told):
+        take_in_orphans(warehouse)
+        warehouse.flush()
+
+
+@contextmanager
+def _made_bench(order: PartOrder, run: RunRow, warehouse: Warehouse) -> Iterator[Bench]:
+    """The bench of the part; its calls are in the warehouse when the block has ended."""
+    bench = _make_tools(order, run).make_bench(run.run_id, warehouse)
+    bench.resumed = True  # verdicts of an earlier worker are replaced
+    bench.progress.n_samples = run.n_samples or 0
+    if run.kind == "noise":
+        embed_anew(bench.embedder, run.run_id)
+    try:
+        lay_out_bench(bench)
+        yield bench
+    finally:
+        clear_bench(run.run_id)
+        bench.asker.record.close()
+
+
+def _make_tools(order: PartOrder, run: RunRow) -> Tools:
+    if order.code_version != find_code_version():
+        raise FatalJudgeError(
+            f"this worker has evalhouse {find_code_version()}, and its work was given out by {order.code_version}; "
+            "install the same version on all machines, and start the workers anew"
+        )
+    values = {**run.config, **order.changes, "warehouse": order.warehouse}
+    settings = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
+    tools = make_tools(settings, run.kind)
+    return replace(tools, judge=AskAnew(tools.judge, run.run_id)) if run.kind == "noise" else tools
+
+
+@asynccontextmanager
+async def _watched(bench: Bench, lock: WatchedLock, is_wanted: IsWanted) -> AsyncIterator[None]:
+    """Stop the bench when its part is somebody else's, or nobody's, within the block."""
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if not await asyncio.to_thread(lock.is_held):
+                why = "stopped because the part's lock was lost"
+            elif not await is_wanted():
+                why = _UNWANTED
+            else:
+                continue
+            bench.stop(RunCancelled(why), drain_s=_DRAIN_S)
+            return
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def _judge(bench: Bench, order: PartOrder) -> int:
+    size = bench.settings.shard_size
+    failures = FAILURE_REASONS if order.mend else ()
+    unfinished = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size, failures)
+    wanted = list_shards(order.first, order.last, size)
+    numbers = [number for number in unfinished if number in wanted]
+    shared = share_limits(
+        bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=find_api_url() is not None
+    )
+    try:
+        async with shared:
+            at_once = count_turns(bench.settings.concurrency, bench)
+            await take_turns(numbers, lambda number: judge_shard(bench, number), at_once=at_once)
+    finally:
+        await bench.close()
+    return len(numbers)

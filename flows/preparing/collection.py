@@ -1,0 +1,93 @@
+"""What a run needs to ask the application under test, or to do without: made and checked before anything is asked."""
+
+from typing import TYPE_CHECKING
+
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.targets.collection import Collection, ReadSamples, read_own_samples
+from evalhouse.tasks.targets.known_responses import (
+    KnownResponses,
+    ParentResponses,
+    find_unaffected,
+    list_missing,
+    refuse_missing,
+)
+from evalhouse.tasks.targets.make import Target, make_target
+from evalhouse.warehouse.rows.responses import ResponseRecord, list_open_samples
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.pipeline.live_run import Bench
+
+_IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
+_NOT_TOLD = "No changed documents were announced to this run, so every question is asked."
+
+
+def find_parent(warehouse: Warehouse, settings: RunSettings) -> RunRow | None:
+    """The run whose responses are judged; raises WarehouseError when it is not on record."""
+    return None if settings.responses is None else find_run(warehouse, settings.responses)
+
+
+def make_asked_target(settings: RunSettings) -> Target | None:
+    """The application that is asked; None where there is none to ask. Raises TargetError."""
+    return make_target(settings.target) if settings.target is not None and settings.responses is None else None
+
+
+def make_collection(bench: "Bench", run: RunRow, target: Target | None, parent: RunRow | None) -> Collection | None:
+    """How the run comes by its responses; None when its dataset brings the answers.
+
+    Raises FatalJudgeError when they are to be taken from a run that lacks some.
+    """
+    if target is None and parent is None:
+        return None
+    size = bench.settings.shard_size
+    known = _find_known(bench, run, parent)
+    read: ReadSamples
+    if bench.staged is not None:
+        read, n_samples = bench.staged.staging.read_between, bench.staged.n_samples
+        numbers = list(range(-(-n_samples // size)))
+        if target is not None and bench.staged.n_answered:
+            bench.notices.append(_IGNORED.format(bench.staged.n_answered, n_samples))
+        if isinstance(known, ParentResponses):
+            _check_parent(bench.staged, known, size)
+    else:
+        # Whole shards, of which those that have their response are passed over.
+        read = read_own_samples(bench.warehouse, run.run_id)
+        numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(bench.warehouse, run.run_id)})
+        n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
+    return Collection(
+        run_id=run.run_id,
+        warehouse=bench.warehouse,
+        target=target,
+        known=known,
+        record=ResponseRecord(bench.warehouse, run.run_id),
+        read_samples=read,
+        numbers=numbers,
+        n_samples=n_samples,
+        concurrency=bench.settings.target.concurrency if bench.settings.target else 1,
+        is_resumed=bench.resumed,
+    )
+
+
+def _find_known(bench: "Bench", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
+    settings = bench.settings
+    if parent is not None:
+        return ParentResponses(warehouse=bench.warehouse, parent=parent)
+    if not settings.only_affected or settings.target is None:
+        return None
+    known = find_unaffected(bench.warehouse, run, settings.target)
+    if known is None and not bench.resumed:
+        bench.notices.append(_NOT_TOLD)
+    return known
+
+
+def _check_parent(staged: "StagedDataset", known: ParentResponses, size: int) -> None:
+    missing: list[str] = []
+    n_missing = 0
+    for first in range(1, staged.n_samples + 1, size):
+        found = list_missing(known, staged.staging.read_between(first, first + size - 1))
+        n_missing += len(found)
+        missing = missing or found[:1]
+    if missing:
+        raise refuse_missing(known.parent, n_missing, missing[0], staged.n_samples)

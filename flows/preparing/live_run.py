@@ -1,0 +1,207 @@
+"""From settings to a bench: everything a run needs is made and checked here, before anything is asked."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
+from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.prices import find_price, load_prices
+from evalhouse.tasks.asking.record import CallRecord, Record
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.models.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
+from evalhouse.tasks.models.make import check_embeddings_name, make_judge
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.plan import Plan, plan_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics, resolve_parameters
+from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.runs import RunKind
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+_STEP_PROMPTS = {
+    "extract_answer": "extract",
+    "extract_ground_truth": "extract",
+    "classify": "classify",
+    "attribute_answer": "attribute",
+    "attribute_ground_truth": "attribute",
+    "rank": "rank",
+    "relevancy": "questions",
+}
+
+
+_NO_PLAN = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """Settings, plan and judge of a run."""
+
+    settings: RunSettings
+    plan: Plan
+    judge: Judge
+
+    def make_bench(self, run_id: str, warehouse: Warehouse) -> Bench:
+        """The bench of a run; its journal and mover thread are running afterwards."""
+        return make_bench(run_id, self.settings, self.plan, self.judge, warehouse)
+
+
+def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
+    """Plan and judge, checked before anything is asked; a run that only collects has nothing planned."""
+    plan = _NO_PLAN if kind == "collection" else make_plan(settings)
+    return Tools(settings=settings, plan=plan, judge=make_judge(settings))
+
+
+def make_plan(settings: RunSettings) -> Plan:
+    """The metrics and steps of the settings; raises UnknownMetric or MetricFileError."""
+    metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+    if settings.prompts is not None:
+        metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
+    plan = plan_run(settings.metrics, metrics)
+    chosen = {metric.name: metric for metric in plan.metrics}
+    for name, parameters in settings.metric_settings.items():
+        if name in chosen:
+            resolve_parameters(chosen[name], parameters)
+    return plan
+
+
+def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tuple[Prompt, ...]:
+    """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
+    wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
+    for name in wanted:
+        if name not in prompts or prompts[name].rubric is None:
+            raise FatalJudgeError(
+                f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
+            )
+    beyond_words = [metric.name for metric in plan.metrics if any(map(_needs_a_model, metric.needs))]
+    if judge.name == "lexical" and beyond_words:
+        raise FatalJudgeError(
+            "the lexical judge compares words; it cannot rate by a rubric or write questions "
+            f"({', '.join(beyond_words)}); name a model with --judge, or leave these metrics out"
+        )
+    return tuple(prompts[name] for name in wanted)
+
+
+def _needs_a_model(step: str) -> bool:
+    return step == "relevancy" or step.startswith(GRADE_STEP)
+
+
+def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
+    """The prompts of the language, by name.
+
+    The lexical judge reads none of their words. What stands on record for it is its rules and their version, so
+    that nobody takes a prompt's text for what made its verdicts.
+    """
+    prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
+    if judge.name != "lexical":
+        return prompts
+    return {name: _state_rules(prompt, judge.model) for name, prompt in prompts.items()}
+
+
+def make_bench(
+    run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse, *, record: Record | None = None
+) -> Bench:
+    """The bench of a run; its journal and mover thread are running afterwards, unless another `record` is given."""
+    check_embeddings_name(settings.embeddings)
+    prices = load_prices(settings.prices)
+    price = find_price(prices, judge.model)
+    if settings.budget_usd is not None and price is None:
+        raise FatalJudgeError(
+            f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
+        )
+    spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
+    prompts = make_prompts(settings, judge)
+    embedding_model = None
+    compares = not plan.steps.isdisjoint(("similarity", "relevancy"))
+    if compares and settings.embeddings != "hashing":
+        embedding_model = make_embedding_model(settings.embeddings, settings)
+    rubrics = _pick_rubrics(plan, prompts, judge)
+    # Last of all that can be refused: a record has a thread and a file open.
+    record = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
+    asker = Asker(
+        judge=judge,
+        record=record,
+        limit=_make_limit(settings),
+        attempts=settings.attempts,
+        price=price,
+        budget_usd=settings.budget_usd,
+        spent_usd=spent_usd,
+    )
+    embedder: Embedder | None = HashingEmbedder() if compares else None
+    if embedding_model is not None:
+        embedder = AskedEmbedder(
+            dataclasses.replace(
+                asker,
+                judge=embedding_model,
+                limit=_make_limit(settings),
+                price=find_price(prices, embedding_model.model),
+            )
+        )
+    return Bench(
+        run_id=run_id,
+        settings=settings,
+        warehouse=warehouse,
+        prompts=prompts,
+        metrics=plan.metrics,
+        steps=plan.steps,
+        optional_steps=plan.optional_steps,
+        asker=asker,
+        embedder=embedder,
+        rubrics=rubrics,
+    )
+
+
+def _make_limit(settings: RunSettings) -> EndpointLimit:
+    return EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm)
+
+
+def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> float:
+    """What the run had spent before it was resumed; raises FatalJudgeError when nothing of its budget is left."""
+    if settings.budget_usd is None:
+        return 0.0
+    spent_usd = sum_cost(warehouse, run_id)
+    if spent_usd >= settings.budget_usd:
+        raise FatalJudgeError(
+            f"run {run_id} has spent {spent_usd:.4g} dollars and its budget is {settings.budget_usd:g}, so nothing was "
+            f"asked; go on with a higher one: evalhouse resume {run_id} --budget USD"
+        )
+    return spent_usd
+
+
+def keep_prompts(bench: Bench) -> None:
+    """Put the prompts of the run's steps on record."""
+    names = {_STEP_PROMPTS[step] for step in bench.steps | bench.optional_steps if step in _STEP_PROMPTS}
+    names |= {prompt.name for prompt in bench.rubrics}
+    rows = [_to_row(bench.prompts[name]) for name in sorted(names)]
+    if rows:
+        frame = build_frame("prompts", rows)
+        key = f"{bench.run_id}/prompts/{bench.session}"
+        bench.warehouse.append(Batch(key=key, run_id=bench.run_id, tables={"prompts": frame}))
+
+
+def _state_rules(prompt: Prompt, model: str) -> Prompt:
+    digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
+    return dataclasses.replace(
+        prompt,
+        prompt_hash=digest,
+        version=model,
+        language="",
+        template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical/verdicts.py.",
+    )
+
+
+def _to_row(prompt: Prompt) -> Mapping[str, object]:
+    return {
+        "prompt_hash": prompt.prompt_hash,
+        "prompt": prompt.name,
+        "version": prompt.version,
+        "language": prompt.language or None,
+        "template": prompt.template,
+    }

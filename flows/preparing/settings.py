@@ -1,0 +1,197 @@
+"""Settings: from flags, then `EVALHOUSE_*` variables, then a suite, then defaults, with where each value came from.
+
+A variable is named after the flag it stands in for: `EVALHOUSE_TIMEOUT` is `--timeout`.
+"""
+
+import difflib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.tasks.settings.run import RunSettings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from evalhouse.flows.preparing.suites import Suite
+
+# Flags that are not called after their setting; each setting that is not here has the flag of its own name.
+_FLAGS = {
+    "dataset": "DATASET",
+    "mapping": "--map",
+    "metric_settings": "--set",
+    "tags": "--tag",
+    "budget_usd": "--budget",
+    "timeout_s": "--timeout",
+    "noise_share": "--noise",
+}
+_PREFIX = "EVALHOUSE_"
+_LISTS = ("metrics", "tags")
+# What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
+_BY_NAME = ("mapping", "metric_settings")
+# What a run is about is said for each run; a variable for it would be forgotten and found in the results.
+_NOT_FROM_ENVIRONMENT = (
+    "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected", "gate",
+    "notify",
+)  # fmt: skip
+# Where `evalhouse.tasks.asking.file_board` lets the processes of this machine see each other; no setting of a run.
+LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
+# How the origin of a suite's value begins; the name of its file follows.
+SUITE_ORIGIN = "suite "
+_DEFAULT_MODEL = "openai:gpt-4.1-mini"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """Settings and, by name, where each came from: a flag, a variable, `suite FILE` or `default`."""
+
+    settings: RunSettings
+    origins: Mapping[str, str]
+
+    @property
+    def judge_was_chosen(self) -> bool:
+        """Whether a person named the judge, rather than its being what is at hand."""
+        return not self.origins["judge"].startswith("default")
+
+
+def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) -> Resolved:
+    """Merge flags (None where not given) with the environment and a suite; raises SettingsError."""
+    of_suite = suite.values if suite else {}
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(RunSettings.model_fields, "default")
+    for name in RunSettings.model_fields:
+        variable = find_variable(name)
+        text = os.environ.get(variable) if variable else None
+        if flags.get(name) not in (None, (), {}):
+            values[name], origins[name] = _parse_flag(name, flags[name]), find_flag(name)
+        elif text and variable:
+            values[name], origins[name] = _parse_text(name, text), variable
+        elif name in of_suite and suite:
+            values[name], origins[name] = of_suite[name], f"{SUITE_ORIGIN}{suite.path.name}"
+        if name in _BY_NAME and name in values and of_suite.get(name):
+            values[name] = _add_by_name(of_suite[name], values[name])
+    if "judge" not in values and os.environ.get("OPENAI_API_KEY"):
+        values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
+    if origins["judge"] == "default":
+        origins["judge"] = "default, because no OPENAI_API_KEY is set"
+    return Resolved(settings=validate_settings(values, origins), origins=origins)
+
+
+def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, checked; for a run that has its other settings already. Raises SettingsError."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings = validate_settings(given, {name: find_flag(name) for name in given})
+    return {name: getattr(settings, name) for name in given}
+
+
+def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunSettings:
+    """Check values against the settings' types and bounds; raises SettingsError with every problem."""
+    try:
+        settings = RunSettings.model_validate(dict(values), strict=False)
+    except ValidationError as error:
+        problems = [_describe(problem, origins) for problem in error.errors()]
+        raise SettingsError("; ".join(problems)) from None
+    endless = [name for name, value in settings if isinstance(value, float) and math.isinf(value)]
+    if endless:
+        raise SettingsError("; ".join(f"{_say(name, origins)}: got inf; give a finite number" for name in endless))
+    return settings
+
+
+def find_flag(name: str) -> str:
+    """What a person writes on the command line to set this."""
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def find_variable(name: str) -> str | None:
+    """The environment variable of a setting; None for those that only flags set."""
+    if name in _NOT_FROM_ENVIRONMENT:
+        return None
+    flag = find_flag(name).removeprefix("--") if name not in _LISTS else name
+    return f"{_PREFIX}{flag.upper().replace('-', '_')}"
+
+
+def find_unknown_variables() -> dict[str, str | None]:
+    """`EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
+    known = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
+    known.append(LIMITS_DIR)
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in unknown}
+
+
+def _add_by_name(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both together; where both have an entry it is the upper one's, for entries that are tables one level deeper."""
+    added = dict(below)
+    for name, value in above.items():
+        under = added.get(name)
+        added[name] = {**under, **value} if isinstance(under, Mapping) else value
+    return added
+
+
+def parse_pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """`a=b` texts as a dictionary; raises SettingsError for a text without `=` or a name given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not name or not value:
+            raise SettingsError(f"{option} got {text!r}; write NAME=VALUE")
+        if name in pairs:
+            raise SettingsError(f"{option} got {name!r} twice: {pairs[name]!r} and {value!r}")
+        pairs[name] = value
+    return pairs
+
+
+def parse_metric_settings(texts: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """`metric.parameter=number` texts by metric; raises SettingsError."""
+    settings: dict[str, dict[str, float]] = {}
+    for path, text in parse_pairs(texts, "--set").items():
+        metric, separator, parameter = path.partition(".")
+        if not separator or not metric or not parameter:
+            raise SettingsError(f"--set got {path!r}; write METRIC.PARAMETER=NUMBER")
+        settings.setdefault(metric, {})[parameter] = _parse_number(path, text)
+    return settings
+
+
+def split_list(text: str | None, option: str = "--metrics") -> tuple[str, ...] | None:
+    """A comma list as a tuple; None stays None. Raises SettingsError for a list of nothing."""
+    if text is None:
+        return None
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise SettingsError(f"{option} got {text!r}; write names with commas between them")
+    return parts
+
+
+def _parse_number(path: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise SettingsError(f"--set {path} got {text!r}; write a number")
+    return number
+
+
+def _parse_flag(name: str, value: object) -> object:
+    """`--temperature` alone is a text, because `none` is a value of it."""
+    return _parse_text(name, value) if name == "temperature" and isinstance(value, str) else value
+
+
+def _parse_text(name: str, text: str) -> object:
+    if name in _LISTS:
+        return split_list(text, find_variable(name) or name)
+    return None if text.lower() == "none" else text
+
+
+def _describe(problem: "ErrorDetails", origins: Mapping[str, str]) -> str:
+    message = str(problem["msg"])
+    return f"{_say(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
+
+
+def _say(name: str, origins: Mapping[str, str]) -> str:
+    origin = origins.get(name, "default")
+    return name if origin.startswith("default") else origin

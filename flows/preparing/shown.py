@@ -1,0 +1,50 @@
+"""The tables of a suite as they may be shown: without what lets somebody in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evalhouse.flows.preparing.address import hide_credentials
+from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.target import TargetSettings
+
+
+def show_target(target: TargetSettings) -> str:
+    """A target in a word, without what lets somebody in."""
+    return hide_credentials(target.url) if target.url else str(target.callable or target.runnable)
+
+
+def to_plain_setting(value: object) -> Any:  # noqa: ANN401  # whatever JSON has
+    """A setting as JSON, without secrets: of headers the names alone, of a notification not the address."""
+    match value:
+        case TargetSettings():
+            shown: dict[str, Any] = {**value.model_dump(mode="json"), "headers": sorted(value.headers)}
+            return {**shown, "url": hide_credentials(value.url)} if value.url else shown
+        case Notify():
+            return value.model_dump(mode="json", exclude={"webhook"})
+        case SuiteGate():
+            return value.model_dump(mode="json", exclude_defaults=True)
+        case _:
+            return value
+
+
+def write_part(value: TargetSettings | SuiteGate | Notify) -> str:
+    """A table of a suite in a few words."""
+    match value:
+        case TargetSettings():
+            return show_target(value)
+        case Notify():
+            return f"on {', '.join(value.on)}"
+        case SuiteGate():
+            return count_limits(value)
+
+
+def count_limits(gate: SuiteGate) -> str:
+    """How many limits of which kind a gate has."""
+    kinds: Mapping[str, int] = {
+        "least means": len(gate.min),
+        "most means": len(gate.max),
+        f"drops against {gate.against}": len(gate.max_drop),
+        "coverages": len(gate.coverage) + (gate.min_coverage is not None),
+        "cost": int(gate.max_cost is not None),
+    }
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)

@@ -1,0 +1,307 @@
+"""A suite: one strict TOML file that describes a run that is repeated, and when, and what it has to keep.
+
+A suite becomes the settings of a run (`settings`), a schedule and a trigger (`serving`), a gate (`suite_gate`) and a
+notification (`notify`). All that is wrong with a file is told in one error, each with its line and key.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
+
+from evalhouse.flows.preparing.cron import explain_bad_cron
+from evalhouse.flows.preparing.toml_lines import KeyPath, Problem, SuiteText, explain_unknown, read_suite_text
+from evalhouse.flows.serving.kb_events import explain_bad_name
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.suite import Notify, SuiteGate
+from evalhouse.tasks.settings.target import TargetSettings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+SUFFIX: Final = ".toml"
+# What Prefect takes in a deployment's name, without the colon of `latest:SUITE` and what a shell would read.
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_LIMITS = (
+    "concurrency", "rpm", "tpm", "budget_usd", "timeout_s", "attempts", "limit", "request_tokens", "max_tokens",
+)  # fmt: skip
+# Settings that a suite gives under another name, or that are made for each run.
+_NOT_AT_TOP = (
+    *_LIMITS, "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected",
+    "noise_share", "gate", "notify",
+)  # fmt: skip
+_TOP = tuple(name for name in RunSettings.model_fields if name not in _NOT_AT_TOP)
+_TABLES = ("map", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
+# Where a person may have meant to write a key that stands somewhere else.
+_PLACES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_LIMITS, "[limits]"),
+    **dict.fromkeys(_TOP, "the top of the file, above the first table"),
+    "mapping": "[map]",
+    "noise_share": "[noise] as `share`",
+    "cron": "[schedule]",
+    "timezone": "[schedule]",
+    "knowledge_base": "[trigger]",
+    "debounce_s": "[trigger]",
+    "only_affected": "[trigger]",
+    "webhook": "[notify]",
+    "max_cost": "[gate]",
+}
+_PATHS = ("dataset", "prompts", "metric_files", "prices", "warehouse")
+_SAMPLE = "sample"
+_DUCKDB = "duckdb:///"
+_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+# Stands in for a judge that flags or the environment may name, so that nothing is refused for being lexical.
+_ANY_JUDGE = "openai:any"
+_LONGEST_SHOWN = 60
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Schedule(BaseModel):
+    """When a suite runs by itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    cron: str
+    timezone: str = "UTC"
+
+    @field_validator("cron")
+    @classmethod
+    def _check_cron(cls, cron: str) -> str:
+        wrong = explain_bad_cron(cron)
+        if wrong:
+            raise PydanticCustomError("cron", "{wrong}", {"wrong": wrong})
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            told = "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
+            raise PydanticCustomError("timezone", "{told}", {"told": told}) from None
+        return timezone
+
+
+class KnowledgeBase(BaseModel):
+    """The knowledge base whose updates start a run. Prefect waits no shorter than ten seconds for quiet."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    knowledge_base: str
+    debounce_s: float = Field(default=60.0, ge=10, le=86_400)
+    only_affected: bool = False
+
+    @field_validator("knowledge_base")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if wrong := explain_bad_name(name):
+            raise PydanticCustomError("knowledge_base", "{wrong}", {"wrong": wrong})
+        return name
+
+
+class _Noise(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    share: float = Field(ge=0, le=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A suite as it was read.
+
+    `values` are settings of its runs by name, typed, with absolute paths; `suite_hash` is that of what the file says.
+    """
+
+    name: str
+    path: Path
+    values: Mapping[str, Any]
+    schedule: Schedule | None
+    trigger: KnowledgeBase | None
+    gate: SuiteGate | None
+    notify: Notify | None
+    suite_hash: str
+
+
+def is_suite(argument: str) -> bool:
+    """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
+    return argument.lower().endswith(SUFFIX)
+
+
+def load_suite(path: str | Path) -> Suite:
+    """Read and check a suite; raises SettingsError with every problem, its line and its key."""
+    path = Path(path).expanduser().absolute()
+    text = read_suite_text(path)
+    reading = _Reading(text)
+    settings = reading.read_settings()
+    schedule = reading.read_table("schedule", Schedule)
+    trigger = reading.read_table("trigger", KnowledgeBase)
+    name = reading.read_name()
+    if reading.problems or settings is None:
+        raise text.refuse(reading.problems)
+    values = {field: getattr(settings, field) for field in reading.flat}
+    if settings.notify is not None and not settings.notify.keeps_secret:
+        del values["notify"]  # settings are stored with the run, and whoever has this address can post
+    digest = hash_values(text.values)
+    return Suite(
+        name=name,
+        path=path,
+        values={**values, **_find_paths(values, path.parent), "suite": name, "suite_hash": digest},
+        schedule=schedule,
+        trigger=trigger,
+        gate=settings.gate,
+        notify=settings.notify,
+        suite_hash=digest,
+    )
+
+
+def hash_values(values: Mapping[str, Any]) -> str:
+    """The hash of what a suite says: comments, spacing and the order of its keys change nothing."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class _Reading:
+    """Goes over a suite's values and gathers what is wrong with them.
+
+    `flat` are the settings of a run that the suite gives, by name; `_places` tells where in the file each stands.
+    """
+
+    def __init__(self, text: SuiteText) -> None:
+        self.problems: list[Problem] = []
+        self.flat: dict[str, Any] = {}
+        self._places: dict[str, KeyPath] = {}
+        self._text = text
+        for key, value in text.values.items():
+            if key in _TABLES:
+                self._take_table(key, value)
+            elif key in _TOP:
+                self._take(key, (key,), value)
+            elif key != "name":
+                self._refuse((key,), _explain_misplaced(key, ("name", *_TOP, *_TABLES)))
+
+    def read_settings(self) -> RunSettings | None:
+        """All that makes up a run's settings; None when something is wrong with it."""
+        if "dataset" not in self.flat:
+            told = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
+            self._refuse((), told)
+        # Nothing is left out of the check because of a judge that is named elsewhere.
+        judge = {} if "judge" in self.flat else {"judge": _ANY_JUDGE}
+        values = self.flat
+        if values.get("temperature") == "none":
+            values = {**values, "temperature": None}
+        return self._validate(RunSettings, {**judge, **values}, self._places)
+
+    def read_table(self, key: str, model: type[_Model]) -> _Model | None:
+        """A table that is no part of a run's settings."""
+        values = self._text.values.get(key)
+        if not isinstance(values, dict):
+            return None
+        return self._validate(model, values, {name: (key, name) for name in values}, within=(key,))
+
+    def read_name(self) -> str:
+        """The suite's name: its own, or that of its file."""
+        name = self._text.values.get("name", self._text.path.stem)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            told = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
+            where = "" if "name" in self._text.values else " from the name of its file, as there is no `name`"
+            self._refuse(("name",), f"got {_write_input(name)}{where}; {told}")
+        return str(name)
+
+    def _take_table(self, key: str, value: object) -> None:
+        if not isinstance(value, dict):
+            self._refuse((key,), f"got {_write_input(value)}; this is a table: write [{key}] on a line of its own")
+        elif key == "limits":
+            for name, limit in value.items():
+                self._take_limit(name, limit)
+        elif key == "noise":
+            noise = self.read_table("noise", _Noise)
+            if noise is not None:
+                self._take("noise_share", ("noise", "share"), noise.share)
+        elif key == "map":
+            self._take("mapping", (key,), value)
+        elif key in RunSettings.model_fields:
+            self._take(key, (key,), value)
+
+    def _take_limit(self, name: str, limit: object) -> None:
+        if name in _LIMITS:
+            self._take(name, ("limits", name), limit)
+        else:
+            self._refuse(("limits", name), _explain_misplaced(name, _LIMITS))
+
+    def _take(self, name: str, place: KeyPath, value: object) -> None:
+        self.flat[name], self._places[name] = value, place
+
+    def _refuse(self, path: KeyPath, text: str) -> None:
+        self.problems.append(Problem(path=path, text=text))
+
+    def _validate(
+        self, model: type[_Model], values: Mapping[str, Any], places: Mapping[str, KeyPath], *, within: KeyPath = ()
+    ) -> _Model | None:
+        """A model of the values; as JSON, because there a list is a tuple and a text is still no number."""
+        try:
+            return model.model_validate_json(json.dumps(values, ensure_ascii=False))
+        except ValidationError as error:
+            for found in error.errors():
+                path = _find_place(found["loc"], places, within)
+                self._refuse(path, _explain(found, path, model))
+            return None
+
+
+def _find_place(loc: Sequence[str | int], places: Mapping[str, KeyPath], within: KeyPath) -> KeyPath:
+    if not loc:
+        return within
+    name, *rest = loc
+    return (*places.get(str(name), (*within, name)), *(part for part in rest if part != "[key]"))
+
+
+def _explain(found: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> str:
+    """One error of pydantic's in our words; what came is shown unless it is a table or an address that is secret."""
+    match found["type"]:
+        case "extra_forbidden":
+            return _explain_misplaced(str(path[-1]), tuple(_find_model(found["loc"], model).model_fields))
+        case "missing":
+            return "is missing"
+    message = str(found["msg"])
+    told = f"{message[:1].lower()}{message[1:]}"
+    if path[:2] == ("notify", "webhook") or isinstance(found["input"], dict):
+        return told
+    return f"got {_write_input(found['input'])}; {told}"
+
+
+def _find_model(loc: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:
+    """The model that a key is unknown to: that of the table it stands in."""
+    tables: Mapping[str | int, type[BaseModel]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
+    return tables.get(loc[0], model) if len(loc) > 1 else model
+
+
+def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
+    if key in _PLACES and key not in allowed:
+        return f"there is no such key here; it belongs into {_PLACES[key]}"
+    return explain_unknown(key, allowed)
+
+
+def _write_input(value: object) -> str:
+    written = repr(value)
+    return written if len(written) <= _LONGEST_SHOWN else f"{written[:_LONGEST_SHOWN]}…"
+
+
+def _find_paths(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The settings that are paths, seen from the suite's folder."""
+    return {name: _find_path(name, values[name], folder) for name in _PATHS if values.get(name) is not None}
+
+
+def _find_path(name: str, text: str, folder: Path) -> str:
+    if name == "dataset" and text == _SAMPLE:
+        return text
+    if name == "warehouse" and _OTHER_URL.match(text):
+        relative = text.startswith(_DUCKDB) and not text.startswith(f"{_DUCKDB}/")
+        return f"{_DUCKDB}{folder.as_posix()}/{text.removeprefix(_DUCKDB)}" if relative else text
+    return str(folder / Path(text).expanduser())

@@ -1,0 +1,1 @@
+"""The HTML pages: a run, a history, a review sheet."""

@@ -1,0 +1,258 @@
+"""The page of a series' history: how each metric went over all nights, what changed meanwhile, and what to look at.
+
+Everything stands in the page itself, so that it can be read without its script, which only finds runs in their table.
+How a page is made safe is told in `report_page`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from evalhouse.flows.display.output import shorten, write_dollars, write_interval, write_value
+from evalhouse.flows.documents.remedies import ENGLISH
+from evalhouse.flows.report.charts import write_change
+from evalhouse.flows.report.page import load_template, read_script, read_style, write_policy
+from evalhouse.flows.report.trends import Mark, draw_amounts, draw_shares, draw_trend
+from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
+from evalhouse.warehouse.rows.report import Row
+
+_YARDSTICKS: Final = ("judge", "embeddings", "language")
+_BLANK: Final = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "same_yardstick": None}
+_SHORT: Final = 160
+_MOST_MOVES: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """What became another with the run at `place`; `metric` is the only one it is about, None for all."""
+
+    place: int
+    text: str
+    is_break: bool
+    metric: str | None = None
+
+
+def build_history(data: SeriesData, *, warehouse: str) -> str:
+    """The page as text."""
+    style, script = read_style(), read_script("history.js")
+    runs = data.runs
+    means = _align_means(data)
+    changes = sorted(_list_changes(data, means), key=lambda change: change.place)
+    coverage = [_find_coverage(means, place) for place in range(len(runs))]
+    costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
+    return load_template("history.html").render(
+        policy=write_policy(style=style, script=script),
+        style=Markup(style),
+        script=Markup(script),
+        title=f"History of {data.series}",
+        first=runs[0],
+        last=runs[-1],
+        newest=data.newest,
+        since=data.since,
+        n_runs=len(runs),
+        gates=_count(runs, "gate"),
+        triggers=_count(runs, "trigger"),
+        statuses=_count(runs, "status"),
+        total_cost=_write_total(costs),
+        charts=[_draw_metric(data, metric, rows, changes) for metric, rows in means.items() if _is_scored(rows)],
+        changes=[{"run": runs[change.place], "text": change.text} for change in reversed(changes)],
+        amounts=_draw_amounts(runs, costs, coverage),
+        causes=_describe_causes(data),
+        cause_runs=CAUSE_RUNS,
+        worse=[_describe_worse(row) for row in data.worse],
+        flaky=[{**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])}
+               for row in data.flaky],
+        flaky_runs=FLAKY_RUNS,
+        metrics=list(means),
+        runs=list(_describe_runs(runs, means, costs, coverage)),
+        warehouse=warehouse,
+    )  # fmt: skip
+
+
+def _align_means(data: SeriesData) -> dict[str, list[Row]]:
+    """By metric a row for every run of the series, blank where the run has none."""
+    places = {run["run_id"]: place for place, run in enumerate(data.runs)}
+    means: dict[str, list[Row]] = {}
+    for row in data.means:
+        blank = means.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in data.runs])
+        blank[places[row["run_id"]]] = row
+    return means
+
+
+def _is_scored(rows: Sequence[Row]) -> bool:
+    return any(row["mean"] is not None for row in rows)
+
+
+def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Iterator[_Change]:
+    prompts = _group_prompts(data.prompts)
+    for place in range(1, len(data.runs)):
+        before, after = data.runs[place - 1], data.runs[place]
+        for name in _YARDSTICKS:
+            if before[name] != after[name]:
+                text = f"{name}: {before[name] or 'none'} → {after[name] or 'none'}"
+                yield _Change(place=place, text=text, is_break=True)
+        for text in _compare_prompts(prompts[before["run_id"]], prompts[after["run_id"]]):
+            yield _Change(place=place, text=text, is_break=True)
+        known = [" ".join(filter(None, (run["kb_name"], run["kb_version"]))) for run in (before, after)]
+        if known[0] != known[1]:
+            text = f"knowledge base: {known[0] or 'none'} → {known[1] or 'none'}"
+            yield _Change(place=place, text=text, is_break=False)
+        if before["suite_hash"] != after["suite_hash"]:
+            yield _Change(place=place, text="suite file: another text", is_break=False)
+    for metric, rows in means.items():
+        known_rows = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
+        for (_, old), (place, new) in pairwise(known_rows):
+            if old != new:
+                text = f"formula of {metric}: version {old} → {new}"
+                yield _Change(place=place, text=text, is_break=True, metric=metric)
+
+
+def _group_prompts(rows: Sequence[Row]) -> defaultdict[str, dict[str, dict[str, str]]]:
+    """By run and name of a prompt its versions by hash."""
+    found: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in rows:
+        found[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
+    return found
+
+
+def _compare_prompts(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Prompts that both runs asked with and whose texts are others."""
+    for name in sorted(before.keys() & after.keys()):
+        if before[name].keys() != after[name].keys():
+            versions = [", ".join(sorted(set(side[name].values()))) for side in (before, after)]
+            yield (
+                f"prompt {name}: version {versions[0]} → {versions[1]}"
+                if versions[0] != versions[1]
+                else (f"prompt {name}: another text of version {versions[0]}")
+            )
+
+
+def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[_Change]) -> dict[str, Any]:
+    marks = [
+        Mark(place=change.place, text=f"{change.text} ({data.runs[change.place]['run_id']})", is_break=change.is_break)
+        for change in changes
+        if change.metric in (None, metric)
+    ]
+    scored = [row for row in rows if row["mean"] is not None]
+    return {
+        "name": metric,
+        "history": draw_trend(rows, _join_marks(marks)),
+        "last": write_value(scored[-1]["mean"]),
+        "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
+        "n_runs": len(scored),
+        "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in scored[1:]),
+        "change": _tell_change(data, rows),
+    }
+
+
+def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
+    """One mark a place, which tells all that changed there."""
+    joined: dict[int, Mark] = {}
+    for mark in marks:
+        there = joined.get(mark.place)
+        joined[mark.place] = (
+            mark
+            if there is None
+            else replace(there, text=f"{there.text}; {mark.text}", is_break=there.is_break or mark.is_break)
+        )
+    return list(joined.values())
+
+
+def _tell_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
+    """How far the mean is from that of the run a week before."""
+    if data.since is None:
+        return None
+    places = {run["run_id"]: place for place, run in enumerate(data.runs)}
+    start, end = places[data.since["run_id"]], places[data.newest["run_id"]]
+    if rows[start]["mean"] is None or rows[end]["mean"] is None:
+        return None
+    if any(row["same_yardstick"] is False for row in rows[start + 1 : end + 1]):
+        return "measured otherwise"
+    return write_change(rows[end]["mean"] - rows[start]["mean"])
+
+
+def _find_coverage(means: Mapping[str, Sequence[Row]], place: int) -> float | None:
+    """Which share of a run's scores is there."""
+    n_scored = sum(rows[place]["n_scored"] for rows in means.values())
+    n_all = n_scored + sum(rows[place]["n_unscored"] for rows in means.values())
+    return n_scored / n_all if n_all else None
+
+
+def _count(runs: Sequence[Row], column: str) -> dict[str, int]:
+    return dict(Counter(str(run[column]) for run in runs if run[column] is not None).most_common())
+
+
+def _write_total(costs: Sequence[Row]) -> str:
+    return write_dollars(sum(row["cost_usd"] or 0 for row in costs if row))
+
+
+def _draw_amounts(runs: Sequence[Row], costs: Sequence[Row], coverage: Sequence[float | None]) -> list[dict[str, Any]]:
+    requests = [row.get("n_requests") for row in costs]
+    dollars = [row.get("cost_usd") for row in costs]
+    drawn = [
+        ("Requests", requests, "{:,.0f}"),
+        ("Dollars", dollars, "{:,.4g}"),
+        ("Share of scores that are there", coverage, "{:.1%}"),
+    ]
+    return [
+        {"name": name, "chart": draw_amounts(runs, values, what=name, form=form)}
+        for name, values, form in drawn
+        if any(value is not None for value in values)
+    ]
+
+
+def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
+    """Shares of all samples by cause in the newest runs: a chart, and the newest run's numbers as its key."""
+    runs = [run for run in data.runs if data.causes.get(str(run["run_id"]))]
+    if not runs:
+        return None
+    counted = [{row["cause"]: row["n_samples"] for row in data.causes[str(run["run_id"])]} for run in runs]
+    # What is fine stands at the bottom, so that the failures are what rises above it.
+    known = [cause for cause in reversed(list(ENGLISH)) if any(of_run.get(cause) for of_run in counted)]
+    totals = [sum(of_run.values()) or 1 for of_run in counted]
+    shares = {
+        ENGLISH[cause].name: [of_run.get(cause, 0) / total for of_run, total in zip(counted, totals, strict=True)]
+        for cause in known
+    }
+    key = [
+        {"place": place, "name": name, "meaning": ENGLISH[cause].meaning, "n_samples": counted[-1].get(cause, 0),
+         "first": f"{values[0]:.1%}", "last": f"{values[-1]:.1%}"}
+        for place, (cause, (name, values)) in enumerate(zip(known, shares.items(), strict=True))
+    ]  # fmt: skip
+    return {"chart": draw_shares(runs, shares), "key": key[::-1], "n_runs": len(runs)}
+
+
+def _describe_worse(row: Row) -> dict[str, Any]:
+    reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])
+    moves = [
+        {"metric": one["metric"], "before": write_value(one["before"]), "after": write_value(one["after"])}
+        for one in row["moves"]
+    ]
+    return {
+        **row,
+        "moves": moves[:_MOST_MOVES],
+        "n_more": max(0, len(moves) - _MOST_MOVES),
+        "why": ", ".join(text for text, holds in reasons if holds) or "nothing that is judged has changed",
+        "question": shorten(row["question"], _SHORT),
+        "old_answer": shorten(row["old_answer"], _SHORT) if row["old_answer"] != row["new_answer"] else None,
+        "new_answer": shorten(row["new_answer"], _SHORT),
+    }
+
+
+def _describe_runs(
+    runs: Sequence[Row], means: Mapping[str, Sequence[Row]], costs: Sequence[Row], coverage: Sequence[float | None]
+) -> Iterator[dict[str, Any]]:
+    """The runs, newest first, with their means in the order of the metrics."""
+    for place in reversed(range(len(runs))):
+        yield {
+            **runs[place],
+            "knowledge": runs[place]["kb_version"] or "–",
+            "requests": costs[place].get("n_requests", "–"),
+            "cost": write_dollars(costs[place].get("cost_usd")),
+            "coverage": "–" if coverage[place] is None else f"{coverage[place]:.1%}",
+            "means": [write_value(rows[place]["mean"]) for rows in means.values()],
+        }

@@ -1,0 +1,299 @@
+"""The page of a report: one HTML file that shows a run without anything from elsewhere.
+
+Its texts come from datasets and models, so none of them may become markup or script. What is written into the page
+itself goes through Jinja's escaping; everything about samples is gzipped JSON in base64, whose letters cannot end an
+element, and the page's script makes nodes and texts of it, never markup. Above that stands a Content-Security-Policy
+that allows the one script and the one style sheet by their hashes, and nothing to be loaded or sent.
+Samples come in blocks that a browser unpacks when one of them is opened, so thousands cost little until then.
+"""
+
+import base64
+import gzip
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import orjson
+from markupsafe import Markup
+
+from evalhouse.flows.display.output import clean_text, write_dollars, write_interval, write_value
+from evalhouse.flows.report.charts import draw_distribution, draw_history, draw_interval, write_change
+from evalhouse.flows.report.flips import ReadFlips
+from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
+from evalhouse.flows.report.waterfall import describe_parts
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
+from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice
+from evalhouse.warehouse.rows.runs import RunRow
+
+BLOCK_SAMPLES: Final = 50
+"""Samples in a block: under a megabyte to unpack when one of them is opened."""
+
+_ASSETS = Path(__file__).with_name("assets")
+_SCRIPTS = ("data.js", "sample.js", "table.js", "page.js")
+_HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Packed data of the page: gzipped JSON in base64."""
+
+    id: str
+    packed: Markup
+
+
+@dataclass(kw_only=True)
+class _Index:
+    """What the table shows of each sample, by column in the run's order; the script reads it under these names."""
+
+    metrics: list[str]
+    low_is_good: list[bool]
+    scores: list[list[float | None]]
+    reasons: list[list[str | None]]
+    base: list[list[float | None]] | None
+    causes: list[str | None]
+    block_size: int = BLOCK_SAMPLES
+    ids: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    answers: list[str | None] = field(default_factory=list)
+    truths: list[str | None] = field(default_factory=list)
+    tp: list[int] = field(default_factory=list)
+    fp: list[int] = field(default_factory=list)
+    fn: list[int] = field(default_factory=list)
+    unsupported: list[int] = field(default_factory=list)
+    flipped: list[int] = field(default_factory=list)
+    failed: list[bool] = field(default_factory=list)
+    verdicts_changed: list[int] = field(default_factory=list)
+
+    def add(self, record: SampleRecord) -> None:
+        """The next sample."""
+        of_answer = [statement for statement in record.statements if statement.source == "answer"]
+        self.ids.append(record.sample_id)
+        self.questions.append(record.question)
+        self.answers.append(record.answer)
+        self.truths.append(record.ground_truth)
+        self.tp.append(sum(statement.label == "TP" for statement in of_answer))
+        self.fp.append(sum(statement.label == "FP" for statement in of_answer))
+        self.fn.append(sum(statement.label == "FN" for statement in record.statements))
+        self.unsupported.append(sum(statement.supported is False for statement in of_answer))
+        self.flipped.append(len(record.votes))
+        self.verdicts_changed.append(len(record.flips))
+        self.failed.append(any(failure.reason.endswith("failed") for failure in record.failures))
+
+
+def build_page(
+    run: RunRow,
+    base: RunRow | None,
+    summary: RunSummary,
+    slices: Iterable[SampleSlice],
+    *,
+    comparison: Comparison | None,
+    read_flips: ReadFlips | None,
+    causes: Sequence[Row],
+    warehouse: str,
+    with_calls: bool,
+) -> str:
+    """The page as text.
+
+    `base` is the run it is compared with, `comparison` what came of that and `read_flips` gives what the judge says
+    otherwise of samples; all are None for a report of one run alone. `causes` are those of its diagnosis.
+    """
+    metrics = sorted(summary.metrics, key=lambda row: _place_metric(str(row["metric"]), run.metrics))
+    names = [str(row["metric"]) for row in metrics]
+    index = _start_index(names, summary, has_base=base is not None)
+    shared = SharedTexts()
+    blocks = list(_pack_samples(slices, index, shared, read_flips))
+    scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
+    style, script = read_style(), read_script(*_SCRIPTS)
+    return load_template("page.html").render(
+        policy=write_policy(script=script, style=style),
+        style=Markup(style),
+        script=Markup(script),
+        title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
+        run=run,
+        base=base,
+        link=run.href if (run.href or "").startswith(("https://", "http://")) else None,
+        metrics=[_describe_metric(row, comparison) for row in metrics],
+        first_metric=next((name for name in (*_HEADLINE, *names) if name in scored), None),
+        charts=_draw_charts(names, index, summary.history),
+        unscored=_describe_unscored(summary.unscored),
+        parts=describe_parts(comparison) if comparison else [],
+        warnings=comparison.warnings if comparison else (),
+        causes=[{**row, "interval": write_interval(row["ci_low"], row["ci_high"])} for row in causes],
+        costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
+        flips=summary.flips,
+        blocks=[_pack("index", index), _pack("fixed", shared.texts), *blocks],
+        with_calls=with_calls,
+        warehouse=warehouse,
+    )
+
+
+def _place_metric(metric: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(metric) if metric in order else len(order), metric)
+
+
+def _start_index(names: list[str], summary: RunSummary, *, has_base: bool) -> _Index:
+    places = {
+        sample_id: place for place, sample_id in enumerate(dict.fromkeys(row["sample_id"] for row in summary.scores))
+    }
+    columns = {name: column for column, name in enumerate(names)}
+    index = _Index(
+        metrics=names,
+        low_is_good=[name in LOW_IS_GOOD for name in names],
+        scores=[[None] * len(places) for _ in names],
+        reasons=[[None] * len(places) for _ in names],
+        base=[[None] * len(places) for _ in names] if has_base else None,
+        causes=[summary.causes.get(sample_id) for sample_id in places],
+    )
+    for row in summary.scores:
+        if row["metric"] is not None:
+            column, place = columns[row["metric"]], places[row["sample_id"]]
+            index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
+    for row in summary.base_scores:
+        if index.base is not None and row["metric"] in columns:
+            index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
+    return index
+
+
+def _pack_samples(
+    slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, read_flips: ReadFlips | None
+) -> Iterable[Block]:
+    records = (
+        record
+        for rows in slices
+        for record in build_samples(
+            rows, shared, read_flips([str(row["sample_id"]) for row in rows.samples]) if read_flips else {}
+        )
+    )
+    number = 0
+    while block := list(islice(records, BLOCK_SAMPLES)):
+        for record in block:
+            index.add(record)
+        yield _pack(f"block-{number}", block)
+        number += 1
+
+
+def _pack(name: str, value: object) -> Block:
+    # No time stamp, so that equal runs give equal pages. The letters of base64 cannot end an element.
+    packed = gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)
+    return Block(id=name, packed=Markup(base64.b64encode(packed).decode()))
+
+
+def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
+    name, mean = str(row["metric"]), row["mean"]
+    compared = next((one for one in comparison.metrics if one.metric == name), None) if comparison else None
+    base_mean = compared.mean_base if compared else None
+    told = {
+        "name": name,
+        "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
+        "mean": write_value(mean),
+        "interval": write_interval(row["ci_low"], row["ci_high"]),
+        "n_scored": row["n_scored"],
+        "n_unscored": row["n_unscored"],
+    }
+    if compared:
+        return told | _describe_comparison(compared)
+    is_alike = row["same_yardstick"] is not False
+    return told | {
+        "change": write_change(row["change"]) + ("" if is_alike else " (measured otherwise)"),
+        "since": row["previous_run_id"] or "–",
+    }
+
+
+def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
+    paired = compared.paired
+    return {
+        "base_mean": write_value(compared.mean_base),
+        "change": write_change(paired.difference),
+        "change_interval": write_interval(paired.ci_low, paired.ci_high),
+        "p": write_value(paired.p_holm),
+        "verdict": paired.verdict,
+        "n_common": paired.n,
+        "n_higher": paired.n_higher,
+        "n_lower": paired.n_lower,
+    }
+
+
+def _is_share(value: float | None) -> bool:
+    return value is not None and 0 <= value <= 1
+
+
+def _draw_charts(names: Sequence[str], index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
+    """A distribution for each metric that has a score, and a history for those with an earlier run."""
+    runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
+    charts = []
+    for name, column in zip(names, index.scores, strict=True):
+        values = [value for value in column if value is not None]
+        rows = [row for row in runs.get(name, []) if row["mean"] is not None]
+        if values:
+            charts.append(
+                {
+                    "name": name,
+                    "distribution": draw_distribution(values),
+                    "history": draw_history(rows) if len(rows) > 1 else None,
+                    "n_runs": len(rows),
+                    "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in rows[1:]),
+                }
+            )
+    return charts
+
+
+def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
+    metrics: defaultdict[str, list[str]] = defaultdict(list)
+    examples: dict[str, str] = {}
+    for row in rows:
+        metrics[row["reason"]].append(f"{row['metric']} {row['n_samples']}")
+        examples[row["reason"]] = examples.get(row["reason"]) or row["example"] or ""
+    return [
+        {"reason": reason, "metrics": ", ".join(told), "example": examples[reason]} for reason, told in metrics.items()
+    ]
+
+
+def _write_cost(row: Row) -> str:
+    return write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else "")
+
+
+def write_policy(*, style: str, script: str | None = None) -> str:
+    """The Content-Security-Policy of a page: its own style sheet and script by their hashes, and nothing else."""
+    may_run = "'none'" if script is None else _write_hash(script)
+    return (
+        f"default-src 'none'; script-src {may_run}; style-src {_write_hash(style)}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _write_hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def load_template(name: str) -> jinja2.Template:
+    """A template of the assets; every text it prints is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
+        trim_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(name)
+
+
+def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
+    """Control characters and direction marks as escapes, as at the terminal."""
+    return clean_text(value) if type(value) is str else value
+
+
+@cache
+def read_style() -> str:
+    """The style sheet of all pages."""
+    return (_ASSETS / "report.css").read_text(encoding="utf-8")
+
+
+@cache
+def read_script(*names: str) -> str:
+    """Scripts of the assets as one."""
+    return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)

@@ -1,0 +1,94 @@
+"""The page on which a person labels verdicts: one HTML file that works offline and keeps what was said in the browser.
+
+The same care as for a report (`report_page`), whose head, looks and policy it shares: texts come packed and become
+nodes and texts, never markup, and the page can load and send nothing. What leaves it is the file that a person
+downloads. The judge's verdicts are in the page, packed with the rest, and each is shown once the person has decided.
+"""
+
+import base64
+import gzip
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import orjson
+from markupsafe import Markup
+
+from evalhouse.flows.display.output import clean_text
+from evalhouse.flows.report.page import read_style, write_policy
+from evalhouse.tasks.reviews.draw import Pick
+from evalhouse.tasks.reviews.export import Export
+from evalhouse.tasks.reviews.labels import list_choices
+
+_ASSETS = Path(__file__).with_name("review_assets")
+_SHARED = Path(__file__).with_name("assets")
+_SCRIPTS = (_SHARED / "data.js", _ASSETS / "answers.js", _ASSETS / "items.js", _ASSETS / "review.js")
+
+
+def build_review_page(export: Export, reviewer: str) -> str:
+    """The page as text; `reviewer` is the name it begins with, empty for none."""
+    style, script = read_style() + _read(_ASSETS / "review.css"), _read_scripts()
+    return _load_template().render(
+        policy=write_policy(script=script, style=style),
+        style=Markup(style),
+        script=Markup(script),
+        title=f"Review of {export.run.label or export.run.dataset or 'a run'}",
+        run_id=export.run.run_id,
+        n=len(export.picks),
+        reviewer=reviewer,
+        packed=_pack(_collect(export)),
+    )
+
+
+def _collect(export: Export) -> dict[str, Any]:
+    """What the script reads: texts once a sample, and the items in the order of asking."""
+    sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in export.picks))
+    places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
+    names = ("question", "answer", "ground_truth", "contexts")
+    return {
+        "export_id": export.export_id,
+        "run_id": export.run.run_id,
+        "samples": [{name: export.texts[sample_id][name] for name in names} for sample_id in sample_ids],
+        "items": [_describe(pick, places[pick.item.sample_id]) for pick in export.picks],
+    }
+
+
+def _describe(pick: Pick, place: int) -> dict[str, Any]:
+    item = pick.item
+    return {
+        "item_hash": item.item_hash,
+        "sample": place,
+        "sample_id": item.sample_id,
+        "step": item.step,
+        "statement_id": item.statement_id,
+        "context_rank": item.context_rank,
+        "source": item.source,
+        "text": item.text,
+        "choices": list_choices(item.step, item.source),
+        "judge_label": item.judge_label,
+        "reason": item.reason,
+    }
+
+
+def _pack(value: object) -> Markup:
+    # The letters of base64 cannot end an element.
+    return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
+
+
+@cache
+def _load_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([_ASSETS, _SHARED]), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: clean_text(value) if type(value) is str else value, trim_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("review.html")
+
+
+@cache
+def _read_scripts() -> str:
+    return "".join(_read(path) for path in _SCRIPTS)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,274 @@
+"""The samples of a report as records: what the page shows when a sample is opened, made of the warehouse's rows.
+
+A record holds texts, verdicts with their reasons, where in the texts they stand, and the calls they came from, by their
+places in its own list of calls. What every request of a prompt repeats (instructions, worked examples, the reply's
+schema) is kept once for all samples, in `SharedTexts`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from evalhouse.flows.display.output import write_json
+from evalhouse.flows.report.flips import FlipRecord, Flips
+from evalhouse.flows.report.spans import Span, find_span
+from evalhouse.warehouse.rows.report import Row, SampleSlice
+
+Source = Literal["answer", "ground_truth"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextRecord:
+    """A retrieved context; `useful` is None where it was not judged."""
+
+    text: str
+    id: str | None
+    useful: bool | None = None
+    reason: str | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementRecord:
+    """A statement with its verdicts; `span` is its place in its text, `evidence` those in the contexts, by rank."""
+
+    id: str
+    source: Source
+    text: str
+    label: str | None
+    label_reason: str | None
+    supported: bool | None
+    ranks: tuple[int, ...]
+    support_reason: str | None
+    calls: dict[str, int]
+    span: Span | None
+    evidence: dict[str, Span]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRecord:
+    """A rubric's rating, or a similarity of two texts."""
+
+    step: str
+    criterion: str | None
+    value: float
+    scale_max: float | None
+    said: float | None
+    rule: str | None
+    text: str | None
+    reason: str | None
+    call: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRecord:
+    """A step that gave no verdicts, and why."""
+
+    step: str
+    reason: str
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoteRecord:
+    """An item whose votes were not of one mind: how often each verdict was given, the majority's first."""
+
+    step: str
+    item: str
+    votes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRecord:
+    """A request and its reply; `fixed` is the place in the shared texts of what the request shares with others."""
+
+    call_id: str
+    step: str
+    prompt: str | None
+    model: str | None
+    status: str
+    error: str | None
+    attempts: int
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    latency_ms: float | None
+    from_run: str | None
+    fixed: int | None
+    request: str | None
+    reply: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    """Everything that is shown of one sample; `base_answer` is None where the other run's is the same."""
+
+    sample_id: str
+    question: str
+    answer: str | None
+    ground_truth: str | None
+    base_answer: str | None
+    metadata: Mapping[str, Any] | None
+    contexts: tuple[ContextRecord, ...]
+    statements: tuple[StatementRecord, ...]
+    measures: tuple[MeasureRecord, ...]
+    failures: tuple[FailureRecord, ...]
+    votes: tuple[VoteRecord, ...]
+    calls: tuple[CallRecord, ...]
+    flips: tuple[FlipRecord, ...]
+
+
+@dataclass(kw_only=True)
+class SharedTexts:
+    """Texts kept once each; `keep` tells the place."""
+
+    texts: list[str] = field(default_factory=list)
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, text: str) -> int:
+        """The place of a text, which is added when it is new."""
+        if text not in self._places:
+            self._places[text] = len(self.texts)
+            self.texts.append(text)
+        return self._places[text]
+
+
+def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Iterator[SampleRecord]:
+    """The records of a slice, in its order; `flips` are those against the other run, by sample."""
+    verdicts, calls = _group(rows.verdicts), _group(rows.calls)
+    failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
+    for sample in rows.samples:
+        sample_id = str(sample["sample_id"])
+        places = {str(call["call_id"]): place for place, call in enumerate(calls[sample_id])}
+        base = next(iter(answers[sample_id]), None)
+        yield SampleRecord(
+            sample_id=sample_id,
+            question=str(sample["question"]),
+            answer=sample["answer"],
+            ground_truth=sample["ground_truth"],
+            base_answer=base["answer"] if base and base["answer"] != sample["answer"] else None,
+            metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
+            contexts=tuple(_build_contexts(sample, verdicts[sample_id], places)),
+            statements=tuple(_build_statements(sample, verdicts[sample_id], places)),
+            measures=tuple(_build_measures(verdicts[sample_id], places)),
+            failures=tuple(
+                FailureRecord(step=row["step"], reason=row["reason"], detail=row["detail"])
+                for row in failures[sample_id]
+            ),
+            votes=tuple(_build_votes(votes[sample_id])),
+            calls=tuple(_build_call(row, shared) for row in calls[sample_id]),
+            flips=tuple(flips.get(sample_id, ())),
+        )
+
+
+def _group(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[str(row["sample_id"])].append(row)
+    return groups
+
+
+def _build_contexts(sample: Row, verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[ContextRecord]:
+    ids = sample["context_ids"] or []
+    judged = {row["context_rank"]: row for row in verdicts if row["step"] == "rank"}
+    for rank, text in enumerate(sample["contexts"] or [], start=1):
+        row = judged.get(rank, {})
+        yield ContextRecord(
+            text=text,
+            id=ids[rank - 1] if rank <= len(ids) else None,
+            useful=row.get("useful"),
+            reason=row.get("reason"),
+            call=places.get(row.get("call_id", "")),
+        )
+
+
+def _build_statements(sample: Row, verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[StatementRecord]:
+    by_statement: dict[str, dict[str, Row]] = {}
+    for row in verdicts:
+        if row["statement_id"] is not None:
+            by_statement.setdefault(row["statement_id"], {})[str(row["step"]).split("_")[0]] = row
+    found = [steps for steps in by_statement.values() if "extract" in steps]
+    for steps in sorted(found, key=lambda steps: (steps["extract"]["source"], steps["extract"]["ordinal"])):
+        split, label, support = steps["extract"], steps.get("classify", {}), steps.get("attribute", {})
+        ranks = tuple(support.get("context_ranks") or ())
+        calls = {name: places.get(row["call_id"]) for name, row in steps.items() if row["call_id"] is not None}
+        yield StatementRecord(
+            id=split["statement_id"],
+            source=split["source"],
+            text=split["statement"],
+            label=label.get("label"),
+            label_reason=label.get("reason"),
+            supported=support.get("supported"),
+            ranks=ranks,
+            support_reason=support.get("reason"),
+            calls={name: place for name, place in calls.items() if place is not None},
+            span=find_span(split["statement"], sample[split["source"]] or ""),
+            evidence=_find_evidence(split["statement"], sample["contexts"] or [], ranks),
+        )
+
+
+def _find_evidence(statement: str, contexts: Sequence[str], ranks: Sequence[int]) -> dict[str, Span]:
+    spans = {str(rank): find_span(statement, contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
+    return {rank: span for rank, span in spans.items() if span is not None}
+
+
+def _build_measures(verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[MeasureRecord]:
+    for row in verdicts:
+        value = row["similarity"] if row["similarity"] is not None else row["rating"]
+        if value is not None:
+            yield MeasureRecord(
+                step=row["step"],
+                criterion=row["criterion"],
+                value=value,
+                scale_max=row["scale_max"],
+                said=row["said"],
+                rule=row["rule"],
+                text=row["statement"],
+                reason=row["reason"],
+                call=places.get(row["call_id"] or ""),
+            )
+
+
+def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
+    items: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for row in rows:
+        items.setdefault((row["step"], row["item_id"]), []).append((row["verdict"], row["n"]))
+    for (step, item), votes in items.items():
+        if len(votes) > 1:
+            yield VoteRecord(step=step, item=item, votes=tuple(votes))
+
+
+def _build_call(row: Row, shared: SharedTexts) -> CallRecord:
+    fixed, request = _split_request(row["request"])
+    version = f" {row['prompt_version']}" if row["prompt_version"] else ""
+    return CallRecord(
+        call_id=row["call_id"],
+        step=row["step"],
+        prompt=f"{row['prompt']}{version}" if row["prompt"] else None,
+        model=row["model"],
+        status=row["status"],
+        error=row["error"],
+        attempts=row["attempts"],
+        tokens_in=row["prompt_tokens"],
+        tokens_out=row["completion_tokens"],
+        cost_usd=row["cost_usd"],
+        latency_ms=row["latency_ms"],
+        from_run=row["original_run_id"],
+        fixed=None if fixed is None else shared.keep(fixed),
+        request=request,
+        reply=row["reply"],
+    )
+
+
+def _split_request(text: str | None) -> tuple[str | None, str | None]:
+    """What a request shares with others of its prompt, and what is its own: the last message, which holds the data."""
+    if text is None:
+        return None, None
+    request = orjson.loads(text)
+    messages = request.get("messages") if isinstance(request, dict) else None
+    if not messages or not isinstance(messages[-1], dict) or not isinstance(messages[-1].get("content"), str):
+        return None, write_json(request)
+    return write_json({**request, "messages": messages[:-1]}), messages[-1]["content"]

@@ -1,0 +1,215 @@
+"""The noise run at the end of a run: some of its samples are judged a second time, to see how far the judge is from
+itself.
+
+It is a run of its own, of kind `noise`, with its own calls, verdicts and scores, and names the run as its parent; no
+word or label finds it, and no history has it as a night. Everything is asked anew, the splitting of answers and ground
+truths included: a split is the judge's word too, and statements that come out otherwise are the larger part of what an
+answer's metrics waver by. Where later nights take the ground truth's split from the record the floor is thereby a
+little high, which is the safe side.
+
+Samples are drawn from those that nothing but the judge can have moved since the run before. Where these are too few,
+as in a first run, they are drawn from all: the judge's dice are the same, but what the judge itself has become since
+it was first asked does not show.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from evalhouse.flows.display.output import write_dollars
+from evalhouse.flows.preparing.request import tell_time
+from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
+from evalhouse.tasks.comparing.same_judge import list_changed_settings
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.noise import (
+    copy_samples,
+    count_changed,
+    find_previous,
+    has_noise_run,
+    list_equal_inputs,
+    list_scored,
+    note_no_noise,
+)
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
+
+if TYPE_CHECKING:
+    from evalhouse.flows.run.start_to_end import RunOutcome
+    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.settings.run import RunSettings
+    from evalhouse.warehouse.store import Warehouse
+
+Population = Literal["unchanged", "all"]
+TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
+"""What `runs.tags` says of a noise run: which samples it was drawn from."""
+
+JudgeAgain = Callable[["Bench", RunRow], "RunOutcome"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseOutcome:
+    """What came of measuring noise.
+
+    `outcome` is how the noise run ended, None when nothing was asked: then `problem` says why, or there is none
+    because the judge says the same each time. `n_changed` of `n_samples` have another score in some metric.
+    """
+
+    outcome: "RunOutcome | None" = None
+    population: Population | None = None
+    n_samples: int = 0
+    n_changed: int = 0
+    problem: str | None = None
+
+
+def measure_noise(
+    run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge_again: JudgeAgain
+) -> NoiseOutcome | None:
+    """Judge a share of a run's samples again, within what is left of its budget.
+
+    None when there is nothing to do: the run is no evaluation, did not come to its end, or was measured before. What
+    goes wrong is told in the outcome, for the run itself is done.
+    """
+    if run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
+        return None
+    try:
+        if has_noise_run(warehouse, run.run_id):
+            return None
+        if not has_noise(run.judge, run.embeddings):
+            note_no_noise(warehouse, run.run_id)
+            return NoiseOutcome()
+        return _measure(run, settings, warehouse, judge_again)
+    except WarehouseError as error:
+        return NoiseOutcome(problem=str(error))
+
+
+def _measure(run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge_again: JudgeAgain) -> NoiseOutcome:
+    from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
+    from evalhouse.tasks.asking.anew import AskAnew, embed_anew  # noqa: PLC0415
+
+    budget_usd = settings.budget_usd
+    if budget_usd is not None:
+        budget_usd -= sum_cost(warehouse, run.run_id)
+        if budget_usd <= 0:
+            return NoiseOutcome(problem="nothing is left of the budget")
+    drawn = _draw_samples(run, warehouse, share=settings.noise_share)
+    if not drawn.sample_ids:
+        return NoiseOutcome(problem="no sample has a score")
+    settings = _settle(settings, drawn.population, budget_usd)
+    again = _make_row(run, settings, n_samples=len(drawn.sample_ids))
+    tools = make_tools(settings, "noise")
+    bench = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_bench(again.run_id, warehouse)
+    embed_anew(bench.embedder, again.run_id)
+    bench.progress.n_samples = len(drawn.sample_ids)
+    bench.progress.what = "samples judged again"
+    try:
+        # The samples first: a noise run on record has some.
+        copy_samples(warehouse, run_id=run.run_id, noise_run_id=again.run_id, sample_ids=drawn.sample_ids)
+        insert_run(warehouse, again)
+    except BaseException:
+        bench.asker.record.close()
+        raise
+    outcome = judge_again(bench, again)
+    return NoiseOutcome(
+        outcome=outcome,
+        population=drawn.population,
+        n_samples=len(drawn.sample_ids),
+        n_changed=count_changed(warehouse, again.run_id),
+        problem=outcome.problem,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    sample_ids: list[str] = field(default_factory=list)
+    population: Population
+
+
+def _draw_samples(run: RunRow, warehouse: "Warehouse", *, share: float) -> _Drawn:
+    scored = list_scored(warehouse, run.run_id)
+    unchanged = _list_unchanged(run, warehouse)
+    kept = [sample_id for sample_id in scored if sample_id in unchanged]
+    if len(kept) >= LEAST_SAMPLES or len(kept) == len(scored):
+        return _Drawn(sample_ids=pick_samples(kept, share=share, seed=run.run_id), population="unchanged")
+    return _Drawn(sample_ids=pick_samples(scored, share=share, seed=run.run_id), population="all")
+
+
+def _list_unchanged(run: RunRow, warehouse: "Warehouse") -> frozenset[str]:
+    """The samples with the same texts, judged under the same settings and prompts, as in the evaluation before."""
+    found = find_previous(warehouse, run.run_id)
+    if found is None:
+        return frozenset()
+    previous = find_run(warehouse, found)
+    names = ("judge", "embeddings", "language")
+    if any(getattr(previous, name) != getattr(run, name) for name in names) or list_changed_settings(previous, run):
+        return frozenset()
+    judged_otherwise = RunPair(warehouse, previous, run).read_changed_judges()["sample_id"].to_list()
+    return frozenset(list_equal_inputs(warehouse, base=found, candidate=run.run_id)).difference(judged_otherwise)
+
+
+def _settle(settings: "RunSettings", population: Population, budget_usd: float | None) -> "RunSettings":
+    """The run's settings, but for what belongs to the run alone."""
+    changes = {
+        "fresh": True,
+        "noise_share": 0.0,
+        "budget_usd": budget_usd,
+        "tags": (TAGS[population],),
+        "label": None,
+        "target": None,
+        "responses": None,
+        "only_affected": False,
+        "gate": None,
+        "notify": None,
+    }
+    return settings.model_copy(update=changes)
+
+
+def _make_row(run: RunRow, settings: "RunSettings", *, n_samples: int) -> RunRow:
+    started_at = tell_time()
+    return replace(
+        run,
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        kind="noise",
+        parent_run_id=run.run_id,
+        label=None,
+        tags=settings.tags,
+        config=settings.model_dump(mode="json"),
+        status="running",
+        started_at=started_at,
+        finished_at=None,
+        n_samples=n_samples,
+        flow_run_id=None,
+        problem=None,
+        gate=None,
+    )
+
+
+def describe_noise(noise: NoiseOutcome) -> str:
+    """What came of it, in a sentence for the person who started the run."""
+    if noise.outcome is None:
+        told = noise.problem or "none: the judge says the same each time"
+        return f"judge's noise: {told}" if noise.problem is None else f"judge's noise: not measured, {told}"
+    counts = noise.outcome.counts
+    drawn = "unchanged samples" if noise.population == "unchanged" else "samples"
+    cost = write_dollars(counts.cost_usd) if counts.priced else "unknown"
+    told = (
+        f"judge's noise: {noise.n_samples} {drawn} judged again, {noise.n_changed} with another score; "
+        f"{counts.requests:,} more requests, cost {cost} (run {noise.outcome.run.run_id})"
+    )
+    return f"{told}; it stopped: {noise.problem}" if noise.problem else told
+
+
+def describe_noise_plainly(noise: NoiseOutcome) -> dict[str, Any]:
+    """The same for programs."""
+    outcome = noise.outcome
+    return {
+        "run_id": outcome.run.run_id if outcome else None,
+        "status": outcome.status if outcome else None,
+        "population": noise.population,
+        "n_samples": noise.n_samples,
+        "n_changed": noise.n_changed,
+        "requests": outcome.counts.requests if outcome else 0,
+        "cost_usd": (outcome.counts.cost_usd if outcome.counts.priced else None) if outcome else 0.0,
+        "problem": noise.problem,
+    }

@@ -1,0 +1,353 @@
+"""Running an evaluation from start to end in this process: server, dataset, bench, flow, and what came of it.
+
+The order is for the person who waits. Our Prefect server needs some seconds to come up, so it is started first, and
+everything that can be refused (settings, dataset, warehouse) is checked meanwhile; Prefect itself is imported only
+after its settings are known, which is why the flow is imported inside a function.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from evalhouse.flows.preparing.request import Order, leave_out_judging, make_row, tell_time
+from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
+from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
+from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.flows.server.local import LocalServer
+from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.rows.responses import count_responses, take_in_lost_responses
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, insert_run, update_run
+from evalhouse.warehouse.rows.samples import count_samples
+from evalhouse.warehouse.rows.suite_lock import hold_suite
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.free_space import check_room
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from evalhouse.flows.run.noise import NoiseOutcome
+    from evalhouse.tasks.asking.asker import CallCounts
+    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.pipeline.live_run import Bench
+
+# How long replies that are under way may still take after Ctrl-C.
+_DRAIN_S = 3.0
+
+Watch = Callable[["Bench"], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended. `problem` says why when it did not complete; `noise` is there where it was to be measured."""
+
+    run: RunRow
+    status: RunStatus
+    counts: "CallCounts"
+    problem: str | None
+    noise: "NoiseOutcome | None" = None
+
+
+def start_run(
+    settings: RunSettings,
+    *,
+    frame: "pl.DataFrame | None" = None,
+    trigger: Trigger = BY_HAND,
+    watch: Watch | None = None,
+    wait_s: float = 0.0,
+) -> RunOutcome:
+    """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
+
+    `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged;
+    `wait_s` is how long to wait for the end of another run of the same suite.
+
+    Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
+    """
+    order = Order(settings=settings, kind="evaluation", trigger=trigger)
+    return _start(order, settings.dataset if frame is None else frame, watch, wait_s)
+
+
+def start_collection(
+    settings: RunSettings, *, trigger: Trigger = BY_HAND, watch: Watch | None = None, wait_s: float = 0.0
+) -> RunOutcome:
+    """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
+    order = Order(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
+    return _start(order, settings.dataset, watch, wait_s)
+
+
+def _start(order: Order, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
+    across_machines = find_api_url() is not None
+    with (
+        Interrupts() as interrupts,
+        _hold_suite(order.settings, wait_s),
+        _prefect_server() as wait_for_prefect,
+    ):
+        warehouse = _open_warehouse(order.settings)
+        # Imported after the server was started: these take a second in which it comes up.
+        from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
+        from evalhouse.tasks.datasets.stage import stage_dataset  # noqa: PLC0415
+
+        parent = find_parent(warehouse, order.settings)
+        if parent is not None:
+            order = replace(order, settings=order.settings.model_copy(update={"responses": parent.run_id}))
+        settings = order.settings
+        tools = make_tools(settings, order.kind)
+        target = make_asked_target(settings)
+        staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
+        run = make_row(order, tools.plan, staged)
+        with hold_run(warehouse.location, run.run_id):
+            bench = tools.make_bench(run.run_id, warehouse)
+            bench.staged = staged
+            bench.progress.n_samples = staged.n_samples
+            with _begun(bench, interrupts):
+                bench.collection = make_collection(bench, run, target, parent)
+                insert_run(warehouse, run)
+            outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+            return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
+
+
+def resume_run(
+    wanted: str, *, warehouse_url: str, changes: Mapping[str, object], watch: Watch | None = None, wait_s: float = 0.0
+) -> RunOutcome:
+    """Go on with a run where it stopped, with its own settings but for `changes`."""
+    run = find_run(Warehouse(warehouse_url), wanted)
+    if run.kind == "noise":
+        raise WarehouseError(f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures anew")
+    if run.kind in ("prompts", "benchmark"):
+        raise WarehouseError(
+            f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
+        )
+    settings = RunSettings.model_validate_json(
+        json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
+    )
+    across_machines = find_api_url() is not None
+    location = Warehouse(warehouse_url).location
+    with (
+        Interrupts() as interrupts,
+        _hold_suite(settings, wait_s),
+        hold_run(location, run.run_id),
+        _prefect_server() as wait_for_prefect,
+    ):
+        warehouse = _open_warehouse(settings)
+        from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
+        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
+
+        parent, target = find_parent(warehouse, settings), make_asked_target(settings)
+        tools = make_tools(settings, run.kind)
+        staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
+        bench = tools.make_bench(run.run_id, warehouse)
+        bench.resumed, bench.staged = True, staged
+        bench.progress.n_samples = run.n_samples or 0
+        with _begun(bench, interrupts):
+            bench.collection = make_collection(bench, run, target, parent)
+            update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
+        outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+        return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
+
+
+@contextmanager
+def _hold_suite(settings: RunSettings, wait_s: float) -> Iterator[None]:
+    """Keep other runs of the same suite away, where the run is of one."""
+    if settings.suite is None:
+        yield
+        return
+    with hold_suite(Warehouse(settings.warehouse), settings.suite, wait_s=wait_s):
+        yield
+
+
+def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
+    """Read the dataset of a run that stopped before it was loaded; it must not have changed since."""
+    from evalhouse.tasks.datasets.stage import stage_dataset  # noqa: PLC0415
+
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    if staged.content_hash != run.dataset_hash:
+        staged.staging.discard()
+        raise WarehouseError(
+            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
+            "start a new run: what a judge already answered is on record and costs nothing"
+        )
+    return staged
+
+
+def _open_warehouse(settings: RunSettings) -> Warehouse:
+    warehouse = Warehouse(settings.warehouse)
+    warehouse.migrate()
+    check_room(warehouse)
+    take_in_orphans(warehouse)
+    take_in_lost_responses(warehouse)
+    return warehouse
+
+
+@contextmanager
+def _prefect_server() -> Iterator[Callable[[], None]]:
+    """A Prefect server for this block: the user's own where one is set, else one of ours that ends with it."""
+    if find_api_url() is not None:
+        configure_prefect_environment(None)
+        yield lambda: None
+        return
+    server = LocalServer.start()
+    configure_prefect_environment(server.api_url, auth_string=server.auth_string)
+    try:
+        yield server.wait_until_ready
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _begun(bench: "Bench", interrupts: Interrupts) -> Iterator[None]:
+    """The block puts the run on record. It is not broken off: whoever interrupts a run on record is told its id."""
+    from evalhouse.flows.preparing.live_run import keep_prompts  # noqa: PLC0415
+
+    with interrupts.noted():
+        try:
+            keep_prompts(bench)
+            yield
+        except BaseException:
+            _close_records(bench)
+            _put_away(bench)
+            raise
+        interrupts.note_on_record(bench.run_id)
+
+
+def _carry_out(
+    bench: "Bench",
+    run: RunRow,
+    watch: Watch | None,
+    wait_for_prefect: Callable[[], None],
+    interrupts: Interrupts,
+    *,
+    across_machines: bool,
+) -> RunOutcome:
+    """Run the flow to its end and put on record how it ended.
+
+    Limits are shared with all processes of this machine, or of all that use the same Prefect server.
+    """
+    from evalhouse.tasks.pipeline.live_run import lay_out_bench  # noqa: PLC0415
+
+    lay_out_bench(bench)
+    try:
+        interrupts.raise_if_taken()
+        import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
+
+        wait_for_prefect()
+        watch = watch or (lambda _: nullcontext())
+        problem = asyncio.run(_run_flow(bench, run.kind, watch, interrupts, across_machines=across_machines))
+    except KeyboardInterrupt:
+        problem = RunCancelled(f"stopped by {interrupts.taken}")
+    except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
+        _conclude(bench, run, error, interrupts)
+        raise
+    return _conclude(bench, run, problem, interrupts)
+
+
+async def _run_flow(
+    bench: "Bench", kind: RunKind, watch: Watch, interrupts: Interrupts, *, across_machines: bool
+) -> Exception | None:
+    """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
+    from prefect.exceptions import TerminationSignal  # noqa: PLC0415
+
+    from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
+    from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
+
+    shared = share_limits(bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=across_machines)
+    loop = asyncio.get_running_loop()
+
+    def stop(name: str) -> None:
+        loop.call_soon_threadsafe(partial(bench.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
+
+    try:
+        with interrupts.answered_by(stop):
+            async with shared:
+                with watch(bench):
+                    await (collect_run if kind == "collection" else evaluate_run)(bench.run_id)
+    except (JudgeError, WarehouseError) as error:
+        return error
+    except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
+        return RunCancelled("stopped by SIGTERM")
+    finally:
+        interrupts.note_only()
+        await bench.close()
+    return None
+
+
+def _conclude(bench: "Bench", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
+    """Empty the journal and write how the run ended; when that cannot be written it is only told."""
+    interrupts.note_only()
+    try:
+        _close_records(bench)
+        _write_end(bench, run.kind, problem)
+        run = find_run(bench.warehouse, bench.run_id)
+    except WarehouseError as error:
+        # Replies are in the journal and the verdicts follow from them: there is a run to resume.
+        problem = problem or error
+        run = replace(run, status=_name_end(bench, problem))
+    finally:
+        _put_away(bench)
+    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=_describe_end(bench, problem))
+
+
+def _measure_noise(
+    outcome: RunOutcome, settings: RunSettings, watch: Watch | None, interrupts: Interrupts, *, across_machines: bool
+) -> RunOutcome:
+    """Judge some samples again where the settings ask for it, and tell what came of it with the run."""
+    if not settings.noise_share or interrupts.taken is not None:
+        return outcome
+    from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
+
+    def judge_again(bench: "Bench", run: RunRow) -> RunOutcome:
+        return _carry_out(bench, run, watch, lambda: None, interrupts, across_machines=across_machines)
+
+    noise = measure_noise(outcome.run, settings, Warehouse(settings.warehouse), judge_again)
+    return replace(outcome, noise=noise)
+
+
+def _close_records(bench: "Bench") -> None:
+    """Bring calls and responses into the warehouse; what cannot be moved now is on disk."""
+    try:
+        bench.asker.record.close()
+    finally:
+        if bench.collection is not None:
+            bench.collection.record.close()
+
+
+def _write_end(bench: "Bench", kind: RunKind, problem: BaseException | None) -> None:
+    """Write the run's status; an evaluation that was stopped is scored as far as it came."""
+    if kind == "collection":
+        bench.progress.n_failed = count_responses(bench.warehouse, bench.run_id)["n_failed"]
+    elif problem is not None and count_samples(bench.warehouse, bench.run_id):
+        from evalhouse.tasks.score import score_verdicts  # noqa: PLC0415
+
+        score_verdicts(bench)
+    told = _describe_end(bench, problem)
+    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=tell_time(), problem=told)
+
+
+def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
+    if problem is None:
+        return "incomplete" if bench.progress.n_failed else "completed"
+    return "cancelled" if isinstance(problem, RunCancelled) else "failed"
+
+
+def _describe_end(bench: "Bench", problem: BaseException | None) -> str | None:
+    from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
+
+    record = bench.asker.record
+    n_lost = record.n_lost if isinstance(record, CallRecord) else 0
+    lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
+    return f"{problem}{lost}" if problem else None
+
+
+def _put_away(bench: "Bench") -> None:
+    from evalhouse.tasks.pipeline.live_run import clear_bench  # noqa: PLC0415
+
+    clear_bench(bench.run_id)
+    if bench.staged is not None:
+        bench.staged.staging.discard()

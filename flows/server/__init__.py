@@ -1,0 +1,1 @@
+"""A Prefect server of our own, and what Prefect is told."""

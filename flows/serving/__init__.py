@@ -1,0 +1,1 @@
+"""Suites that run by themselves: schedules, updates of a knowledge base, gates, messages."""

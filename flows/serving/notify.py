@@ -1,0 +1,233 @@
+"""Telling somebody how a run of a suite ended: one POST of JSON to the suite's webhook.
+
+A notification is a courtesy. One that cannot be delivered is told on standard error and changes nothing else; the
+address, which lets whoever has it post, appears in no message.
+"""
+
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from evalhouse.flows.display.output import clean_text, print_notice, write_json, write_number
+from evalhouse.flows.documents.gate_files import describe_verdict
+from evalhouse.flows.preparing.triggers import Trigger
+from evalhouse.flows.serving.gate import find_previous
+from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+Message = dict[str, Any]
+
+_TIMEOUT_S = 10.0
+# Seconds before the second and the third try.
+_PAUSES_S = (1.0, 4.0)
+_MOST_METRICS = 6
+_LONGEST_PROBLEM = 300
+_MEANS: Final = "select metric, mean, n_scored, n_unscored from run_scores where run_id = $run_id"
+_BUSY = 429
+
+
+class NotifyError(Exception):
+    """A notification was not delivered; the text says why, and not where to."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would be followed with a GET, and look like a delivery."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        """Follow none; urllib then reports the status as an error."""
+        return
+
+
+def tell_ended(
+    notify: Notify, store: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
+) -> None:
+    """Tell how a run ended, if its suite asks for such an end to be told."""
+    endings = _name_endings(run.status, gate)
+    if endings & set(notify.on):
+        _deliver(notify, _describe_run(store, run, problem, gate))
+
+
+def tell_broken_off(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
+    """Tell of a run that broke off without an end of its own, perhaps before it was on record."""
+    if "failed" not in notify.on:
+        return
+    message: Message = {
+        "suite": suite,
+        "run_id": None,
+        "status": "failed",
+        "problem": problem,
+        "gate": None,
+        "trigger": trigger.kind,
+        "kb_name": trigger.kb_name,
+        "kb_version": trigger.kb_version,
+        "label": None,
+        "href": None,
+        "n_samples": None,
+        "previous_run_id": None,
+        "metrics": {},
+    }
+    _deliver(notify, message)
+
+
+def find_webhook(notify: Notify) -> str:
+    """The address with its variables filled in; raises NotifyError."""
+    missing = sorted({name for name in VARIABLE.findall(notify.webhook) if not os.environ.get(name)})
+    if missing:
+        raise NotifyError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set")
+    address = VARIABLE.sub(lambda found: os.environ[found.group(1)], notify.webhook).strip()
+    if not is_web_address(address):
+        raise NotifyError("the webhook is no address that begins with https:// or http://")
+    return address
+
+
+def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
+    """What `on` may call this end. A run that was interrupted was ended by somebody, who knows."""
+    endings: set[Ending] = {one for one in ("completed", "incomplete", "failed") if one == status}
+    return endings | {"gate_failed"} if gate is not None and gate["outcome"] == "failed" else endings
+
+
+def _describe_run(store: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
+    previous = find_previous(store, run)
+    return {
+        "suite": run.suite,
+        "run_id": run.run_id,
+        "status": run.status,
+        "problem": problem,
+        "gate": None if gate is None else {name: gate[name] for name in ("outcome", "undecided", "counts", "checks")},
+        "trigger": run.trigger,
+        "kb_name": run.kb_name,
+        "kb_version": run.kb_version,
+        "label": run.label,
+        "href": run.href,
+        "n_samples": run.n_samples,
+        "previous_run_id": previous.run_id if previous else None,
+        "metrics": _read_means(store, run, previous),
+    }
+
+
+def _read_means(store: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
+    """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous`."""
+    rows = {str(row.pop("metric")): row for row in store.read_rows(_MEANS, {"run_id": run.run_id})}
+    before: dict[str, Any] = {}
+    if previous is not None:
+        before = {str(row["metric"]): row["mean"] for row in store.read_rows(_MEANS, {"run_id": previous.run_id})}
+    means: dict[str, Any] = {}
+    for name in (*(name for name in run.metrics if name in rows), *sorted(rows.keys() - set(run.metrics))):
+        row, earlier = rows[name], before.get(name)
+        change = None if earlier is None or row["mean"] is None else row["mean"] - earlier
+        means[name] = {**row, "change": change}
+    return means
+
+
+def _deliver(notify: Notify, message: Message) -> None:
+    try:
+        _post(find_webhook(notify), _shape(notify, {**message, "text": write_message(message)}))
+    except NotifyError as error:
+        print_notice(f"Nobody was told how the run ended: {error}.")
+
+
+def write_message(message: Mapping[str, Any]) -> str:
+    """The whole message as lines that a person reads in a chat."""
+    gate = message["gate"]
+    run = f" (run {message['run_id']})" if message["run_id"] else ""
+    lines = [f"{_find_mark(message)} {message['suite']} {message['status']}{run}, {_describe_trigger(message)}"]
+    if gate is not None:
+        lines.append(describe_verdict(gate))
+    if message["problem"]:
+        problem = " ".join(str(message["problem"]).split())
+        lines.append(problem if len(problem) <= _LONGEST_PROBLEM else f"{problem[:_LONGEST_PROBLEM]}…")
+    if message["metrics"]:
+        lines.append(_describe_means(message["metrics"]))
+    if message["href"]:
+        lines.append(str(message["href"]))
+    return clean_text("\n".join(lines))
+
+
+def _find_mark(message: Mapping[str, Any]) -> str:
+    gate = message["gate"]
+    if message["status"] == "failed" or (gate is not None and gate["outcome"] == "failed"):
+        return "❌"
+    return "⚠️" if message["status"] == "incomplete" else "✅"
+
+
+def _describe_trigger(message: Mapping[str, Any]) -> str:
+    match message["trigger"]:
+        case "schedule":
+            return "on schedule"
+        case "event":
+            version = f" to {message['kb_version']}" if message["kb_version"] else ""
+            return f"because {message['kb_name']} was updated{version}"
+        case _:
+            return "started by hand"
+
+
+def _describe_means(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+    scored = {name: one for name, one in metrics.items() if one["mean"] is not None}
+    told = [_describe_mean(name, one) for name, one in list(scored.items())[:_MOST_METRICS]]
+    left = len(metrics) - len(told)
+    return ", ".join(told + ([f"and {left} more"] if left else []))
+
+
+def _describe_mean(name: str, one: Mapping[str, Any]) -> str:
+    change = "" if one["change"] is None else f" ({one['change']:+.3f})"
+    return f"{name} {write_number(one['mean'])}{change}"
+
+
+def _shape(notify: Notify, message: Message) -> bytes:
+    """The body of the request, as whoever listens there reads it."""
+    text = str(message["text"])
+    match notify.format:
+        case "slack":
+            # Slack reads <…> as links and mentions.
+            escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            return json.dumps({"text": escaped}).encode()
+        case "dingtalk":
+            return json.dumps({"msgtype": "text", "text": {"content": text}}).encode()
+        case "feishu":
+            return json.dumps({"msg_type": "text", "content": {"text": text}}).encode()
+        case "json":
+            return write_json(message, indent=False).encode()
+
+
+def _post(address: str, body: bytes) -> None:
+    """Deliver it, in three tries; raises NotifyError."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            _post_once(address, body)
+            return
+        except _TryAgain as error:
+            if pause_s is None:
+                raise NotifyError(f"the webhook did not take it in {len(_PAUSES_S) + 1} tries: {error}") from None
+        time.sleep(pause_s)
+
+
+class _TryAgain(Exception):
+    """What may be another way in a moment."""
+
+
+def _post_once(address: str, body: bytes) -> None:
+    request = urllib.request.Request(  # http and https alone, see `find_webhook`
+        address, data=body, headers={"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
+    )
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S):
+            return
+    except urllib.error.HTTPError as error:
+        error.close()
+        told = f"status {error.code}"
+        if error.code == _BUSY or error.code >= 500:
+            raise _TryAgain(told) from None
+        raise NotifyError(f"the webhook refused it with {told}") from None
+    except urllib.error.URLError as error:
+        raise _TryAgain(str(error.reason)) from None
+    except OSError as error:
+        raise _TryAgain(str(error) or type(error).__name__) from None
+    except (ValueError, http.client.HTTPException) as error:
+        # Their texts may hold the address.
+        raise NotifyError(f"the webhook cannot be posted to: {type(error).__name__}") from None

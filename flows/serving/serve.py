@@ -1,0 +1,196 @@
+"""Serving suites: they are registered with a Prefect server, and this process starts their runs until it is stopped.
+
+Each run is a process of its own that Prefect's runner starts. The order to stop has the runs under way stop in good
+order and queues their resumption; `crashed` finds what an end in bad order has left.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.server.api import PrefectApi, find_api
+from evalhouse.flows.server.environment import prefect_home
+from evalhouse.flows.server.local import LocalServerError
+from evalhouse.flows.serving.crashes import queue_resume, sweep_crashed
+from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
+from evalhouse.flows.serving.lines import RunLines, introduce_serving
+from evalhouse.flows.serving.server import ServerUse, hold_alone
+from evalhouse.flows.serving.stop import StopOrders
+from evalhouse.flows.serving.suite_runs import resolve_suite
+from evalhouse.flows.serving.updates import catch_up
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from prefect.runner import Runner
+
+_POLL_S: Final = 2.0
+# Looks between two searches for what was lost: one takes a second for each run that is under way.
+_SWEEP_EVERY: Final = 10
+
+Tell = Callable[[str], None]
+
+
+def load_suites(paths: Sequence[str]) -> list[Suite]:
+    """The suites of some files; raises SettingsError for what cannot be served."""
+    suites = [load_suite(path) for path in paths]
+    for suite in suites:
+        if suite.schedule is None and suite.trigger is None:
+            raise SettingsError(
+                f"{suite.path}: a suite that is served needs a [schedule], a [trigger] or both; without, it runs by "
+                f"`evalhouse run {suite.path.name}`"
+            )
+        resolve_suite(suite, flags={})
+        others = [other.path for other in suites if other.name == suite.name]
+        if len(others) > 1:
+            raise SettingsError(
+                f"{' and '.join(map(str, others))} are both named {suite.name!r}; give each a `name` of its own"
+            )
+    return suites
+
+
+def serve_suites(suites: Sequence[Suite], server: ServerUse, orders: StopOrders, *, parallel: int, tell: Tell) -> None:
+    """Serve until the order to stop; `tell` takes a line for the person at the terminal."""
+    with contextlib.ExitStack() as held:
+        for suite in suites:
+            digest = hashlib.sha256(f"{server.api_url} {suite.name}".encode()).hexdigest()[:12]
+            told = f"suite {suite.name} is served by another process of this machine already"
+            held.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", told))
+        # A run's process must not look for our modules in the folder it is started in, which may have a `flows`.
+        os.environ["PYTHONSAFEPATH"] = "1"
+        asyncio.run(_Serving(suites, server, parallel=parallel, tell=tell).serve(orders))
+
+
+class _Serving:
+    """One `evalhouse serve` between its registration and its end."""
+
+    def __init__(self, suites: Sequence[Suite], server: ServerUse, *, parallel: int, tell: Tell) -> None:
+        self._suites = suites
+        self._server = server
+        self._parallel = parallel
+        self._tell = tell
+        self._served: list[ServedSuite] = []
+        self._trouble = ""
+
+    async def serve(self, orders: StopOrders) -> None:
+        stopping = asyncio.create_task(orders.wait())
+        starting = asyncio.create_task(self._register())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return
+        runner = starting.result()
+        await asyncio.to_thread(self._take_up)
+        lines = await asyncio.to_thread(RunLines, self._served)
+        for line in introduce_serving(self._suites, self._server, parallel=self._parallel):
+            self._tell(line)
+        running = asyncio.create_task(runner.start())
+        looking = asyncio.create_task(self._look(lines))
+        while not (runner.started or running.done()):
+            await asyncio.sleep(0.05)
+        orders.take_back()
+        await asyncio.wait({running, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        looking.cancel()
+        await self._stop(runner, running, lines)
+        if not stopping.done():
+            stopping.cancel()
+            await asyncio.gather(running, looking)  # raises what has ended them
+
+    async def _register(self) -> "Runner":
+        from prefect.runner import Runner  # noqa: PLC0415  # takes a second, in which our server comes up
+
+        from evalhouse.flows.serving.deployments import HEARTBEAT_S, make_deployment, watch_heartbeats  # noqa: PLC0415
+
+        if self._server.own is not None:
+            await asyncio.to_thread(self._server.own.wait_until_ready)
+        self._api: PrefectApi = find_api("suites cannot be served")
+        runner = Runner(
+            name=f"evalhouse on {socket.gethostname()}",
+            limit=self._parallel,
+            query_seconds=_POLL_S,
+            heartbeat_seconds=HEARTBEAT_S,
+            # What falls due while nobody serves waits for whoever serves next.
+            pause_on_shutdown=False,
+        )
+        for suite in self._suites:
+            deployment_id = str(await runner.aadd_deployment(make_deployment(suite)))
+            await watch_heartbeats(suite.name, deployment_id)
+            self._served.append(await asyncio.to_thread(self._describe, suite, deployment_id))
+        return runner
+
+    def _describe(self, suite: Suite, deployment_id: str) -> ServedSuite:
+        return read_served_suite(
+            self._api,
+            deployment_id,
+            name=suite.name,
+            kb_name=suite.trigger.knowledge_base if suite.trigger else None,
+            warehouse_url=Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url,
+        )
+
+    def _take_up(self) -> None:
+        """What was left by those who served before: crashed runs, and updates that no run has answered."""
+        for line in sweep_crashed(self._api, self._served, alone=self._server.own is not None):
+            self._tell(line)
+        for line in self._catch_up(trigger_is_new=True):
+            self._tell(line)
+
+    def _catch_up(self, *, trigger_is_new: bool = False) -> list[str]:
+        lines = []
+        for suite, served in zip(self._suites, self._served, strict=True):
+            if suite.trigger is None:
+                continue
+            quiet_s = suite.trigger.debounce_s
+            n_updates = catch_up(self._api, served, quiet_s=quiet_s, trigger_is_new=trigger_is_new)
+            if n_updates:
+                lines.append(f"{suite.name}: updates of {served.kb_name} without a run: {n_updates}; one is queued")
+        return lines
+
+    async def _look(self, lines: RunLines) -> None:
+        """Tell of runs that start and end, and find those that have crashed."""
+        n_looks = 0
+        while True:
+            await asyncio.sleep(_POLL_S)
+            n_looks += 1
+            own = self._server.own
+            if own is not None and not own.is_alive:
+                raise LocalServerError(f"the Prefect server has ended by itself; its log is {own.log_path}")
+            await asyncio.to_thread(self._look_once, lines, sweep=n_looks % _SWEEP_EVERY == 0)
+
+    def _look_once(self, lines: RunLines, *, sweep: bool) -> None:
+        try:
+            news = lines.read_news()
+            if sweep:
+                news += sweep_crashed(self._api, self._served) + self._catch_up()
+        except (SettingsError, WarehouseError) as error:
+            # A server or a warehouse that is away for a while; what it says is told once.
+            news = [] if str(error) == self._trouble else [str(error)]
+            self._trouble = str(error)
+        for line in news:
+            self._tell(line)
+
+    async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: RunLines) -> None:
+        await asyncio.to_thread(self._look_once, lines, sweep=False)
+        under_way = [run for run in lines.list_under_way() if run.kind == "evaluation" and run.trigger != "manual"]
+        if under_way:
+            self._tell(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
+        if runner.started:
+            await runner.astop()
+            await asyncio.wait({running})
+        await asyncio.to_thread(self._look_once, lines, sweep=False)
+        await asyncio.to_thread(self._queue_stopped, under_way)
+
+    def _queue_stopped(self, under_way: Sequence[RunRow]) -> None:
+        """Runs that have stopped because we did go on when they are served again."""
+        for run in under_way:
+            served = next(suite for suite in self._served if suite.name == run.suite)
+            if find_run(Warehouse(served.warehouse_url), run.run_id).status not in ("cancelled", "failed"):
+                continue
+            if queue_resume(self._api, served, run.run_id):
+                self._tell(f"{run.suite}: run {run.run_id} goes on when this suite is served again")

@@ -1,0 +1,115 @@
+"""One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
+
+The run itself is `running`; around it stands what a suite adds: settings of its file, a gate, somebody who is told.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
+from evalhouse.flows.preparing.suites import Suite
+from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
+from evalhouse.flows.run.start_to_end import RunOutcome, Watch, resume_run, start_run
+from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
+from evalhouse.flows.serving.notify import tell_broken_off, tell_ended
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.suite import Notify
+from evalhouse.warehouse.store import Warehouse
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOutcome:
+    """How a run of a suite ended. `gate` is the document of `evalhouse gate --json`; None without a gate."""
+
+    outcome: RunOutcome
+    gate: Mapping[str, Any] | None
+
+    @property
+    def gate_failed(self) -> bool:
+        """Whether there is a gate and it did not let the run through."""
+        return self.gate is not None and self.gate["outcome"] == "failed"
+
+
+def run_suite(
+    suite: Suite,
+    *,
+    flags: Mapping[str, Any] | None = None,
+    trigger: Trigger = BY_HAND,
+    watch: Watch | None = None,
+    wait_s: float = 0.0,
+) -> SuiteOutcome:
+    """Run a suite, decide on its gate, and tell whoever wants to know how it ended.
+
+    `flags` are settings that win over all others, by name; `wait_s` is how long to wait for another run of the suite to
+    end. Raises what `start_run` raises, after telling it.
+    """
+    settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
+    with _told_when_broken_off(suite.notify, suite.name, trigger):
+        check_plan(settings)
+        outcome = start_run(settings, trigger=trigger, watch=watch, wait_s=wait_s)
+    return _finish(outcome, settings.warehouse, suite.notify)
+
+
+def resume_suite_run(
+    wanted: str,
+    *,
+    warehouse_url: str,
+    changes: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+    suite: Suite | None = None,
+    wait_s: float = 0.0,
+) -> SuiteOutcome:
+    """Go on with a run where it stopped, and then do all that is done at the end of a run of its suite.
+
+    The gate and whom to tell are those that the run was started with. A webhook's address that is written into the
+    suite is no part of them, so it takes the `suite` itself to tell anybody there. Runs outside a suite have neither.
+    """
+    outcome = resume_run(wanted, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
+    stored = outcome.run.config.get("notify")
+    notify = Notify.model_validate(stored, strict=False) if stored else None
+    return _finish(outcome, warehouse_url, suite.notify if suite else notify)
+
+
+def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = BY_HAND) -> Resolved:
+    """The settings of a run of the suite; raises SettingsError.
+
+    Only a run that answers an update may ask about the affected documents alone: all others are complete.
+    """
+    resolved = resolve_settings(flags, suite=suite)
+    if suite.trigger is None or not suite.trigger.only_affected or trigger.kind != "event":
+        return resolved
+    settings = resolved.settings.model_copy(update={"only_affected": True})
+    return Resolved(
+        settings=settings, origins={**resolved.origins, "only_affected": f"{SUITE_ORIGIN}{suite.path.name}"}
+    )
+
+
+def check_plan(settings: RunSettings) -> None:
+    """Refuse a gate over metrics that are not scored, before anything is asked; raises SettingsError."""
+    if settings.gate is None:
+        return
+    from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
+
+    check_suite_gate(settings.gate, make_plan(settings))
+
+
+def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcome:
+    """What comes after the run: its gate, on record, and the notification. One that only asked has neither."""
+    store = Warehouse(url)
+    gate = decide_suite_gate(store, outcome.run)
+    if notify is not None and outcome.run.kind == "evaluation":
+        tell_ended(notify, store, outcome.run, outcome.problem, gate)
+    return SuiteOutcome(outcome=outcome, gate=gate)
+
+
+@contextmanager
+def _told_when_broken_off(notify: Notify | None, name: str, trigger: Trigger) -> Iterator[None]:
+    """Whoever is told of failed runs is told as well when one cannot even begin."""
+    try:
+        yield
+    except Exception as error:
+        if notify is not None:
+            tell_broken_off(notify, name, trigger, str(error))
+        raise

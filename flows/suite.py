@@ -1,0 +1,200 @@
+"""The flow that Prefect runs for a served suite: on its schedule, after updates of its knowledge base, or to go on with
+a run that stopped. It decides whether there is anything to do, calls `suite_runs`, as the command line does, and tells
+Prefect how that ended. `serving` registers it; `flows/prefect.yaml` does for work pools."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
+from prefect.utilities.urls import url_for
+
+from evalhouse.flows.cli import explain
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.display.output import print_notice
+from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, TriggerKind
+from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
+from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.flows.serving.crashes import hold_flow_run
+from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
+from evalhouse.flows.serving.page import describe_end, write_page
+from evalhouse.flows.serving.suite_runs import SuiteOutcome, resolve_suite, resume_suite_run, run_suite
+from evalhouse.flows.serving.updates import find_unanswered, put_answered, queue_left
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.pipeline.live_run import Bench
+
+# For a run by hand, which may take long; Prefect sees that this process lives.
+_PATIENCE_S = 86_400.0
+_TRIGGERS = ("schedule", "event", "manual")
+# Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
+_SCHEDULED = "auto-scheduled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One flow run: the server that has it, as Prefect's API tells it, its suite, and where runs of that are kept."""
+
+    api: PrefectApi
+    row: dict[str, Any]
+    suite: Suite
+    served: ServedSuite
+    warehouse: Warehouse
+
+
+@flow(name="evaluate-suite", **FLOW_OPTIONS)
+def evaluate_suite(
+    suite: str, trigger: str = "schedule", resume: str | None = None, event: str | None = None
+) -> "State[Any]":
+    """Run the suite in the file `suite`, or go on with its run `resume`.
+
+    `trigger` is schedule, event or manual; `event` the id of an update that must be seen before unanswered ones are
+    looked for.
+    """
+    with hold_flow_run(str(flow_run.id)):
+        try:
+            return _work(_open_job(suite), trigger, resume, event)
+        except Exception as error:
+            told = explain(error)
+            if told is None:
+                raise
+            # Whoever serves the suite reads it at the terminal.
+            print_notice(f"{Path(suite).name}: {told}")
+            return Failed(message=told)
+
+
+def _open_job(path: str) -> _Job:
+    api = find_api("a suite is served by way of a Prefect server")
+    suite = load_suite(path)
+    warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
+    row = api.get(f"/flow_runs/{flow_run.id}")
+    if row["deployment_id"] is None:
+        raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
+    served = read_served_suite(
+        api,
+        row["deployment_id"],
+        name=suite.name,
+        kb_name=suite.trigger.knowledge_base if suite.trigger else None,
+        warehouse_url=warehouse.location.url,
+    )
+    return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
+
+
+def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "State[Any]":
+    if trigger not in _TRIGGERS:
+        raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
+    if resume is not None:
+        url = job.warehouse.location.url
+        ended = resume_suite_run(
+            resume, warehouse_url=url, suite=job.suite, watch=_watch(job, BY_HAND), wait_s=_PATIENCE_S
+        )
+        return _tell(job, ended)
+    if trigger == "event":
+        return _answer_updates(job, event)
+    # A person who starts the deployment in Prefect leaves the parameter as it is.
+    kind: TriggerKind = "schedule" if trigger == "schedule" and _SCHEDULED in job.row["tags"] else "manual"
+    if kind == "schedule" and _is_superseded(job):
+        return _skip("Superseded", "a later time of the schedule has passed as well, and its run makes up for this one")
+    return _run(job, Trigger(kind=kind))
+
+
+def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
+    """Run once for all updates that no run of this suite has answered."""
+    kb_name = job.served.kb_name
+    if kb_name is None:
+        raise SettingsError(f"{job.suite.path} has no [trigger], so no knowledge base can start it")
+    unanswered = find_unanswered(job.api, job.served, event=event)
+    for problem in unanswered.problems:
+        get_run_logger().warning(problem)
+        print_notice(f"{job.suite.name}: {problem}")
+    if not unanswered.updates:
+        return _skip("NothingNew", f"every update of {kb_name} that was announced has been answered by a run already")
+    state = _run(job, Trigger(kind="event", kb_name=kb_name, updates=unanswered.updates))
+    # One that Prefect had not yet written when we looked has perhaps no flow run of its own.
+    left = find_unanswered(job.api, job.served)
+    if left.updates:
+        queue_left(job.api, job.served, left.updates)
+    return state
+
+
+def _run(job: _Job, trigger: Trigger) -> "State[Any]":
+    ended = run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger), wait_s=_PATIENCE_S)
+    return _tell(job, ended)
+
+
+def _watch(job: _Job, trigger: Trigger) -> "Callable[[Bench], AbstractContextManager[None]]":
+    """What is to be done as soon as the run is on record."""
+
+    @contextmanager
+    def watch(bench: "Bench") -> Iterator[None]:
+        put_answered(job.warehouse, trigger, bench.run_id)
+        try:
+            job.api.patch(f"/flow_runs/{flow_run.id}", {"name": name_flow_run(job.suite.name, bench.run_id)})
+        except PrefectApiError as error:
+            # The run is the same without its name in Prefect.
+            get_run_logger().warning(str(error))
+        yield
+
+    return watch
+
+
+def _is_superseded(job: _Job) -> bool:
+    """Whether the schedule has made another flow run of this suite for a later time that has come: of those missed
+    while nobody served, only the last is made up. It need not wait: Prefect puts those off that find a suite busy, so
+    that a later one may well have run before."""
+    mine, now = _read_time(job.row["expected_start_time"]), datetime.now(UTC)
+    times = {"after_": mine.isoformat(), "before_": now.isoformat()}
+    others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
+    return any(_read_time(one["expected_start_time"]) > mine for one in others)
+
+
+def _read_time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _skip(name: str, why: str) -> "State[Any]":
+    get_run_logger().info("Nothing to do: %s.", why)
+    return Completed(name=name, message=f"Nothing to do: {why}.")
+
+
+def _tell(job: _Job, ended: SuiteOutcome) -> "State[Any]":
+    """The run's page and the state of this flow run: Failed for all that somebody should look at."""
+    run = find_run(job.warehouse, ended.outcome.run.run_id)
+    create_markdown_artifact(
+        write_page(job.warehouse, run, ended.gate, flow_run_url=_find_flow_run_url(run.flow_run_id)),
+        key=_make_key(job.suite.name),
+        description=f"Run {run.run_id} of suite {job.suite.name}",
+    )
+    told = describe_end(run, ended.gate)
+    get_run_logger().info(told)
+    if run.status == "cancelled":
+        return Cancelled(message=told)
+    if run.status != "completed" or ended.gate_failed:
+        return Failed(message=told)
+    return Completed(message=told)
+
+
+def _find_flow_run_url(flow_run_id: str | None) -> str | None:
+    return url_for("flow-run", UUID(flow_run_id)) if flow_run_id else None
+
+
+def _make_key(name: str) -> str:
+    """An artifact's key, of which Prefect takes small letters, digits and dashes; one name, one key."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if plain == name:
+        return f"suite-{plain}"
+    return f"suite-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}".replace("--", "-")

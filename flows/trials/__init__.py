@@ -1,0 +1,1 @@
+"""A judge put to the test outside a run: benchmark, prompts compared, attacks."""

@@ -1,0 +1,170 @@
+"""What a prompt would ask of one sample: the real steps go over it, and their questions are kept in place of replies.
+
+Nothing is sent and nothing is written. Statements, which a request may hold and no dataset has, are those that the
+built-in lexical judge finds (`tasks/models/stand_ins.py`); in a run they come from the replies of the extract step.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.preparing.live_run import make_bench
+from evalhouse.prompts import Message, Prompt
+from evalhouse.tasks.asking.record import Call
+from evalhouse.tasks.attribute import attribute_statements
+from evalhouse.tasks.classify import classify_statements
+from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.grade import grade_sample
+from evalhouse.tasks.judge.protocol import (
+    ModelReply,
+    ModelRequest,
+    Question,
+    hash_canonical,
+    plain_data,
+    require_prompt,
+)
+from evalhouse.tasks.models.stand_ins import make_stand_in
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.plan import Plan
+from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.rank import rank_contexts
+from evalhouse.tasks.relevancy import regenerate_questions
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import GRADE_STEP, Step
+from evalhouse.warehouse.rows.calls import RecordedReply
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.store import Warehouse
+
+_SPLIT: frozenset[Step] = frozenset({"extract_answer", "extract_ground_truth"})
+_STEPS: Mapping[str, frozenset[Step]] = {
+    "extract": _SPLIT,
+    "classify": _SPLIT | {"classify"},
+    "attribute": _SPLIT | {"attribute_answer", "attribute_ground_truth"},
+    "rank": frozenset({"rank"}),
+    "questions": frozenset({"relevancy"}),
+}
+_TAKEN = (
+    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts,
+    regenerate_questions, grade_sample,
+)  # fmt: skip
+_N_TOLD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewedRequest:
+    """The messages of one request, as they would be sent for the step."""
+
+    step: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """All requests a prompt takes for one sample; `why_none` says why there are none."""
+
+    sample_id: str
+    requests: tuple[PreviewedRequest, ...]
+    has_stand_ins: bool
+    why_none: str | None
+
+
+class _Nothing:
+    """A record that has nothing and keeps nothing."""
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """Nothing was ever asked."""
+        return None
+
+    def keep(self, call: Call) -> str:
+        """Only the name of the call."""
+        return call.request_hash
+
+    def close(self) -> None:
+        """Nothing was written."""
+
+
+@dataclass(kw_only=True)
+class _Listener:
+    """A judge that remembers what it is asked and answers with stand-ins."""
+
+    name: str = "preview"
+    model: str = "preview"
+    endpoint: str | None = None
+    asked: dict[str, Question] = field(default_factory=dict)
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """Keep the question."""
+        prompt = require_prompt(question)
+        key = hash_canonical([prompt.name, question.step, plain_data(question.data), question.only])
+        self.asked[key] = question
+        return ModelRequest(request_hash=key, payload={})
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """A usable reply, for the steps that go on with it."""
+        return ModelReply(text=make_stand_in(self.asked[request.request_hash]))
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None) -> Preview:
+    """What `prompt` asks of a sample of the settings' dataset, its first one without an id.
+
+    Raises SettingsError for an id the dataset does not have, and DatasetError for a dataset that would be refused.
+    """
+    return asyncio.run(_preview(prompt, settings, _find_sample(settings, sample_id)))
+
+
+def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=None)
+    try:
+        ids: list[str] = []
+        for samples in staged.staging.read_parts():
+            for sample in samples:
+                if sample_id in (None, sample.sample_id):
+                    return sample
+                ids.append(sample.sample_id)
+    finally:
+        staged.staging.discard()
+    known = ", ".join(ids[:_N_TOLD]) + (", …" if len(ids) > _N_TOLD else "")
+    raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; it has {known}")
+
+
+async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
+    bench, listener = _lay_bench(prompt, settings)
+    work = make_work(sample)
+    await asyncio.gather(*(step(bench, work) for step in _TAKEN))
+    requests = tuple(
+        PreviewedRequest(step=one.step, messages=one.prompt.render(one.data, note=one.instruction))
+        for one in listener.asked.values()
+        if one.prompt is not None and one.prompt.name == prompt.name
+    )
+    return Preview(
+        sample_id=sample.sample_id,
+        requests=requests,
+        has_stand_ins=prompt.name in ("classify", "attribute") and bool(requests),
+        why_none=None if requests else _explain_nothing(work),
+    )
+
+
+def _lay_bench(prompt: Prompt, settings: RunSettings) -> tuple[Bench, _Listener]:
+    """A bench with the steps that the prompt is asked in, and whoever listens there."""
+    # What limits or repeats the asking changes no message.
+    quiet = settings.model_copy(
+        update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
+    )
+    steps = _STEPS.get(prompt.name, frozenset({f"{GRADE_STEP}{prompt.name}"}))
+    plan = Plan(metrics=(), steps=steps, optional_steps=frozenset())
+    listener = _Listener()
+    warehouse = Warehouse(settings.warehouse)
+    return make_bench("preview", quiet, plan, listener, warehouse, record=_Nothing()), listener
+
+
+def _explain_nothing(work: SampleWork) -> str:
+    """How the steps ended that had nothing to ask, or what settled the matter without a judge."""
+    ended = [f"{row['step']}: {row['reason']} {row['detail'] or ''}" for row in work.rows["outcomes"] if row["reason"]]
+    settled = [str(row["reason"]) for table in ("grades", "classifications") for row in work.rows[table]]
+    told = dict.fromkeys(part.strip() for part in ended or settled)
+    return "; ".join(told) or "there is nothing to judge"

@@ -1,0 +1,343 @@
+"""`prompts compare`: the judge asked again about verdicts that people have reviewed, in the old words and in the new.
+
+Both sets of prompts go the way a run's requests go, over the samples and statements of the reviewed runs, so that what
+was asked before is found on record. The calls belong to a run of their own, of kind `prompts`, with the reviewed run as
+its parent; it has no scores, and no word or label finds it.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.preparing.live_run import keep_prompts, make_bench, make_plan
+from evalhouse.flows.preparing.request import tell_time
+from evalhouse.flows.run.estimate import DryJudge, DryRecord
+from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.asking.finder import ReplyFinder
+from evalhouse.tasks.comparing.agreement import VERDICT
+from evalhouse.tasks.comparing.agreement_change import Change, compare_changes, list_moves
+from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.trials.reviewed_verdicts import REVIEWED_STEPS, Said, judge_again
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.rows.corrected_means import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
+from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.store import Warehouse
+
+BUILT_IN = "built-in"
+_ITEM = ("run_id", "sample_id", "step", "item_id")
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The prompts of one side: where they are from, and those that ask for reviewed verdicts by name."""
+
+    source: str
+    prompts: Mapping[str, Prompt]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is to be asked: which steps differ, and the reviewed verdicts of these, with the texts of their samples."""
+
+    settings: RunSettings
+    old: Words
+    new: Words
+    steps: tuple[str, ...]
+    reviewed: pl.DataFrame
+    texts: Mapping[str, Sequence[JudgedTexts]]
+    configs: Mapping[str, RunSettings]
+
+    @property
+    def n_verdicts(self) -> int:
+        """Reviewed verdicts that are asked about."""
+        return self.reviewed.n_unique(VERDICT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideCosts:
+    """What asking in the words of one side took. `cost_usd` is None without a known price."""
+
+    requests: int
+    reused: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptComparison:
+    """What came of it. `n_unjudged` reviewed verdicts have no verdict on one side, where the judge failed."""
+
+    run_id: str
+    changes: Sequence[Change]
+    moves: pl.DataFrame
+    n_unjudged: int
+    old: SideCosts
+    new: SideCosts
+
+
+def find_words(store: Warehouse, source: str, language: str) -> Words:
+    """The prompts that OLD or NEW means: `built-in`, a folder as `--prompts` takes it, or a hash or version on record.
+
+    Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
+    """
+    if source == BUILT_IN:
+        return Words(source=source, prompts=_pick(load_prompts(language)))
+    if Path(source).is_dir():
+        return Words(source=source, prompts=_pick(load_prompts(language, Path(source))))
+    return Words(source=source, prompts=_pick(_load_from_record(store, source, language)))
+
+
+def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
+    return {name: prompts[name] for name in REVIEWED_STEPS}
+
+
+def _load_from_record(store: Warehouse, source: str, language: str) -> dict[str, Prompt]:
+    """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
+    found = [row for row in find_prompts(store, source, language) if row["prompt"] in REVIEWED_STEPS]
+    names = [row["prompt"] for row in found]
+    if not found:
+        raise SettingsError(
+            f"{source!r} is no folder, and no prompt of {', '.join(REVIEWED_STEPS)} in language {language} on record "
+            f"has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
+            "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
+        )
+    if len(set(names)) < len(names):
+        hashes = ", ".join(f"{row['prompt']} {row['prompt_hash'][:12]}" for row in found)
+        raise SettingsError(f"{source!r} fits several prompts of one name: {hashes}; give the start of a hash")
+    with tempfile.TemporaryDirectory(prefix="evalhouse-prompts-") as folder:
+        for row in found:
+            (Path(folder) / f"{row['prompt']}.yaml").write_text(row["template"], encoding="utf-8")
+        return load_prompts(language, Path(folder))
+
+
+def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: Words, new: Words) -> Ask:
+    """Everything there is to ask; raises SettingsError when there is nothing.
+
+    A content that several runs have verdicts on is asked about in the newest of them.
+    """
+    if settings.judge == "lexical":
+        raise SettingsError(
+            "the lexical judge reads no prompt, so that other words change none of its verdicts; name a model with "
+            "--judge"
+        )
+    steps = tuple(name for name in REVIEWED_STEPS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
+    if not steps:
+        raise SettingsError(
+            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_STEPS)}, which are what "
+            "people review; there is nothing to compare"
+        )
+    newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
+    reviewed = read_reviewed(store, [run.run_id for run in newest])
+    reviewed = reviewed.filter(
+        pl.col("step").is_in(steps), pl.col("run_id") == pl.col("run_id").first().over("item_hash")
+    )
+    if reviewed.is_empty():
+        raise SettingsError(
+            f"no verdict of {', '.join(steps)} has been reviewed in {', '.join(run.run_id for run in newest)}; "
+            "`evalhouse review export` picks some for a person to label"
+        )
+    by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
+    configs = {run.run_id: _shape(settings, run) for run in newest if run.run_id in by_run}
+    texts = {
+        run_id: read_judged_texts(store, run_id, part["sample_id"].unique(maintain_order=True).to_list())
+        for run_id, part in by_run.items()
+    }
+    return Ask(settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs)
+
+
+def _shape(settings: RunSettings, run: RunRow) -> RunSettings:
+    """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
+    own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
+    return settings.model_copy(
+        update={
+            "metrics": own.metrics,
+            "metric_files": own.metric_files,
+            "votes": own.votes,
+            "contexts_alone": own.contexts_alone,
+            "request_tokens": own.request_tokens,
+            "embeddings": "hashing",
+            "prompts": None,
+        }
+    )
+
+
+def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptComparison:
+    """Ask in both words and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
+    judge = make_judge(ask.settings)
+    run = _make_row(ask)
+    with hold_run(store.location, run.run_id):
+        insert_run(store, run)
+        status: RunStatus = "failed"
+        try:
+            sides = asyncio.run(_ask_both(store, ask, judge, run.run_id))
+            status = "completed"
+        except RunCancelled:
+            status = "cancelled"
+            raise
+        finally:
+            update_run(store, run.run_id, status=status, finished_at=tell_time())
+    frame = _join(ask.reviewed, sides)
+    judged = frame.drop_nulls(["old_label", "new_label"])
+    return PromptComparison(
+        run_id=run.run_id,
+        changes=compare_changes(judged, seed=seed),
+        moves=list_moves(judged),
+        n_unjudged=ask.n_verdicts - judged.n_unique(VERDICT),
+        old=_sum_up(sides[0].counts),
+        new=_sum_up(sides[1].counts),
+    )
+
+
+def estimate_comparison(store: Warehouse, ask: Ask) -> dict[str, SideCosts]:
+    """What asking would take, less what is on record, with nothing asked and nothing written."""
+    # Nothing is sent, so a price can be had before there is a key.
+    os.environ.setdefault("OPENAI_API_KEY", "none-needed-for-a-dry-run")
+    sides: dict[str, SideCosts] = {}
+    for side, words in (("old", ask.old), ("new", ask.new)):
+        record = DryRecord(finder=None if ask.settings.fresh else ReplyFinder(store))
+        asyncio.run(_ask_dry(store, ask, words, record))
+        tallies = list(record.tallies.values())
+        priced = all(tally.priced for tally in tallies)
+        sides[side] = SideCosts(
+            requests=sum(tally.requests for tally in tallies),
+            reused=sum(tally.reused for tally in tallies),
+            failed=0,
+            prompt_tokens=sum(tally.prompt_tokens for tally in tallies),
+            completion_tokens=sum(tally.completion_tokens for tally in tallies),
+            cost_usd=sum(tally.cached_usd + tally.saved_usd for tally in tallies) if priced else None,
+        )
+    return sides
+
+
+async def _ask_dry(store: Warehouse, ask: Ask, words: Words, record: DryRecord) -> None:
+    judge = DryJudge(make_judge(ask.settings))
+    try:
+        for run_id, texts in ask.texts.items():
+            settings = ask.configs[run_id].model_copy(update={"rpm": None, "tpm": None, "budget_usd": None})
+            bench = make_bench("dry-run", settings, make_plan(settings), judge, store, record=record)
+            record.price = bench.asker.price
+            await judge_again(_fit(bench, words, settings), texts, ask.steps)
+    finally:
+        await judge.close()
+
+
+@dataclass(kw_only=True)
+class _Side:
+    """What the judge says in the words of one side, by reviewed run, and what that took."""
+
+    words: Words
+    counts: CallCounts = field(default_factory=CallCounts)
+    said: dict[str, list[Said]] = field(default_factory=dict)
+
+
+async def _ask_both(store: Warehouse, ask: Ask, judge: Judge, run_id: str) -> list[_Side]:
+    """The old side and the new one."""
+    first = make_bench(run_id, ask.settings, make_plan(_any_shape(ask)), judge, store)
+    loop = asyncio.get_running_loop()
+    for number in _INTERRUPTS:
+        loop.add_signal_handler(number, first.asker.stop, RunCancelled(f"stopped by {number.name}; what came is kept"))
+    try:
+        sides = [_Side(words=ask.old), _Side(words=ask.new)]
+        for side in sides:
+            # The budget is for both sides.
+            asker = replace(first.asker, counts=side.counts, spent_usd=sides[0].counts.cost_usd)
+            for reviewed_run, texts in ask.texts.items():
+                bench = replace(_fit(first, side.words, ask.configs[reviewed_run]), asker=asker)
+                await asyncio.to_thread(keep_prompts, bench)
+                side.said[reviewed_run] = await judge_again(bench, texts, ask.steps)
+        return sides
+    finally:
+        for number in _INTERRUPTS:
+            loop.remove_signal_handler(number)
+        await judge.close()
+        await asyncio.to_thread(first.asker.record.close)
+
+
+def _any_shape(ask: Ask) -> RunSettings:
+    return next(iter(ask.configs.values()))
+
+
+def _fit(bench: Bench, words: Words, settings: RunSettings) -> Bench:
+    """The bench with the words of one side and the steps that a reviewed run took."""
+    plan = make_plan(settings)
+    return replace(
+        bench,
+        settings=settings,
+        prompts={**bench.prompts, **words.prompts},
+        metrics=plan.metrics,
+        steps=plan.steps,
+        optional_steps=plan.optional_steps,
+        session=secrets.token_hex(4),
+    )
+
+
+def _make_row(ask: Ask) -> RunRow:
+    started_at = tell_time()
+    config: dict[str, Any] = ask.settings.model_dump(mode="json")
+    return RunRow(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        suite=None,
+        label=None,
+        href=None,
+        tags=(f"old {ask.old.source}", f"new {ask.new.source}"),
+        dataset=None,
+        dataset_hash=None,
+        judge=ask.settings.judge,
+        embeddings=None,
+        language=ask.settings.language,
+        metrics=(),
+        trigger="manual",
+        kb_name=None,
+        kb_version=None,
+        flow_run_id=None,
+        status="running",
+        started_at=started_at,
+        finished_at=None,
+        n_samples=sum(len(texts) for texts in ask.texts.values()),
+        config=config,
+        kind="prompts",
+        parent_run_id=next(iter(ask.texts)),
+    )
+
+
+def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
+    """The reviewed verdicts with what was said of them on both sides; NULL where the judge failed."""
+    frame = reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
+    for name, side in zip(("old_label", "new_label"), sides, strict=True):
+        rows = [
+            {"run_id": run_id, "sample_id": one.sample_id, "step": one.step, "item_id": one.item_id, name: one.label}
+            for run_id, said in side.said.items()
+            for one in said
+        ]
+        labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
+        frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
+    return frame
+
+
+def _sum_up(counts: CallCounts) -> SideCosts:
+    return SideCosts(
+        requests=counts.requests,
+        reused=counts.reused,
+        failed=counts.failed,
+        prompt_tokens=counts.prompt_tokens,
+        completion_tokens=counts.completion_tokens,
+        cost_usd=counts.cost_usd if counts.priced else None,
+    )

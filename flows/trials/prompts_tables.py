@@ -1,0 +1,182 @@
+"""What `prompts compare` is given and what it says: settings from the reviewed run and the flags, tables for people."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.display.output import make_table, print_line, print_table, shorten, write_dollars, write_interval
+from evalhouse.flows.preparing.settings import Resolved, resolve_settings
+from evalhouse.flows.trials.prompts import (
+    Ask,
+    PromptComparison,
+    SideCosts,
+    compare_prompts,
+    estimate_comparison,
+    find_words,
+    plan_ask,
+)
+from evalhouse.tasks.comparing.agreement import Measure
+from evalhouse.tasks.comparing.agreement_change import Change
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+ALL = "all"
+# What a comparison takes from flags and variables where they are given, and else from the reviewed run.
+_TAKEN = (
+    "judge", "language", "temperature", "concurrency", "rpm", "tpm", "timeout_s", "attempts", "prices",
+)  # fmt: skip
+# What is a matter of this comparison alone.
+_OWN = ("budget_usd", "fresh")
+_MOST_MOVES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A comparison, or what one would take, ready to be shown."""
+
+    ask: Ask
+    costs: Mapping[str, SideCosts]
+    comparison: PromptComparison | None
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        plain: dict[str, Any] = {
+            "old": _describe_words(self.ask, "old"),
+            "new": _describe_words(self.ask, "new"),
+            "judge": self.ask.settings.judge,
+            "language": self.ask.settings.language,
+            "steps": list(self.ask.steps),
+            "reviewed_runs": list(self.ask.texts),
+            "n_verdicts": self.ask.n_verdicts,
+            "costs": {side: asdict(costs) for side, costs in self.costs.items()},
+        }
+        if self.comparison is None:
+            return plain
+        return plain | {
+            "run_id": self.comparison.run_id,
+            "n_unjudged": self.comparison.n_unjudged,
+            "changes": [asdict(change) for change in self.comparison.changes],
+            "moves": self.comparison.moves.to_dicts(),
+        }
+
+    def print(self) -> None:
+        """As a person reads it."""
+        ask = self.ask
+        n_samples = sum(len(texts) for texts in ask.texts.values())
+        print_line(
+            f"{ask.n_verdicts} reviewed verdicts in {n_samples} samples, judged by {ask.settings.judge}; prompts that "
+            f"differ: {', '.join(ask.steps)}"
+        )
+        print_line()
+        if self.comparison is not None:
+            _print_changes(self.comparison)
+        _print_costs(self.costs)
+        if self.comparison is None:
+            print_line("Nothing was asked.")
+            return
+        if self.comparison.n_unjudged:
+            print_line(f"{self.comparison.n_unjudged} verdicts are left out: the judge failed on one side or both.")
+        print_line(f"The calls are those of run {self.comparison.run_id}.")
+
+
+def compare_words(
+    *, old: str, new: str, reviewed: str, url: str, flags: Mapping[str, Any], seed: int, dry_run: bool
+) -> Told:
+    """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
+    store = Warehouse(url)
+    runs = _find_runs(store, reviewed)
+    settings = _settle(resolve_settings(flags), runs, url)
+    words = [find_words(store, source, settings.language) for source in (old, new)]
+    ask = plan_ask(store, runs, settings, *words)
+    if dry_run:
+        return Told(ask=ask, costs=estimate_comparison(store, ask), comparison=None)
+    comparison = compare_prompts(store, ask, seed=seed)
+    return Told(ask=ask, costs={"old": comparison.old, "new": comparison.new}, comparison=comparison)
+
+
+def _find_runs(store: Warehouse, reviewed: str) -> list[RunRow]:
+    wanted = list_reviewed_runs(store) if reviewed == ALL else [reviewed]
+    if not wanted:
+        raise SettingsError(
+            "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
+        )
+    return [find_run(store, name) for name in wanted]
+
+
+def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
+    """The newest reviewed run's settings, with what was named for this comparison."""
+    newest = max(runs, key=lambda run: run.started_at)
+    given = {name for name in _TAKEN if not resolved.origins[name].startswith("default")}
+    own = RunSettings.model_validate_json(json.dumps(newest.config, ensure_ascii=False))
+    changes = {name: getattr(resolved.settings, name) for name in (*given, *_OWN)}
+    return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
+
+
+def _describe_words(ask: Ask, side: str) -> dict[str, Any]:
+    words = ask.old if side == "old" else ask.new
+    hashes = {name: {"version": words.prompts[name].version, "prompt_hash": words.prompts[name].prompt_hash}
+              for name in ask.steps}  # fmt: skip
+    return {"source": words.source, "prompts": hashes}
+
+
+def _print_changes(comparison: PromptComparison) -> None:
+    columns = [
+        "step", "#verdicts", "#old", "#new", "difference", "κ old", "κ new", "difference of κ", "#changed", "#better",
+        "#worse", "verdict", "mind",
+    ]  # fmt: skip
+    rows = [_make_row(change) for change in comparison.changes]
+    print_table(make_table(columns, rows, title="Agreement with people"))
+    print_line()
+    if comparison.moves.is_empty():
+        print_line("No verdict changed.")
+        return
+    moves = comparison.moves.sort("moved", maintain_order=True).to_dicts()
+    shown = [
+        [
+            one["step"], shorten(one["sample_id"], 40), one["statement_id"] or f"C{one['context_rank']}",
+            one["old_label"], one["new_label"], ", ".join(one["people"]),
+            "better" if one["moved"] > 0 else "worse" if one["moved"] < 0 else "no nearer",
+        ]
+        for one in moves[:_MOST_MOVES]
+    ]  # fmt: skip
+    more = f", {_MOST_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MOST_MOVES else ""
+    columns = ["step", "sample", "item", "old", "new", "people", "which is"]
+    print_table(make_table(columns, shown, title=f"Verdicts that changed, worst first{more}"))
+    print_line()
+
+
+def _make_row(change: Change) -> list[object]:
+    return [
+        change.step, change.n_verdicts, change.accuracy_old.value, change.accuracy_new.value,
+        _write_change(change.accuracy_difference), _value(change.kappa_old), _value(change.kappa_new),
+        _write_change(change.kappa_difference), change.n_changed, change.n_better, change.n_worse, change.verdict,
+        "; ".join(change.notes) or None,
+    ]  # fmt: skip
+
+
+def _value(measure: Measure | None) -> float | None:
+    return measure.value if measure else None
+
+
+def _write_change(measure: Measure | None) -> str | None:
+    if measure is None or measure.value is None:
+        return None
+    if measure.ci_low is None:
+        return f"{measure.value:+.3f}"
+    return f"{measure.value:+.3f} ({write_interval(measure.ci_low, measure.ci_high)})"
+
+
+def _print_costs(costs: Mapping[str, SideCosts]) -> None:
+    columns = ["words", "#requests", "#on record", "#failed", "#tokens in", "#tokens out", "#cost"]
+    rows = [
+        [
+            side, one.requests, one.reused, one.failed, f"{one.prompt_tokens:,}", f"{one.completion_tokens:,}",
+            write_dollars(one.cost_usd),
+        ]
+        for side, one in costs.items()
+    ]  # fmt: skip
+    print_table(make_table(columns, rows, title="Costs"))

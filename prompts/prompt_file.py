@@ -1,0 +1,323 @@
+"""Reads one prompt file and holds it to everything a prompt must be.
+
+A prompt carries all about itself: its words, its variables, its labels, its worked examples and the schema of its
+reply. They must agree with each other, and this module says where they do not: file, key, what came and what was
+allowed. `loader.py` turns what is read here into prompts.
+"""
+
+import re
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from evalhouse.prompts.errors import PromptError, PromptProblem
+from evalhouse.prompts.render import BLOCKS, BlockValue, Item
+from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
+from evalhouse.prompts.schema import find_schema_faults, find_value_faults
+
+_MENTION = re.compile(r"<([a-z_]+)>")
+
+
+class ExampleContent(BaseModel):
+    """A worked example as it stands in the file: the data of a request and the reply it should get."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    data: dict[str, JsonValue]
+    reply: dict[str, JsonValue]
+
+
+class PromptContent(BaseModel):
+    """A prompt as it stands in the file.
+
+    `labels` has one entry for every id prefix the reply must give verdicts for, with the labels open to it; an empty
+    list stands for verdicts without a label. A prompt with a section `rubric` has neither labels nor a schema.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    name: str = Field(min_length=1)
+    version: int = Field(ge=1)
+    language: str = Field(min_length=1)
+    description: str = Field(min_length=1)
+    variables: dict[str, Literal["text", "items"]] = Field(min_length=1)
+    labels: dict[str, list[str]] = {}
+    system: str = Field(min_length=1)
+    examples: list[ExampleContent]
+    reply_schema: dict[str, JsonValue] = {}
+    rubric: RubricContent | None = None
+
+    @property
+    def schema_of_reply(self) -> dict[str, JsonValue]:
+        """The schema as it stands in the file, or as it follows from the rubric's criteria."""
+        return build_reply_schema(self.rubric) if self.rubric else self.reply_schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFile:
+    """One prompt file: its text, what YAML made of it, and that once more in types."""
+
+    text: str
+    parsed: dict[str, Any]
+    content: PromptContent
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without its traps: a key given twice is an error, and a date is a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the base class declares it so
+        first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key_node.value}' is given twice", key_node.start_mark
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_prompt_file(path: Path, *, language: str) -> PromptFile:
+    """Read and check one file. PromptError: with all its problems, as far as they can be told apart."""
+    text = _read_text(path)
+    parsed = _parse_yaml(path, text)
+    content = _parse_content(path, parsed)
+    problems = [*_find_header_faults(path, content, language), *_find_content_faults(str(path), content)]
+    if problems:
+        raise _make_error(problems)
+    return PromptFile(text=text, parsed=parsed, content=content)
+
+
+def is_rubric_file(path: Path) -> bool:
+    """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is no YAML mapping."""
+    return "rubric" in _parse_yaml(path, _read_text(path))
+
+
+def _make_error(problems: list[PromptProblem]) -> PromptError:
+    return PromptError("\n".join(map(str, problems)), problems=problems)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+    raise _make_error([PromptProblem(file=str(path), key="", message=message)])
+
+
+def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        parsed = yaml.load(text, _StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "some line"
+        message = f"is not valid YAML at {line}: {error.problem}"
+    except yaml.YAMLError as error:
+        message = f"is not valid YAML: {error}"
+    else:
+        if isinstance(parsed, dict):
+            return parsed
+        message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"
+    raise _make_error([PromptProblem(file=str(path), key="", message=message)])
+
+
+def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
+    try:
+        return PromptContent.model_validate(parsed)
+    except ValidationError as error:
+        problems = []
+        for detail in error.errors(include_url=False):
+            location = detail["loc"]
+            model = ExampleContent if location[0] == "examples" and len(location) > 2 else PromptContent
+            keys = ", ".join(model.model_fields)
+            if location[0] == "rubric" and len(location) > 1:
+                keys = "as the section `rubric` of a built-in rubric has it"
+            if detail["type"] == "extra_forbidden":
+                message = f"unknown key; allowed: {keys}"
+            elif detail["type"] == "missing":
+                message = f"missing; required: {keys}"
+            else:
+                message = f"{detail['msg']}, not {detail['input']!r:.60}"
+            problems.append(PromptProblem(file=str(path), key=".".join(map(str, location)), message=message))
+        raise _make_error(problems) from None
+
+
+def _find_header_faults(path: Path, content: PromptContent, language: str) -> Iterator[PromptProblem]:
+    if content.name != path.stem:
+        message = f"'{content.name}' stands in a file named {path.name}; name and file must be the same"
+        yield PromptProblem(file=str(path), key="name", message=message)
+    if content.language != language:
+        message = f"'{content.language}' where prompts in '{language}' are read; give each language a folder of its own"
+        yield PromptProblem(file=str(path), key="language", message=message)
+
+
+def _find_content_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    """What does not agree within the file, in the order in which a reader would mend it."""
+    basics = [*_find_variable_faults(file, content), *_find_label_faults(file, content)]
+    if content.rubric is None:
+        basics += _find_missing(file, content)
+        basics += find_schema_faults(content.reply_schema, file=file, key="reply_schema")
+    else:
+        basics += _find_rubric_faults(file, content, content.rubric)
+    yield from basics
+    yield from _find_system_faults(file, content)
+    # A faulty schema says nothing about the examples, nor do variables that do not exist.
+    if not basics:
+        yield from _find_verdict_faults(file, content)
+        for position, example in enumerate(content.examples):
+            yield from _find_example_faults(file, f"examples[{position}]", content, example)
+
+
+def _find_missing(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    for key in ("labels", "reply_schema"):
+        if key not in content.model_fields_set:
+            message = f"missing; required: {', '.join(PromptContent.model_fields)} (`rubric` only for a rubric)"
+            yield PromptProblem(file=file, key=key, message=message)
+
+
+def _find_rubric_faults(file: str, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
+    for key, given in (("labels", content.labels), ("reply_schema", content.reply_schema)):
+        if given:
+            message = "must be left out of a rubric: it follows from the criteria"
+            yield PromptProblem(file=file, key=key, message=message)
+    yield from find_rubric_faults(rubric, variables=content.variables, file=file)
+
+
+def _find_variable_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    for name, kind in content.variables.items():
+        if name not in BLOCKS:
+            message = f"unknown block; allowed: {', '.join(BLOCKS)}"
+            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+        elif kind != BLOCKS[name].kind:
+            message = f"'{kind}' is not what this block holds; allowed: {BLOCKS[name].kind}"
+            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+
+
+def _find_label_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    prefixes = [BLOCKS[name].prefix for name in content.variables if name in BLOCKS and BLOCKS[name].prefix]
+    for prefix, labels in content.labels.items():
+        if prefix not in prefixes:
+            message = f"no variable has ids with this prefix; allowed: {', '.join(prefixes) or 'none'}"
+            yield PromptProblem(file=file, key=f"labels.{prefix}", message=message)
+        if len(set(labels)) != len(labels) or "" in labels:
+            message = f"{labels} has an empty label or one twice"
+            yield PromptProblem(file=file, key=f"labels.{prefix}", message=message)
+
+
+def _find_system_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    """A variable is used when the instructions name its block as `<name>`; a label when they name it at all."""
+    mentioned = set(_MENTION.findall(content.system))
+    for name in sorted(mentioned - content.variables.keys()):
+        message = f"names <{name}>, which is no variable of this prompt; declared: {', '.join(content.variables)}"
+        yield PromptProblem(file=file, key="system", message=message)
+    for name in content.variables:
+        if name not in mentioned:
+            message = f"is never used: the system text must say what <{name}> holds"
+            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+    for label in _list_labels(content):
+        if label not in content.system:
+            message = f"the label {label} is never explained in the system text"
+            yield PromptProblem(file=file, key="labels", message=message)
+    for name in content.rubric.criteria if content.rubric else ():
+        if name not in content.system:
+            message = f"the criterion {name} is never explained in the system text"
+            yield PromptProblem(file=file, key="rubric.criteria", message=message)
+
+
+def _list_labels(content: PromptContent) -> list[str]:
+    """All labels of all prefixes, each once, in the order of the file."""
+    return list(dict.fromkeys(label for labels in content.labels.values() for label in labels))
+
+
+def _find_verdict_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+    """Where labels and reply schema disagree: both say what a verdict is."""
+    reply: Any = content.schema_of_reply["properties"]
+    if "verdicts" not in reply:
+        if content.labels:
+            message = "must be empty ({}) where the reply has no `verdicts`"
+            yield PromptProblem(file=file, key="labels", message=message)
+        return
+    verdict = reply["verdicts"].get("items", {}).get("properties", {})
+    key = "reply_schema.properties.verdicts"
+    if "id" not in verdict or "reason" not in verdict:
+        message = "must be an array of objects with at least `id` and `reason`"
+        yield PromptProblem(file=file, key=key, message=message)
+    if not content.labels:
+        message = "must name the id prefixes that verdicts are given for"
+        yield PromptProblem(file=file, key="labels", message=message)
+    offered = verdict.get("label", {}).get("enum", [])
+    if offered != _list_labels(content):
+        message = f"must be the labels declared under `labels`: [{', '.join(_list_labels(content))}]"
+        yield PromptProblem(file=file, key=f"{key}.items.properties.label.enum", message=message)
+
+
+def _find_example_faults(
+    file: str, key: str, content: PromptContent, example: ExampleContent
+) -> Iterator[PromptProblem]:
+    if example.data.keys() != content.variables.keys():
+        message = f"has the blocks {', '.join(example.data) or 'none'}; required: {', '.join(content.variables)}"
+        yield PromptProblem(file=file, key=f"{key}.data", message=message)
+        return
+    faults = [
+        PromptProblem(file=file, key=f"{key}.data.{name}", message=_describe_block(name))
+        for name, value in example.data.items()
+        if not _fits_block(name, value)
+    ]
+    faults += find_value_faults(content.schema_of_reply, example.reply, file=file, key=f"{key}.reply")
+    yield from faults
+    if not faults and "verdicts" in example.reply:
+        yield from _find_id_faults(file, f"{key}.reply", content, example)
+
+
+def _describe_block(name: str) -> str:
+    prefix = BLOCKS[name].prefix
+    return f"must be a list of {{id: {prefix}1, text: …}}, each id once" if prefix else "must be a text"
+
+
+def _fits_block(name: str, value: JsonValue) -> bool:
+    if BLOCKS[name].kind == "text":
+        return isinstance(value, str)
+    if not isinstance(value, list):
+        return False
+    ids = [
+        item["id"]
+        for item in value
+        if isinstance(item, dict) and item.keys() == {"id", "text"} and isinstance(item["text"], str)
+    ]
+    wanted = re.compile(BLOCKS[name].prefix + "[1-9][0-9]*")
+    return len(ids) == len(value) == len(set(map(str, ids))) and all(wanted.fullmatch(str(item_id)) for item_id in ids)
+
+
+def build_block(value: Any) -> BlockValue:  # noqa: ANN401 - a value that _fits_block let pass
+    """A block of an example's data as the renderer takes it."""
+    return value if isinstance(value, str) else [Item(id=item["id"], text=item["text"]) for item in value]
+
+
+def _find_id_faults(file: str, key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
+    """An example must do what is asked of the judge: each id once, its own labels, only ids that were sent."""
+    data: dict[str, Any] = example.data
+    sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
+    asked = [item_id for name, ids in sent.items() if BLOCKS[name].prefix in content.labels for item_id in ids]
+    verdicts: Any = example.reply["verdicts"]
+    given = [verdict["id"] for verdict in verdicts]
+    if sorted(given) != sorted(asked):
+        message = f"has verdicts for {', '.join(given) or 'none'}; each of {', '.join(asked)} must come exactly once"
+        yield PromptProblem(file=file, key=key, message=message)
+        return
+    for verdict in verdicts:
+        allowed = content.labels[verdict["id"][0]]
+        if allowed and verdict["label"] not in allowed:
+            message = f"{verdict['id']} has the label {verdict['label']}; allowed: {', '.join(allowed)}"
+            yield PromptProblem(file=file, key=key, message=message)
+        for name in sent.keys() & verdict.keys():
+            invented = [cited for cited in verdict[name] if cited not in sent[name]]
+            if invented:
+                message = f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}"
+                yield PromptProblem(file=file, key=key, message=message)

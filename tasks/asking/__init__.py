@@ -1,0 +1,1 @@
+"""One question in, one usable reply out, on record: requests, limits, verdicts, votes, prices."""

@@ -1,0 +1,402 @@
+"""The call path: one question in, one usable reply out, and every request on the way on record.
+
+A question is first looked up (two equal questions at once are one), then sent within the endpoint's limits,
+retried with jittered backoff on what may pass, asked again with what was wrong when the reply cannot be read, and
+given up with a reason at the end. Each attempt is a row, written before its reply is used.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, NoReturn, TypeVar
+
+import orjson
+
+from evalhouse.tasks.asking.limits import EndpointLimit, Slot
+from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.record import Call, Record
+from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
+from evalhouse.tasks.asking.usage import guess_tokens, price_reply
+from evalhouse.tasks.judge.errors import (
+    BudgetExhausted,
+    EndpointDown,
+    FatalJudgeError,
+    JudgeError,
+    JudgeFailed,
+    RefusedRequest,
+    RunCancelled,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+    repeat_error,
+)
+from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
+
+T = TypeVar("T")
+
+_BACKOFF_FIRST_S = 0.5
+_BACKOFF_MOST_S = 30.0
+# A 429 says that the endpoint is alive; it is waited out and is no attempt, but not for ever.
+_RATE_LIMITED_MOST_S = 900.0
+# What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
+_NAMED_MOST_S = 60.0
+_OPTIONS_DROPPED_MOST = 2
+# So many requests refused without a reason that lies in them, and not one answered: the rest would end like them.
+_REFUSED_MOST = 8
+# What a reply is taken to be as long as there was none.
+_REPLY_TOKENS = 200
+# In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
+_UNUSABLE_NOTE = (
+    "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
+    "described above and nothing else, with exactly one verdict or list for everything that is asked."
+)
+
+# Set by whoever would retry on EndpointDown, when it will not do so again: the question is then given up.
+LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[T]):
+    """A reply that was read, the call it stands in, and the packed log-probabilities that came with it, if any."""
+
+    call_id: str
+    value: T
+    logprobs: str | None = None
+
+
+@dataclass(kw_only=True)
+class CallCounts:
+    """What a run has asked so far; progress and the summary read it."""
+
+    requests: int = 0
+    reused: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: bool = True
+
+    @property
+    def usual_reply_tokens(self) -> int:
+        """The mean length of a reply so far, for guesses at the next one's."""
+        answered = self.requests - self.failed
+        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
+
+
+@dataclass(kw_only=True)
+class _Attempts:
+    """How often one question was sent and what it met; `used` are those that count against `most`.
+
+    `request` is the question as prepared when the run had dropped `prepared_after` options; `tokens` is a guess at what
+    one attempt takes, reply included.
+    """
+
+    most: int
+    request: ModelRequest
+    prepared_after: int
+    tokens: int
+    sent: int = 0
+    used: int = 0
+    transport_failures: int = 0
+    unreachable: int = 0
+    refusals: int = 0
+    waited_s: float = 0.0
+    options_dropped: int = 0
+    note: str = ""
+    last_problem: str = ""
+
+
+@dataclass(kw_only=True)
+class Asker:
+    """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
+
+    `spent_usd` is what the run had spent before it was resumed; the budget is for all of it.
+    """
+
+    judge: Judge
+    record: Record
+    limit: EndpointLimit
+    attempts: int
+    price: Price | None
+    budget_usd: float | None = None
+    spent_usd: float = 0.0
+    counts: CallCounts = field(default_factory=CallCounts)
+    stop_sign: StopSign = field(default_factory=StopSign)
+    _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.budget_usd is not None and self.price is None:
+            raise FatalJudgeError(
+                f"there is no price for {self.judge.model!r}, so a budget cannot be kept; "
+                "add it to a price file of your own (EVALHOUSE_PRICES), or leave the budget out"
+            )
+        self._sending: set[asyncio.Timeout] = set()
+        self._was_answered = False
+        self._n_unexplained = 0
+        self._n_dropped = 0
+        self.stop_sign.listen(self._wind_down)
+
+    async def ask(self, question: Question, read: Callable[[str], T], *, attempts: int | None = None) -> Answer[T]:
+        """Ask until a reply can be read by `read`, which raises UnusableReply otherwise.
+
+        Raises JudgeFailed when the question is given up, EndpointDown when that was for transport errors alone,
+        and FatalJudgeError when the run cannot go on. `attempts` are those of the run unless given.
+        """
+        self.raise_if_stopped()
+        request, n_dropped = self.judge.prepare(question), self._n_dropped
+        while (other := self._in_flight.get(request.request_hash)) is not None:
+            await asyncio.wait([other])
+            _share_failure(other)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._in_flight[request.request_hash] = mine
+        try:
+            found = await self._find(question, request, read)
+            if found is not None:
+                return found
+            tokens = guess_tokens(request.payload, self.counts.usual_reply_tokens)
+            most = attempts or self.attempts
+            counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
+            return await self._send_until_usable(question, read, counted)
+        except (JudgeFailed, EndpointDown) as error:
+            mine.set_exception(error)
+            mine.exception()  # looked at: usually nobody else asks the same
+            raise
+        finally:
+            del self._in_flight[request.request_hash]
+            mine.cancel()
+
+    async def _find(self, question: Question, request: ModelRequest, read: Callable[[str], T]) -> Answer[T] | None:
+        recorded = await self.record.find(request.request_hash)
+        if recorded is None:
+            return None
+        try:
+            value = read(recorded.reply)
+        except UnusableReply:
+            return None  # an older evalhouse could read it and this one cannot: it is asked anew
+        self.counts.reused += 1
+        call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
+        return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs)
+
+    async def _send_until_usable(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+        while attempts.used < attempts.most:
+            try:
+                return await self._send_once(replace(question, note=attempts.note), read, attempts)
+            except RefusedRequest as error:
+                self._stop_if_all_are_refused(error)
+                raise JudgeFailed(str(error)) from None
+            except UnusableReply as error:
+                attempts.used += 1
+                attempts.note = _UNUSABLE_NOTE
+                attempts.last_problem = str(error)
+            except TransientJudgeError as error:
+                attempts.last_problem = str(error)
+                await self._back_off(error, attempts)
+            except UnsupportedOption as error:
+                # Sent again without the option, which is no fault of the question; but not for ever.
+                attempts.last_problem = str(error)
+                self._n_dropped += 1
+                attempts.options_dropped += 1
+                attempts.used += attempts.options_dropped > _OPTIONS_DROPPED_MOST
+        self._give_up(attempts)
+
+    def _stop_if_all_are_refused(self, error: RefusedRequest) -> None:
+        self._n_unexplained += error.unexplained
+        if error.unexplained and not self._was_answered and self._n_unexplained >= _REFUSED_MOST:
+            told = f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
+            self.stop(FatalJudgeError(told))
+            self.raise_if_stopped()
+
+    def _give_up(self, attempts: _Attempts) -> NoReturn:
+        told = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
+        if attempts.transport_failures < attempts.used:
+            raise JudgeFailed(told)
+        if attempts.unreachable == attempts.used and not self._was_answered:
+            # Not one request of the run got through: a wrong address, not a verdict on every sample.
+            error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
+            self.stop(error)
+            raise error
+        if not LAST_CHANCE.get():
+            raise EndpointDown(told)
+        raise JudgeFailed(told)
+
+    async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+        async with self.limit.slot(attempts.tokens) as slot:
+            self._check_budget()
+            request = attempts.request
+            if question.note or attempts.prepared_after != self._n_dropped:
+                # Whoever was sent meanwhile has found out what the endpoint does not take.
+                request = self.judge.prepare(question)
+            attempts.sent += 1
+            self.counts.requests += 1
+            clock = time.perf_counter()
+            call = self._describe(
+                question,
+                request,
+                status="error",
+                attempt=attempts.sent,
+                request=orjson.dumps(request.payload).decode(),
+                started_at=time.time(),
+            )
+            reply = await self._reply(request, call, clock, slot)
+            self._note_success(slot, reply)
+        self._was_answered = True
+        try:
+            value = read(reply.text)
+        except UnusableReply as error:
+            self._keep_failure(call, clock, error, reply=reply)
+            raise
+        return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
+
+    def _note_success(self, slot: Slot, reply: ModelReply) -> None:
+        # What was told first: the others may let waiting requests start.
+        if reply.limits is not None:
+            self.limit.note_told(reply.limits, slot)
+        if reply.prompt_tokens is not None:
+            self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
+        self.limit.note_success(slot)
+
+    async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
+        """The judge's reply; whatever comes instead of one is on record before it is raised."""
+        try:
+            async with asyncio.timeout(None) as drain:
+                self._sending.add(drain)
+                try:
+                    return await self.judge.reply(request)
+                finally:
+                    self._sending.discard(drain)
+        except TimeoutError:
+            self._keep_failure(call, clock, RunCancelled("the run was stopped before a reply came"))
+            self.raise_if_stopped()
+            raise
+        except asyncio.CancelledError:
+            self._keep_failure(call, clock, RunCancelled("cancelled before a reply came"))
+            raise
+        except UnusableReply as error:
+            self._keep_failure(call, clock, error, reply=error.reply)
+            raise
+        except RefusedRequest as error:
+            self._keep_failure(call, clock, error, reply=error.reply, status="refused")
+            raise
+        except FatalJudgeError as error:
+            self.stop(error)
+            self._keep_failure(call, clock, error)
+            raise
+        except TransientJudgeError as error:
+            if error.limits is not None:
+                self.limit.note_told(error.limits, slot)
+            if error.rate_limited:
+                self.limit.note_refused(slot, error.retry_after_s)
+            self._keep_failure(call, clock, error)
+            raise
+        except UnsupportedOption as error:
+            self._keep_failure(call, clock, error)
+            raise
+
+    def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
+        """Ask nothing more: whoever asks or waits gets this error, what is under way has `drain_s` seconds left."""
+        self.stop_sign.give(error, drain_s=drain_s)
+
+    def raise_if_stopped(self) -> None:
+        """Raise what stopped the asking, if anything did."""
+        self.stop_sign.raise_if_given()
+
+    def _wind_down(self, error: FatalJudgeError, drain_s: float) -> None:
+        self.limit.close(error)
+        until = asyncio.get_running_loop().time() + drain_s
+        for timeout in self._sending:
+            timeout.reschedule(until)
+
+    def _check_budget(self) -> None:
+        self.raise_if_stopped()
+        if self.budget_usd is not None and self.spent_usd + self.counts.cost_usd >= self.budget_usd:
+            raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
+
+    async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
+        """Wait before the next attempt, outside of any slot."""
+        named_s = error.retry_after_s or 0.0
+        if error.rate_limited and named_s >= _RATE_LIMITED_MOST_S:
+            late = FatalJudgeError(f"{self.judge.name} asks to come back in {named_s:,.0f} s: {error}")
+            self.stop(late)
+            raise late
+        if error.rate_limited and attempts.waited_s + named_s < _RATE_LIMITED_MOST_S:
+            attempts.refusals += 1
+            wait_s = max(named_s * random.uniform(1.0, 1.1), _draw_backoff(attempts.refusals))
+            attempts.waited_s += wait_s
+            await self.stop_sign.sleep(wait_s)
+            return
+        attempts.used += 1
+        attempts.transport_failures += 1
+        attempts.unreachable += error.unreachable
+        if attempts.used < attempts.most:
+            await self.stop_sign.sleep(max(min(named_s, _NAMED_MOST_S), _draw_backoff(attempts.transport_failures)))
+
+    def _describe(self, question: Question, asked: ModelRequest, /, **columns: object) -> Call:
+        return Call(
+            step=question.step,
+            sample_id=question.sample_id,
+            prompt=question.prompt.name if question.prompt else None,
+            prompt_hash=question.prompt.prompt_hash if question.prompt else None,
+            judge=self.judge.name,
+            model=self.judge.model,
+            request_hash=asked.request_hash,
+            **columns,  # type: ignore[arg-type]  # the remaining columns of Call, by name
+        )
+
+    def _keep_failure(
+        self, call: Call, clock: float, error: JudgeError, *, reply: ModelReply | None = None, status: str = "error"
+    ) -> None:
+        self.counts.failed += 1
+        self._keep(call, clock, reply, status=status, error=str(error))
+
+    def _keep(
+        self, call: Call, clock: float, reply: ModelReply | None, *, status: str, error: str | None = None
+    ) -> str:
+        prompt_tokens = reply.prompt_tokens if reply else None
+        completion_tokens = reply.completion_tokens if reply else None
+        cached_tokens = reply.cached_tokens if reply else None
+        cost = price_reply(self.price, call.request, reply) if self.price and reply else None
+        self.counts.prompt_tokens += prompt_tokens or 0
+        self.counts.cached_tokens += cached_tokens or 0
+        self.counts.completion_tokens += completion_tokens or 0
+        self.counts.cost_usd += cost or 0.0
+        self.counts.priced = self.counts.priced and self.price is not None
+        return self._put_on_record(
+            replace(
+                call,
+                status=status,
+                error=error,
+                reply=reply.text if reply else None,
+                logprobs=reply.logprobs if reply else None,
+                model=(reply.model if reply else None) or call.model,
+                prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
+                completion_tokens=completion_tokens,
+                cost_usd=cost,
+                latency_ms=(time.perf_counter() - clock) * 1000,
+            )
+        )
+
+    def _put_on_record(self, call: Call) -> str:
+        try:
+            return self.record.keep(call)
+        except FatalJudgeError as error:
+            self.stop(error)
+            raise
+
+
+def _draw_backoff(failures: int) -> float:
+    """Seconds to wait after so many failures: exponential with jitter, so that many who fail do not return as one."""
+    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+
+
+def _share_failure(other: asyncio.Future[None]) -> None:
+    """End as an equal question ended that was given up meanwhile; one that was answered is on record."""
+    error = None if other.cancelled() else other.exception()
+    if isinstance(error, EndpointDown):
+        raise JudgeFailed(str(error)) if LAST_CHANCE.get() else repeat_error(error)
+    if isinstance(error, JudgeFailed):
+        raise repeat_error(error)

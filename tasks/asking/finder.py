@@ -1,0 +1,109 @@
+"""Finding replies on record: many questions at once, few look-ups.
+
+Whatever is asked for while one look-up runs makes the next, and requests that a filter over all keys on record rules
+out are not looked up at all.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import polars as pl
+
+from evalhouse.tasks.asking.key_filter import KeyFilter
+from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.rows.calls import RecordedReply, find_replies, make_request_key
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+T = TypeVar("T")
+
+_LOOK_UP_MOST = 2000
+_GATHER_S = 0.01
+
+_KEYS = """
+select distinct request_key from llm_calls where status = 'ok' and ($run_id is null or run_id = $run_id)
+"""
+
+
+class ReplyFinder:
+    """Finds replies within one event loop; `only_run` looks at one run's calls alone."""
+
+    def __init__(self, warehouse: Warehouse, *, only_run: str | None = None) -> None:
+        self._warehouse = warehouse
+        self._only_run = only_run
+        self._filter = KeyFilter()
+        self._filter_filled = asyncio.Lock()
+        self._filter_is_filled = False
+        self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
+        self._looking_up: asyncio.Task[None] | None = None
+
+    def expect(self, request_hash: str) -> None:
+        """A reply to this request is on record from now on."""
+        self._filter.add(make_request_key(request_hash))
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
+        if not self._filter_is_filled:
+            await self._fill_filter()
+        if make_request_key(request_hash) not in self._filter:
+            return None
+        future = self._wanted.get(request_hash)
+        if future is None:
+            future = self._wanted[request_hash] = asyncio.get_running_loop().create_future()
+            if self._looking_up is None:
+                self._looking_up = asyncio.create_task(self._look_up())
+                self._looking_up.add_done_callback(_look_at_error)
+        # Shielded, because whoever else wants the same reply waits for the same future.
+        return await asyncio.shield(future)
+
+    async def _fill_filter(self) -> None:
+        async with self._filter_filled:
+            if not self._filter_is_filled:
+                keys = await self._read_patiently(self._read_keys)
+                await asyncio.to_thread(self._filter.update, keys)
+                self._filter_is_filled = True
+
+    def _read_keys(self) -> pl.Series:
+        return self._warehouse.read(_KEYS, {"run_id": self._only_run})["request_key"]
+
+    async def _look_up(self) -> None:
+        try:
+            while self._wanted:
+                # What is asked for within this moment is looked up together.
+                await asyncio.sleep(_GATHER_S)
+                batch = dict(list(self._wanted.items())[:_LOOK_UP_MOST])
+                read = partial(find_replies, self._warehouse, batch.keys(), only_run=self._only_run)
+                found = await self._read_patiently(read)
+                for request_hash, future in batch.items():
+                    del self._wanted[request_hash]
+                    future.set_result(found.get(request_hash))
+        finally:
+            self._looking_up = None
+            self._disappoint_all(sys.exception())
+
+    def _disappoint_all(self, error: BaseException | None) -> None:
+        """Nobody waits for a look-up that failed: whoever wants something gets its error."""
+        for future in self._wanted.values():
+            future.set_exception(error if isinstance(error, Exception) else RunCancelled("the look-up was cancelled"))
+            future.exception()  # looked at, so that asyncio does not report it when nobody waits any more
+        self._wanted.clear()
+
+    async def _read_patiently(self, read: Callable[[], T]) -> T:
+        """Read in a thread, again and again while another program keeps the file, up to a minute."""
+        deadline = time.monotonic() + FLUSH_PATIENCE_S
+        while True:
+            try:
+                return await asyncio.to_thread(read)
+            except WarehouseBusy:
+                if time.monotonic() > deadline:
+                    raise
+
+
+def _look_at_error(task: "asyncio.Task[None]") -> None:
+    """Those who wait have the error already; asyncio shall not report it once more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,1 @@
+"""Two runs compared, and the statistics that comparing and agreement need."""

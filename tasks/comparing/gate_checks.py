@@ -1,0 +1,380 @@
+"""The checks of a gate: is a run good enough, is it no worse than a baseline, or can the statistics not tell?
+
+Every check ends as passed, failed or undecided. A mean is an estimate, so what decides is its 95 % interval and not the
+mean: whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
+undecided. Coverage and cost are counts of the run itself and have no interval. `evalhouse.flows.commands.gate` reads
+the numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Final, Literal
+
+from scipy.special import stdtrit
+
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.comparing.paired import ALPHA, ROUNDING, correct_by_holm
+from evalhouse.tasks.comparing.runs import MetricComparison
+
+Kind = Literal["min", "max", "max_drop", "min_coverage", "max_cost"]
+Outcome = Literal["failed", "undecided", "passed"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("failed", "undecided", "passed")
+Reason = Literal[
+    "beyond_limit",  # failed: the value is on the bad side of the limit, and its interval with it
+    "nothing_scored",  # failed: there is no value because the run has none
+    "interval_holds_limit",  # undecided, as are all below
+    "too_few_samples",
+    "not_beyond_chance",
+    "within_noise",
+    "nothing_common",
+    "other_judge",
+    "other_formula",
+    "unknown_price",
+]
+
+LEAST_CLUSTERS: Final = 6
+"""Independent samples below which no drop is decided: of n the smallest p a sign-flip test can have is 2 / 2ⁿ, which is
+at most 0.05 from six on, and a bootstrap of fewer never leaves the few values it was given."""
+_SMALLEST_P = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One metric of the run as `run_scores` has it, and `spread`, the standard deviation of its values.
+
+    `ci_low` and `ci_high` are None when nothing is scored or values leave 0 to 1; `n_samples` are all of the run.
+    """
+
+    mean: float | None
+    ci_low: float | None
+    ci_high: float | None
+    spread: float | None
+    n_scored: int
+    n_samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Dollars for the calls the run sent. `n_unpriced` of them have no known price, so that `usd` is too low by theirs;
+    that of `n_estimated` was estimated from their texts."""
+
+    usd: float
+    n_unpriced: int = 0
+    n_estimated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is asked of a run, by metric: least and most means, most drops, least coverage (a share); most dollars."""
+
+    minimums: Mapping[str, float] = field(default_factory=dict)
+    maximums: Mapping[str, float] = field(default_factory=dict)
+    drops: Mapping[str, float] = field(default_factory=dict)
+    coverages: Mapping[str, float] = field(default_factory=dict)
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check and how it ended.
+
+    `value` is the mean, drop, coverage or dollars found, with its 95 % interval where it has one, from `n` samples
+    (None for dollars). `beyond` is how far `value` is on the bad side of the limit, negative on the good side.
+    `noise_floor`, of a drop alone, is the largest one that the judge's own noise makes, None when that is not known.
+    `detail` is a sentence for a person.
+    """
+
+    kind: Kind
+    metric: str | None
+    limit: float
+    value: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int | None = None
+    beyond: float | None = None
+    noise_floor: float | None = None
+    outcome: Outcome
+    reason: Reason | None = None
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Finding:
+    outcome: Outcome
+    reason: Reason | None
+    detail: str
+
+
+def check_all(
+    limits: Limits, *, scores: Mapping[str, Score], comparisons: Mapping[str, MetricComparison], cost: Cost
+) -> list[Check]:
+    """All checks in the order of `Limits`.
+
+    `scores` has every metric that is limited, else there is a KeyError; `comparisons` every one that either run has a
+    row of scores for.
+    """
+    checks = [check_mean("min", name, limit, scores[name]) for name, limit in limits.minimums.items()]
+    checks += [check_mean("max", name, limit, scores[name]) for name, limit in limits.maximums.items()]
+    checks += check_drops(limits.drops, comparisons)
+    checks += [check_coverage(name, limit, scores[name]) for name, limit in limits.coverages.items()]
+    if limits.cost_usd is not None:
+        checks.append(check_cost(limits.cost_usd, cost))
+    return checks
+
+
+def is_passed(checks: Sequence[Check], *, undecided: Literal["pass", "fail"]) -> bool:
+    """Whether the gate lets the run through."""
+    counts = count_outcomes(checks)
+    return not counts["failed"] and (undecided == "pass" or not counts["undecided"])
+
+
+def count_outcomes(checks: Sequence[Check]) -> dict[Outcome, int]:
+    """How many checks ended each way."""
+    counts = Counter(check.outcome for check in checks)
+    return {outcome: counts[outcome] for outcome in OUTCOMES}
+
+
+def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Score) -> Check:
+    """A mean against its least or most value.
+
+    Passed when the whole 95 % interval of the mean keeps the limit, failed when the whole interval breaks it or nothing
+    is scored, undecided when the limit is inside. The interval is that of `run_scores`; a metric whose values leave 0
+    to 1 has none there, and gets the mean ± t · s / √n of Student (1908, Biometrika 6(1)), which takes two values that
+    differ. Each minimum stands for itself: at a true mean of exactly the limit it fails in about 2.5 % of runs.
+    """
+    low, high = _find_interval(score)
+    finding = _judge_mean(kind, limit, score, low, high)
+    beyond = None
+    if score.mean is not None:
+        beyond = limit - score.mean if kind == "min" else score.mean - limit
+    return Check(
+        kind=kind,
+        metric=metric,
+        limit=limit,
+        value=score.mean,
+        ci_low=low,
+        ci_high=high,
+        n=score.n_scored,
+        beyond=beyond,
+        outcome=finding.outcome,
+        reason=finding.reason,
+        detail=finding.detail,
+    )
+
+
+def _find_interval(score: Score) -> tuple[float | None, float | None]:
+    if score.ci_low is not None or score.mean is None or not score.spread:
+        return score.ci_low, score.ci_high
+    half = -float(stdtrit(score.n_scored - 1, ALPHA / 2)) * score.spread / sqrt(score.n_scored)
+    return score.mean - half, score.mean + half
+
+
+def _judge_mean(
+    kind: Literal["min", "max"], limit: float, score: Score, low: float | None, high: float | None
+) -> _Finding:
+    if score.mean is None:
+        return _Finding(outcome="failed", reason="nothing_scored", detail="no sample is scored")
+    if low is None or high is None:
+        told = f"{score.n_scored} equal or single values beyond 0 to 1 have no interval"
+        return _Finding(outcome="undecided", reason="too_few_samples", detail=told)
+    keeps, breaks = (low >= limit, high < limit) if kind == "min" else (high <= limit, low > limit)
+    if keeps:
+        return _Finding(outcome="passed", reason=None, detail="the whole interval keeps the limit")
+    if breaks:
+        return _Finding(outcome="failed", reason="beyond_limit", detail="the whole interval is beyond the limit")
+    told = f"the limit is inside the interval of {score.n_scored} samples"
+    return _Finding(outcome="undecided", reason="interval_holds_limit", detail=told)
+
+
+def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison]) -> list[Check]:
+    """How much worse the run is than its baseline, by the samples that both scored, against the most allowed.
+
+    A drop is baseline minus run, of metrics of faults run minus baseline; its interval is the paired bootstrap's of
+    `comparing`. Passed when the whole interval keeps the limit or no sample has another score. Failed when the whole
+    interval is beyond the limit, and the sign-flip test's p, corrected by Holm over the drops of this gate, is at most
+    0.05: where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. And
+    where the judge's noise is known, the drop has to be beyond the limit by more than its floor (`noise.find_floor`).
+    Also failed when the baseline has scores and the run has none. Undecided are all others, among them what is no more
+    than the floor, fewer than LEAST_CLUSTERS independent samples (unless they are all that either run scored and none
+    has another score), and a metric whose judge, prompt, settings or formula are not the baseline's.
+
+    A floor keeps no drop from passing: the interval is of differences with the judge's noise in them, so that an
+    interval within the limit says that noise and drop together are.
+    """
+    found = [comparisons.get(name) for name in limits]
+    corrected = correct_by_holm([one.paired.p if one else None for one in found])
+    return [
+        _check_drop(one, limit, p) if one else _leave_open(name, limit)
+        for (name, limit), one, p in zip(limits.items(), found, corrected, strict=True)
+    ]
+
+
+def _leave_open(metric: str, limit: float) -> Check:
+    """The drop of a metric that neither run has tried."""
+    return Check(
+        kind="max_drop",
+        metric=metric,
+        limit=limit,
+        value=None,
+        n=0,
+        outcome="undecided",
+        reason="nothing_common",
+        detail="no sample is scored in either run",
+    )
+
+
+def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> Check:
+    paired = comparison.paired
+    is_fault = comparison.metric in LOW_IS_GOOD
+    drop = _turn(paired.difference, is_fault)
+    ends = (paired.ci_low, paired.ci_high) if is_fault else (paired.ci_high, paired.ci_low)
+    low, high = (_turn(end, is_fault) for end in ends)
+    finding = _judge_drop(comparison, limit, low=drop if low is None else low, high=drop if high is None else high, p=p)
+    return Check(
+        kind="max_drop",
+        metric=comparison.metric,
+        limit=limit,
+        value=drop,
+        ci_low=low,
+        ci_high=high,
+        n=paired.n,
+        beyond=None if drop is None else drop - limit,
+        noise_floor=comparison.noise_floor,
+        outcome=finding.outcome,
+        reason=finding.reason,
+        detail=finding.detail,
+    )
+
+
+def _turn(value: float | None, is_fault: bool) -> float | None:
+    # 0.0 - value, so that no change is 0 and not -0.
+    return value if value is None or is_fault else 0.0 - value
+
+
+def _judge_drop(
+    comparison: MetricComparison, limit: float, *, low: float | None, high: float | None, p: float | None
+) -> _Finding:
+    """`low` and `high` are both the drop itself where all clusters differ by the same."""
+    paired = comparison.paired
+    if comparison.n_base and not comparison.n_candidate:
+        told = f"no sample is scored; the baseline has {comparison.n_base}"
+        return _Finding(outcome="failed", reason="nothing_scored", detail=told)
+    if low is None or high is None or p is None:
+        return _Finding(outcome="undecided", reason="nothing_common", detail="no sample is scored in both runs")
+    unlike = _find_other_yardstick(comparison) or _find_too_few(comparison)
+    if unlike:
+        return unlike
+    if not paired.n_higher and not paired.n_lower:
+        return _Finding(outcome="passed", reason=None, detail="no sample has another score")
+    if high <= limit + ROUNDING:
+        return _Finding(outcome="passed", reason=None, detail="the whole interval keeps the limit")
+    return (
+        _find_noise(comparison)
+        or _find_chance(limit, low=low, p=p, n=paired.n)
+        or _find_noise(comparison, beyond=limit)
+        or _Finding(
+            outcome="failed", reason="beyond_limit", detail=f"the whole interval is beyond the limit, {_write_p(p)}"
+        )
+    )
+
+
+def _find_noise(comparison: MetricComparison, *, beyond: float = 0.0) -> _Finding | None:
+    """Undecided where the judge's noise alone would make a change of this size, or take it as far beyond the limit."""
+    floor, difference = comparison.noise_floor, comparison.paired.difference
+    if not floor or difference is None or abs(difference) - beyond > floor:
+        return None
+    what = "beyond the limit by no more than" if beyond else "within"
+    told = f"it is {what} the judge's noise, which alone makes changes of up to {floor:.3f}"
+    return _Finding(outcome="undecided", reason="within_noise", detail=told)
+
+
+def _find_chance(limit: float, *, low: float, p: float, n: int) -> _Finding | None:
+    """Undecided where the drop can be chance, or less than the limit."""
+    if low <= 0:
+        told = "a change of this size can be chance: 0 and the limit are inside the interval"
+        return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
+    if low <= limit + ROUNDING:
+        told = f"the limit is inside the interval of {n} samples"
+        return _Finding(outcome="undecided", reason="interval_holds_limit", detail=told)
+    if p > ALPHA:
+        told = f"it can be chance: {_write_p(p)}, corrected over the drops checked"
+        return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
+    return None
+
+
+def _write_p(p: float) -> str:
+    return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
+
+
+def _find_too_few(comparison: MetricComparison) -> _Finding | None:
+    """Undecided with few independent samples, unless they are all there are and none has another score."""
+    paired = comparison.paired
+    is_all = comparison.n_base == comparison.n_candidate == paired.n
+    if paired.n_clusters >= LEAST_CLUSTERS or (is_all and not paired.n_higher and not paired.n_lower):
+        return None
+    told = f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance"
+    return _Finding(outcome="undecided", reason="too_few_samples", detail=told)
+
+
+def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
+    """Undecided where the judge or the formula is another in a sample that both runs scored."""
+    n_other: Counter[str] = Counter()
+    for part in comparison.parts:
+        for cause in part.name.split("+"):
+            n_other[cause] += part.n
+    of_all = f"of {comparison.paired.n} common samples"
+    if n_other["formula"]:
+        told = (
+            f"another formula, or setting of it, in {n_other['formula']} {of_all}; `evalhouse rescore` brings it to one"
+        )
+        return _Finding(outcome="undecided", reason="other_formula", detail=told)
+    if n_other["judge"]:
+        told = f"another judge, model, prompt or setting in {n_other['judge']} {of_all}"
+        return _Finding(outcome="undecided", reason="other_judge", detail=told)
+    return None
+
+
+def check_coverage(metric: str, limit: float, score: Score) -> Check:
+    """The share of the run's samples that the metric scored: a count, passed or failed. A run without samples fails."""
+    coverage = score.n_scored / score.n_samples if score.n_samples else 0.0
+    is_kept = coverage >= limit - ROUNDING and score.n_samples > 0
+    return Check(
+        kind="min_coverage",
+        metric=metric,
+        limit=limit,
+        value=coverage,
+        n=score.n_samples,
+        beyond=limit - coverage,
+        outcome="passed" if is_kept else "failed",
+        reason=None if is_kept else "beyond_limit",
+        detail=f"{score.n_scored} of {score.n_samples} samples are scored",
+    )
+
+
+def check_cost(limit: float, cost: Cost) -> Check:
+    """Dollars spent against the most allowed. Calls of unknown price leave it undecided, unless the others already cost
+    more."""
+    finding = _judge_cost(limit, cost)
+    return Check(
+        kind="max_cost",
+        metric=None,
+        limit=limit,
+        value=cost.usd,
+        beyond=cost.usd - limit,
+        outcome=finding.outcome,
+        reason=finding.reason,
+        detail=finding.detail,
+    )
+
+
+def _judge_cost(limit: float, cost: Cost) -> _Finding:
+    unknown = f"{cost.n_unpriced} calls have no known price and are not in it (`--prices` of a run gives them one)"
+    if cost.usd > limit + ROUNDING:
+        told = f"at least: {unknown}" if cost.n_unpriced else "more was spent"
+        return _Finding(outcome="failed", reason="beyond_limit", detail=told)
+    if cost.n_unpriced:
+        return _Finding(outcome="undecided", reason="unknown_price", detail=unknown)
+    told = f"the cost of {cost.n_estimated} calls is an estimate" if cost.n_estimated else "no more was spent"
+    return _Finding(outcome="passed", reason=None, detail=told)

@@ -1,0 +1,186 @@
+"""Why a mean moved: the difference of two runs' means as parts that add up to it.
+
+A mean moves because samples that both runs scored got another value, and because other samples were scored. Of the
+first, each sample's move belongs to what changed in it since the base run: a text the metric rests on, the judge (its
+name, model, prompt, language, embeddings or a setting that shapes its replies), or the formula. What changed together
+cannot be told apart without judging again, so it makes a part of its own, named after all of it: `answer+contexts`.
+Where nothing changed and the value did, it is the judge's own noise. Only what a metric rests on counts: when a
+retriever brings other contexts and the answer stays, factual_f1 has no reason to move, and if it does, that is noise.
+
+With K the samples scored on both sides, B and C those scored in base and candidate, and the means over each:
+
+    mean_C(C) - mean_B(B) = Σ_K (c - b) / |K|                        by what changed in the sample
+                          + Σ_{C without K} (c - mean_C(K)) / |C|    added, or not scored before
+                          - Σ_{B without K} (b - mean_B(K)) / |B|    removed, or no longer scored
+
+Where K is empty the middle between both means stands in for those over K. `comparing` says whether a move is chance.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalhouse.tasks.comparing.paired import ROUNDING, Floats
+
+Flags = NDArray[np.bool_]
+Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
+CAUSES: Final[tuple[Cause, ...]] = ("question", "answer", "contexts", "ground_truth", "judge", "formula")
+NOISE, ADDED, REMOVED, NEWLY_SCORED, NO_LONGER_SCORED = "noise", "added", "removed", "newly_scored", "no_longer_scored"
+
+# What may stand in a sample and is judged, and what it belongs to.
+INPUTS: Final[Mapping[str, Cause]] = {
+    "question": "question",
+    "answer": "answer",
+    "ground_truth": "ground_truth",
+    "contexts": "contexts",
+    "context_ids": "contexts",
+    "reference_context_ids": "ground_truth",
+    "tool_calls": "answer",
+    "expected_tool_calls": "ground_truth",
+    "rows": "answer",
+    "expected_rows": "ground_truth",
+    "tables": "question",
+    "setup": "question",
+    "schema": "question",
+    "contexts_role": "contexts",
+}
+METADATA_INPUTS: Final = tuple(INPUTS)[6:]
+"""Those of them that stand in a sample's metadata."""
+
+_QA = ("question", "answer")
+_QAG = (*_QA, "ground_truth")
+_QGC = ("question", "ground_truth", "contexts")
+_QC = ("question", "contexts")
+_SQL = ("answer", "ground_truth", "tables", "setup")
+# By step: the inputs its verdicts rest on. A step that is not here, such as a rubric of one's own, may rest on all.
+_STEP_INPUTS: Final[Mapping[str, Collection[str]]] = {
+    "extract_answer": _QA,
+    "extract_ground_truth": ("question", "ground_truth"),
+    "classify": _QAG,
+    "attribute_answer": (*_QA, "contexts"),
+    "attribute_ground_truth": _QGC,
+    "rank": _QGC,
+    "similarity": ("answer", "ground_truth"),
+    "relevancy": _QA,
+    "overlap": ("answer", "ground_truth"),
+    "tool_calls": ("tool_calls", "expected_tool_calls"),
+    "result_sets": (*_SQL, "rows", "expected_rows"),
+    "grade_accuracy": _QAG,
+    "grade_accuracy_3": _QAG,
+    "grade_accuracy_5": _QAG,
+    "grade_accuracy_binary": _QAG,
+    "grade_answer_validity": _QA,
+    "grade_contexts_usefulness": _QC,
+    "grade_passage_precision": _QGC,
+    "grade_passage_recall": _QGC,
+    "grade_relevance": (*_QA, "contexts", "contexts_role"),
+    "grade_sql_equivalence": (*_SQL, "question", "schema"),
+}
+# By step of a metric: the steps of the calls it rests on, where they are not the step itself.
+_CALL_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "classify": ("extract_answer", "extract_ground_truth", "classify"),
+    "attribute_answer": ("extract_answer", "attribute"),
+    "attribute_ground_truth": ("extract_ground_truth", "attribute"),
+    "relevancy": ("relevancy", "similarity"),
+}
+_UNJUDGED_STEPS: Final = ("overlap", "tool_calls", "result_sets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a difference of means. `name` is what changed, several things joined with `+`; `n_moved` of its `n`
+    samples have another value (of those scored in one run only, all count); `value` is what it adds to the difference.
+    """
+
+    name: str
+    n: int
+    n_moved: int
+    value: float
+
+
+def split_difference(
+    *, base: Floats, candidate: Floats, in_base: Flags, in_candidate: Flags, changed: Sequence[str]
+) -> list[Part]:
+    """The parts of mean(candidate) - mean(base), which they add up to; none when a run has no score at all.
+
+    By sample: both values, NaN where unscored; whether each run has the sample; and the name of what changed in it
+    between the runs (see `name_changes`), which counts where both have scored it.
+    """
+    has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
+    if not has_base.any() or not has_candidate.any():
+        return []
+    both = has_base & has_candidate
+    names = np.array(changed, dtype=object)
+    middle = (base[has_base].mean() + candidate[has_candidate].mean()) / 2
+    around_base, around_candidate = (base[both].mean(), candidate[both].mean()) if both.any() else (middle, middle)
+    moves = (candidate - base) / max(1, both.sum())
+    came = (candidate - around_candidate) / has_candidate.sum()
+    went = (around_base - base) / has_base.sum()
+    is_moved = np.abs(candidate - base) > ROUNDING
+    parts = [
+        _make_part(name, moves[both & (names == name)], n_moved=int((is_moved & both & (names == name)).sum()))
+        for name in _order_names(names[both])
+    ]
+    only_candidate, only_base = has_candidate & ~has_base, has_base & ~has_candidate
+    parts += [
+        _make_part(ADDED, came[only_candidate & ~in_base]),
+        _make_part(REMOVED, went[only_base & ~in_candidate]),
+        _make_part(NEWLY_SCORED, came[only_candidate & in_base]),
+        _make_part(NO_LONGER_SCORED, went[only_base & in_candidate]),
+    ]
+    return [part for part in parts if part.n]
+
+
+def name_changes(flags: Mapping[Cause, Flags]) -> list[str]:
+    """By sample what changed, joined in the order of CAUSES; `noise` where nothing did: a move would be just that."""
+    return [
+        "+".join(cause for cause, is_changed in zip(flags, row, strict=True) if is_changed) or NOISE
+        for row in zip(*(flags[cause].tolist() for cause in flags), strict=True)
+    ]
+
+
+def find_causes(
+    steps: Collection[str], *, inputs: Mapping[str, Flags], judges: Mapping[str, Flags], is_formula_changed: bool
+) -> dict[Cause, Flags]:
+    """By cause the samples in which it changed, for a metric that rests on these steps.
+
+    `inputs` has a flag a sample by name of the input, `judges` by the step of the calls. A metric that rests on no step
+    reads the samples themselves, so that every input may be its cause, and no judge.
+    """
+    empty = np.zeros_like(next(iter(inputs.values())))
+    found: dict[Cause, Flags] = {cause: empty.copy() for cause in CAUSES}
+    for name in list_inputs(steps):
+        found[INPUTS[name]] |= inputs[name]
+    for step in list_call_steps(steps):
+        found["judge"] |= judges.get(step, empty)
+    found["formula"] |= is_formula_changed
+    return found
+
+
+def list_inputs(steps: Collection[str]) -> list[str]:
+    """The inputs that a metric resting on these steps can be moved by."""
+    if not steps or not set(steps) <= _STEP_INPUTS.keys():
+        return list(INPUTS)
+    found = {name for step in steps for name in _STEP_INPUTS[step]}
+    # Of ranked contexts the ids are compared where the dataset has them.
+    return [name for name in INPUTS if name in found or ("rank" in steps and name.endswith("context_ids"))]
+
+
+def list_call_steps(steps: Iterable[str]) -> list[str]:
+    """The steps, as `llm_calls` names them, whose calls a metric resting on these steps was made from."""
+    judged = [step for step in steps if step not in _UNJUDGED_STEPS]
+    return list(dict.fromkeys(call_step for step in judged for call_step in _CALL_STEPS.get(step, (step,))))
+
+
+def _make_part(name: str, values: Floats, *, n_moved: int | None = None) -> Part:
+    n = len(values)
+    return Part(name=name, n=n, n_moved=n if n_moved is None else n_moved, value=float(values.sum()))
+
+
+def _order_names(names: NDArray[np.object_]) -> list[str]:
+    """Single causes in their order, then joint ones, noise last."""
+    order = {name: place for place, name in enumerate(CAUSES)}
+    return sorted(set(names), key=lambda name: (name == NOISE, name.count("+"), order.get(name, len(order)), name))

@@ -1,0 +1,378 @@
+"""Two runs on record compared: what each metric did, whether that is chance, why it moved, and what to beware of.
+
+This is where `comparing` (statistics) and `moving` (the parts of a difference) meet the warehouse. The result is plain
+data that commands print.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import polars as pl
+from numpy.typing import NDArray
+
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.comparing.noise_floors import MetricNoise, PairNoise
+from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Floats, Integers, Paired, compare_paired
+from evalhouse.tasks.comparing.parts import (
+    INPUTS,
+    METADATA_INPUTS,
+    Flags,
+    Part,
+    find_causes,
+    list_call_steps,
+    name_changes,
+    split_difference,
+)
+from evalhouse.tasks.comparing.same_judge import is_changed_everywhere, list_changed_settings
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow
+
+CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
+"""Metadata columns that are taken for clusters without being named, when every common sample has one."""
+NO_CLUSTER: Final = "none"
+
+
+class ComparisonError(ValueError):
+    """The runs cannot be compared as asked; the text says what came and what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSettings:
+    """How to compare. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS."""
+
+    cluster: str | None = None
+    seed: int = 0
+    resamples: int = RESAMPLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricComparison:
+    """One metric in both runs.
+
+    `n_*` counts scored samples, `coverage_*` is their share of the run; `mean_*` is over all of them, `common_*` over
+    the samples that both runs scored, as is everything in `paired`. `change` is the difference of the means over all,
+    which the `parts` add up to; None when a run has no score. `noise` is what the judge's own noise may have in
+    `paired`, None where no sample is common.
+    """
+
+    metric: str
+    n_base: int
+    n_candidate: int
+    coverage_base: float
+    coverage_candidate: float
+    mean_base: float | None
+    mean_candidate: float | None
+    common_base: float | None
+    common_candidate: float | None
+    paired: Paired
+    change: float | None
+    parts: tuple[Part, ...]
+    noise: MetricNoise | None = None
+
+    @property
+    def noise_floor(self) -> float | None:
+        """The largest change that the judge's noise alone would reach in 95 of 100 comparisons; None if not known."""
+        return None if self.noise is None else self.noise.floor
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the difference is called better or worse: more than chance, and, where it is known, than noise."""
+        return self.paired.verdict in ("better", "worse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
+    and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
+    `noise_run_ids` are the noise runs that floors rest on.
+    """
+
+    n_base: int
+    n_candidate: int
+    n_common: int
+    cluster: str | None
+    metrics: tuple[MetricComparison, ...]
+    warnings: tuple[str, ...]
+    moves: pl.DataFrame
+    noise_run_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """One metric by sample, in the order of the samples; `steps` and `version` are of the metric itself."""
+
+    metric: str
+    base: Floats
+    candidate: Floats
+    changed: Sequence[str]
+    steps: frozenset[str]
+    version: str | None
+
+    @property
+    def in_both(self) -> Flags:
+        return ~np.isnan(self.base) & ~np.isnan(self.candidate)
+
+
+class _Samples:
+    """The samples of both runs in one order, and flags over them."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.ids: list[str] = frame["sample_id"].to_list()
+        self.places = {sample_id: place for place, sample_id in enumerate(self.ids)}
+        self.in_base: Flags = frame["in_base"].to_numpy()
+        self.in_candidate: Flags = frame["in_candidate"].to_numpy()
+
+    @property
+    def common(self) -> Flags:
+        return self.in_base & self.in_candidate
+
+    def flag(self, sample_ids: Sequence[str]) -> Flags:
+        """True for these samples."""
+        flags = np.zeros(len(self.ids), dtype=bool)
+        flags[[self.places[sample_id] for sample_id in sample_ids]] = True
+        return flags
+
+    def place_values(self, sample_ids: Sequence[str], values: pl.Series) -> Floats:
+        """The values of these samples in their places, NaN elsewhere."""
+        placed = np.full(len(self.ids), np.nan)
+        placed[[self.places[sample_id] for sample_id in sample_ids]] = values.cast(pl.Float64).fill_null(np.nan)
+        return placed
+
+
+def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
+    """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
+    samples = _Samples(pair.read_samples())
+    scores = pair.read_scores()
+    other_judges = pair.read_changed_judges()
+    columns = list(_build_columns(pair, samples, scores, other_judges))
+    cluster, clusters = _find_clusters(pair, samples, settings.cluster)
+    differences = np.column_stack(
+        [column.candidate - column.base for column in columns] or [np.empty((len(samples.ids), 0))]
+    )
+    paired = compare_paired(
+        differences,
+        clusters,
+        low_is_good=[column.metric in LOW_IS_GOOD for column in columns],
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    noise = PairNoise(pair)
+    metrics = tuple(
+        _join(samples, column, one, _find_noise(noise, samples, column, clusters))
+        for column, one in zip(columns, paired, strict=True)
+    )
+    return Comparison(
+        n_base=int(samples.in_base.sum()),
+        n_candidate=int(samples.in_candidate.sum()),
+        n_common=int(samples.common.sum()),
+        cluster=cluster,
+        metrics=metrics,
+        warnings=(*_list_warnings(pair.base, pair.candidate, scores, other_judges), *_warn_of_noise(metrics)),
+        moves=_list_moves(samples, columns),
+        noise_run_ids=tuple(noise.run_ids),
+    )
+
+
+def _build_columns(
+    pair: RunPair, samples: _Samples, scores: pl.DataFrame, other_judges: pl.DataFrame
+) -> Iterator[_Column]:
+    changed_inputs = pair.read_changed_inputs(METADATA_INPUTS)
+    inputs = {name: samples.flag(changed_inputs.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
+    metric_steps = pair.read_metric_steps()
+    by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
+    order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
+    steps = {step for of_metric in metric_steps.values() for step in of_metric}
+    judges = _find_changed_judges(pair, samples, other_judges, steps)
+    for metric in order:
+        if metric not in by_metric:
+            continue
+        frame = by_metric[metric]
+        versions = frame.drop_nulls(["base_version", "candidate_version"])
+        of_metric = metric_steps.get(metric, frozenset())
+        causes = find_causes(
+            of_metric,
+            inputs=inputs,
+            judges=judges,
+            is_formula_changed=not versions.filter(pl.col("base_version") != pl.col("candidate_version")).is_empty(),
+        )
+        sample_ids = frame["sample_id"].to_list()
+        yield _Column(
+            metric=metric,
+            base=samples.place_values(sample_ids, frame["base"]),
+            candidate=samples.place_values(sample_ids, frame["candidate"]),
+            changed=name_changes(causes),
+            steps=of_metric,
+            version=_find_version(frame),
+        )
+
+
+def _find_version(frame: pl.DataFrame) -> str | None:
+    """The formula of the candidate's scores."""
+    known = frame["candidate_version"].drop_nulls()
+    return None if known.is_empty() else str(known[0])
+
+
+def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
+    both = column.in_both
+    if not both.any():
+        return None
+    anew = samples.flag([one for one in noise.list_anew(column.steps) if one in samples.places])
+    return noise.find(
+        column.metric,
+        steps=column.steps,
+        version=column.version,
+        values=np.concatenate([column.base[both], column.candidate[both]]),
+        anew=anew[both],
+        clusters=clusters[both],
+        changed=set(np.array(column.changed, dtype=object)[both]),
+    )
+
+
+def _find_changed_judges(
+    pair: RunPair, samples: _Samples, other_judges: pl.DataFrame, steps: set[str]
+) -> dict[str, Flags]:
+    """By step of the calls the samples for which the runs had another judge, prompt, language or setting."""
+    found = {
+        str(key[0]): samples.flag(rows["sample_id"].to_list())
+        for key, rows in other_judges.partition_by("step", as_dict=True).items()
+    }
+    everywhere = np.ones(len(samples.ids), dtype=bool)
+    for step in list_call_steps(steps):
+        if is_changed_everywhere(pair.base, pair.candidate, step):
+            found[step] = everywhere
+    return found
+
+
+def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tuple[str | None, Integers]:
+    """The column that clusters rest on, and the cluster of each sample; without a column each is its own."""
+    alone: Integers = np.arange(len(samples.ids), dtype=np.int64)
+    if wanted == NO_CLUSTER:
+        return None, alone
+    metadata: dict[str, dict[str, Any]] = {
+        sample_id: orjson.loads(text) if text else {}
+        for sample_id, text in pair.read_metadata().select("sample_id", "metadata").iter_rows()
+    }
+    common = [sample_id for sample_id, is_common in zip(samples.ids, samples.common, strict=True) if is_common]
+    column = wanted or _detect_cluster(common, metadata)
+    if column is None:
+        return None, alone
+    values = {sample_id: metadata[sample_id].get(column) for sample_id in samples.ids}
+    if not any(values[sample_id] is not None for sample_id in common):
+        known = sorted({name for sample_id in common for name in metadata[sample_id]})
+        raise ComparisonError(
+            f"--cluster: no sample of both runs has a metadata column {column!r}; known: {', '.join(known) or 'none'}"
+        )
+    numbers: dict[bytes, int] = {}
+    clusters = [
+        # A sample without a value is a cluster of its own.
+        numbers.setdefault(sample_id.encode() if value is None else b"\0" + orjson.dumps(value), len(numbers))
+        for sample_id, value in values.items()
+    ]
+    return column, np.array(clusters, dtype=np.int64)
+
+
+def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first well-known column that every common sample has, and some share."""
+    for column in CLUSTER_COLUMNS:
+        values = [metadata[sample_id].get(column) for sample_id in common]
+        if None not in values and 1 < len({orjson.dumps(value) for value in values}) < len(values):
+            return column
+    return None
+
+
+def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None) -> MetricComparison:
+    has_base, has_candidate, both = ~np.isnan(column.base), ~np.isnan(column.candidate), column.in_both
+    mean_base, mean_candidate = _mean(column.base[has_base]), _mean(column.candidate[has_candidate])
+    return MetricComparison(
+        metric=column.metric,
+        n_base=int(has_base.sum()),
+        n_candidate=int(has_candidate.sum()),
+        coverage_base=float(has_base.sum() / max(1, samples.in_base.sum())),
+        coverage_candidate=float(has_candidate.sum() / max(1, samples.in_candidate.sum())),
+        mean_base=mean_base,
+        mean_candidate=mean_candidate,
+        common_base=_mean(column.base[both]),
+        common_candidate=_mean(column.candidate[both]),
+        paired=_hold_against(noise, paired),
+        noise=noise,
+        change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
+        parts=tuple(
+            split_difference(
+                base=column.base,
+                candidate=column.candidate,
+                in_base=samples.in_base,
+                in_candidate=samples.in_candidate,
+                changed=column.changed,
+            )
+        ),
+    )
+
+
+def _hold_against(noise: MetricNoise | None, paired: Paired) -> Paired:
+    """A change that the judge's noise would reach by itself is called nothing else, whatever the test says."""
+    if noise is None or not noise.floor or paired.difference is None or paired.verdict == "same":
+        return paired
+    return replace(paired, verdict="within_noise") if abs(paired.difference) <= noise.floor else paired
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
+    schema = {
+        "sample_id": pl.String, "metric": pl.String, "base": pl.Float64, "candidate": pl.Float64, "changed": pl.String,
+    }  # fmt: skip
+    frames = [pl.DataFrame(schema=schema)]
+    ids: NDArray[np.object_] = np.array(samples.ids, dtype=object)
+    for column in columns:
+        has_none = np.isnan(column.base) & np.isnan(column.candidate)
+        is_equal = (np.abs(column.candidate - column.base) <= ROUNDING) | has_none
+        kept = samples.common & ~is_equal
+        values = {
+            "sample_id": ids[kept].tolist(),
+            "metric": [column.metric] * int(kept.sum()),
+            "base": column.base[kept],
+            "candidate": column.candidate[kept],
+            "changed": np.array(column.changed, dtype=object)[kept].tolist(),
+        }
+        frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
+    return pl.concat(frames)
+
+
+def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_judges: pl.DataFrame) -> Iterator[str]:
+    for name in ("judge", "embeddings", "language"):
+        before, after = getattr(base, name), getattr(candidate, name)
+        if before != after:
+            yield f"the runs differ in {name}: {before or 'none'} and {after or 'none'}"
+    for name in list_changed_settings(base, candidate):
+        yield f"the runs differ in {name}: {base.config[name]} and {candidate.config[name]}"
+    if base.judge == candidate.judge and base.language == candidate.language and not other_judges.is_empty():
+        steps = ", ".join(other_judges["step"].unique(maintain_order=True))
+        yield f"the runs differ in prompts or in the model that answered: {steps}"
+    versions = (
+        scores.drop_nulls(["base_version", "candidate_version"])
+        .filter(pl.col("base_version") != pl.col("candidate_version"))
+        .group_by("metric", maintain_order=True)
+        .first()
+    )
+    for row in versions.to_dicts():
+        yield (
+            f"{row['metric']} has another formula version: {row['base_version']} and {row['candidate_version']}; "
+            "`evalhouse rescore` brings runs to one"
+        )
+    for run in (base, candidate):
+        if run.status != "completed":
+            yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
+
+
+def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
+    unknown = [one.metric for one in metrics if one.noise is not None and one.noise.is_unknown]
+    if unknown:
+        yield (
+            f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "
+            "samples judged again with `evalhouse run ... --noise 0.05`, or `[noise] share = 0.05` in a suite"
+        )

@@ -1,0 +1,1 @@
+"""Files of any understood format read as samples, or refused with all their problems."""

@@ -1,0 +1,218 @@
+"""Reading a dataset: any of the formats, one batch of samples after the other, with the memory of one batch.
+
+`read_samples` is what the load step calls. It yields batches until the first problem, then reads on only to
+find the others, and raises one DatasetError about all of them at the end: whoever stages the batches throws
+them away then. The parts: dataset_formats and dataset_text read raw rows, dataset_columns finds the fields in
+them, dataset_rows makes samples.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+import pyarrow as pa
+
+from evalhouse.tasks.datasets.columns import Columns
+from evalhouse.tasks.datasets.errors import DatasetError, Problems, ReadingStopped, ignore_problem, list_names
+from evalhouse.tasks.datasets.formats import DatasetSource, open_source
+from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
+
+__all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
+
+_NO_MAPPING: Mapping[str, str] = MappingProxyType({})
+_TRACKED_IDS = 10_000  # repeated ids that are told with both rows; of the others only the number
+
+
+def read_samples(
+    source: str | Path | pl.DataFrame,
+    *,
+    mapping: Mapping[str, str] = _NO_MAPPING,
+    limit: int | None = None,
+    batch_size: int = 1000,
+) -> Iterator[list[SampleRow]]:
+    """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
+
+    `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}. A
+    DuckDB table must be read in one thread. Raises DatasetError: at once when there is no such dataset or
+    field, else from the iterator, after the last batch or where nothing more can be read, with all problems in
+    one message.
+    """
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
+    reading = _Reading(source=open_source(source), columns=Columns(mapping), limit=limit, batch_size=batch_size)
+    return reading.read()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenId:
+    """An id as a row gives it."""
+
+    row: int
+    given_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedId:
+    """A row whose id an earlier row has."""
+
+    row: int
+    first_row: int
+    given_id: str
+
+
+class DuplicateIds:
+    """Finds ids that several rows have, in eight bytes a row.
+
+    `add` keeps a hash of each id. Hashes that came twice are only candidates: `find_repeated` reads the ids
+    once more and compares those of the candidates as texts, so two ids that share a hash are not taken for one.
+    """
+
+    def __init__(self, hash_id: Callable[[str], int] = hash) -> None:
+        self._hash_id = hash_id
+        self._hashes = array("q")
+        self.n_not_followed = 0  # repetitions that `find_repeated` knew of by their hashes and did not tell
+
+    def add(self, given_id: str) -> None:
+        self._hashes.append(self._hash_id(given_id))
+
+    def find_repeated(self, read_again: Callable[[], Iterable[GivenId]]) -> Iterator[RepeatedId]:
+        """Yield every row whose id came before. Calls `read_again` only when there is a candidate.
+
+        Of more than `_TRACKED_IDS` candidates the first ones are followed, so that a file full of repetitions
+        needs no more memory than another; `n_not_followed` counts the rest.
+        """
+        candidates = self._find_candidates()
+        if not candidates:
+            return
+        first_rows: dict[str, int] = {}
+        n_passed_over = 0
+        for given in read_again():
+            if not _is_among(self._hash_id(given.given_id), candidates):
+                continue
+            first_row = first_rows.get(given.given_id)
+            if first_row is not None:
+                yield RepeatedId(row=given.row, first_row=first_row, given_id=given.given_id)
+            elif len(first_rows) < _TRACKED_IDS:
+                first_rows[given.given_id] = given.row
+            else:
+                n_passed_over += 1
+        self.n_not_followed = max(0, n_passed_over - max(0, len(candidates) - len(first_rows)))
+
+    def _find_candidates(self) -> "array[int]":
+        """The hashes that came more than once, sorted."""
+        buffer = pa.py_buffer(self._hashes)
+        kept = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, buffer])
+        ordered = pl.Series(kept).sort()
+        repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
+        return array("q", repeated.to_arrow().buffers()[1].to_pybytes())
+
+
+class _Reading:
+    """One pass over a dataset, and what is known about it so far."""
+
+    def __init__(self, *, source: DatasetSource, columns: Columns, limit: int | None, batch_size: int) -> None:
+        self._source = source
+        self._columns = columns
+        self._limit = limit
+        self._batch_size = batch_size
+        self._problems = Problems(source.name, source.place)
+        self._ids = DuplicateIds()
+        self._seen: dict[str, None] = {}  # the columns of the first batch
+        self._n_rows = 0
+
+    def read(self) -> Iterator[list[SampleRow]]:
+        try:
+            for raw_rows in _batch(islice(self._source.read(self._problems.add), self._limit), self._batch_size):
+                if not self._seen:
+                    self._check_columns(raw_rows)
+                samples = self._normalise(raw_rows)
+                if not self._problems:
+                    yield samples
+            self._check_whole()
+        except ReadingStopped as stopped:
+            problem = stopped.problem
+            self._problems.add(problem.row, problem.kind, problem.text)
+        if self._problems:
+            raise self._problems.make_error()
+
+    def _normalise(self, raw_rows: list[RawRow]) -> list[SampleRow]:
+        samples = []
+        for raw in raw_rows:
+            self._n_rows += 1
+            sample = normalise_row(
+                raw,
+                ordinal=self._n_rows,
+                columns=self._columns,
+                complain=self._problems.add,
+                tabular=self._source.tabular,
+            )
+            if sample is not None:
+                samples.append(sample)
+            given_id = sample.given_id if sample else read_given_id(raw, self._columns, tabular=self._source.tabular)
+            if given_id is not None:
+                self._ids.add(given_id)
+        return samples
+
+    def _check_columns(self, raw_rows: list[RawRow]) -> None:
+        """Stop at once where no later row can make it right: no question, a mapped column that a table has not."""
+        self._seen = {name: None for raw in raw_rows for name in raw.values}
+        if self._source.tabular:
+            impossible = self._columns.list_impossible(raw_rows[0].values)
+            if impossible:
+                raise self._miss_mapped(impossible)
+        has_question = any(
+            "question" in self._columns.locate(raw.values, tabular=self._source.tabular) for raw in raw_rows
+        )
+        if not has_question:
+            known = list_names(self._columns.names_of("question"))
+            text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {known}"
+            raise ReadingStopped(None, "columns", text)
+
+    def _check_whole(self) -> None:
+        if self._n_rows == 0 and not self._problems:
+            raise ReadingStopped(None, "no_rows", "no rows")
+        unseen = self._columns.list_unseen()
+        if unseen:
+            raise self._miss_mapped(unseen)
+        for repeated in self._ids.find_repeated(self._read_given_ids):
+            text = f"id {repeated.given_id!r} is that of {self._source.place} {repeated.first_row:,} already"
+            self._problems.add(repeated.row, "duplicate_id", text)
+        self._problems.count_unlisted(self._ids.n_not_followed)
+
+    def _miss_mapped(self, missing: list[str]) -> ReadingStopped:
+        text = f"no column for --map {', '.join(missing)}; columns: {list_names(list(self._seen))}"
+        return ReadingStopped(None, "columns", text)
+
+    def _read_given_ids(self) -> Iterator["GivenId"]:
+        for raw in islice(self._source.read(ignore_problem), self._limit):
+            given_id = read_given_id(raw, self._columns, tabular=self._source.tabular)
+            if given_id is not None:
+                yield GivenId(row=raw.row, given_id=given_id)
+
+
+def _is_among(value: int, ordered: "array[int]") -> bool:
+    place = bisect_left(ordered, value)
+    return place < len(ordered) and ordered[place] == value
+
+
+def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
+    """Lists of `size` rows; the rows before a ReadingStopped come before it."""
+    batch: list[RawRow] = []
+    stopped: ReadingStopped | None = None
+    try:
+        for row in rows:
+            batch.append(row)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except ReadingStopped as error:
+        stopped = error
+    if batch:
+        yield batch
+    if stopped is not None:
+        raise stopped

@@ -1,0 +1,210 @@
+"""Grade: rate a sample by rubrics, each a prompt file that says what is judged, on which scale and by which rules.
+
+One request a rubric gives all its criteria. What the judge said and what the rules made of it are both kept, in
+`grades`. Endpoints without structured output may write `[[7]]` for a rubric of one rating.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from prefect import task
+
+from evalhouse.prompts import BlockValue, Grade, Prompt, Rubric, Said
+from evalhouse.tasks.asking.asker import Answer
+from evalhouse.tasks.asking.replies import parse_object
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.sql_results import prove_by_running
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.samples import StoredSample
+
+_MARKED = re.compile(r"\[\[([^\[\]]*)\]\]")
+_WHOLE = re.compile(r"-?[0-9]{1,4}(\.0+)?")
+_THINK, _THOUGHT = "<think>", "</think>"
+# Models round probabilities; more than this is no rounding.
+_SPREAD_SLACK = 0.02
+_ROLES = ("authoritative", "supplementary")
+
+# What can be proved needs no judge.
+_PROOFS: dict[str, Callable[[StoredSample], Awaitable[Grade | None]]] = {"sql_equivalence": prove_by_running}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """A reply that keeps to its rubric: the text, the object in it, and what was said of each criterion."""
+
+    text: str
+    reply: Mapping[str, object]
+    said: Mapping[str, Said]
+
+
+@task(name="grade", task_run_name="grade shard {shard}", **TASK_OPTIONS)
+async def grade(run_id: str, shard: int) -> None:
+    """Rate the samples of a shard by the run's rubrics."""
+    await run_step(run_id, shard, grade_sample)
+
+
+async def grade_sample(bench: Bench, work: SampleWork) -> None:
+    """Rate one sample by all rubrics of the run, side by side."""
+    await gather_all([_grade_by(bench, work, prompt) for prompt in bench.rubrics])
+
+
+async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
+    rubric, step = prompt.rubric, f"grade_{prompt.name}"
+    assert rubric is not None
+    reason, detail = _why_not(work.sample, rubric), None
+    proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
+    if proof is not None:
+        work.add_grade(rubric.name, proof)
+    elif reason is None:
+        try:
+            answer = await _ask_grades(bench, work, prompt, rubric)
+            for one in answer.value:
+                work.add_grade(rubric.name, one, answer.call_id)
+        except JudgeFailed as error:
+            reason, detail = error.reason, str(error)
+    work.note_outcome(step, reason, detail)
+
+
+def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
+    for need in rubric.needs:
+        if not getattr(sample, need):
+            return f"no_{need}"
+    return None
+
+
+async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
+    def read(text: str) -> _Reading:
+        return _read_reply(text, rubric)
+
+    question = Question(
+        step=f"grade_{prompt.name}",
+        sample_id=work.sample.sample_id,
+        prompt=prompt,
+        data=build_data(bench, work, prompt),
+        logprobs=bench.settings.logprobs and bool(find_expectable(rubric)),
+    )
+    answer = await bench.asker.ask(question, read)
+    reading = answer.value
+    said = reading.said
+    if question.logprobs:
+        said = expect_ratings(said, reading.reply, reading.text, answer.logprobs, rubric)
+    grades = _settle(said, reading, rubric, has_contexts=bool(work.sample.contexts))
+    return Answer(call_id=answer.call_id, value=grades)
+
+
+def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
+    """The blocks a rubric declares, from the sample; what the sample does not have is empty."""
+    sample, metadata = work.sample, work.sample.metadata
+    offered: dict[str, BlockValue] = {
+        "question": sample.question,
+        "answer": sample.answer or "",
+        "ground_truth": sample.ground_truth or "",
+        "contexts": work.context_items,
+        "contexts_role": _find_role(sample, bench.settings) if "contexts_role" in prompt.variables else "",
+        "schema": str(metadata.get("schema") or ""),
+        "sql": sample.answer or "",
+        "expected_sql": sample.ground_truth or "",
+    }
+    return {name: offered[name] for name in prompt.variables}
+
+
+def _find_role(sample: StoredSample, settings: RunSettings) -> str:
+    """What the sample says of its contexts, else the run; raises FatalJudgeError for a word that is neither."""
+    role = sample.metadata.get("contexts_role") or settings.contexts_role
+    if role not in _ROLES:
+        raise FatalJudgeError(
+            f"sample {sample.sample_id}, column contexts_role: {str(role)[:40]!r}; it must be {' or '.join(_ROLES)}, "
+            "or empty for the setting of the run"
+        )
+    return str(role)
+
+
+def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+    """The grades of a reply after the rubric's rules; raises UnusableReply for what is missing or off its scale."""
+    reading = _read_reply(text, rubric)
+    return _settle(reading.said, reading, rubric, has_contexts=has_contexts)
+
+
+def _read_reply(text: str, rubric: Rubric) -> _Reading:
+    try:
+        reply = parse_object(text, next(iter(rubric.criteria)))
+    except UnusableReply:
+        reply = _read_marked(text, rubric)
+    said = {name: _read_said(reply.get(name), name, rubric) for name in rubric.criteria}
+    return _Reading(text=text, reply=reply, said=said)
+
+
+def _settle(said: Mapping[str, Said], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+    totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
+    return rubric.settle(said, has_contexts=has_contexts, totals_said=totals)
+
+
+def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
+    """A rating as `[[7]]` in plain text: the last one counts, for models speak of ratings before they give theirs."""
+    (name, criterion), *others = rubric.criteria.items()
+    text = text.rpartition(_THOUGHT)[2]
+    marked = list(_MARKED.finditer(text))
+    # Within a JSON object that broke off, or thoughts that did, what is marked may be a quotation.
+    is_broken = _THINK in text or re.search(rf'\{{\s*"{re.escape(name)}"\s*:', text) is not None
+    if others or criterion.kind != "rating" or not marked or is_broken:
+        raise UnusableReply(f'the reply held neither a JSON object with "{name}" nor a rating')
+    last = marked[-1]
+    given = last[1].strip()
+    reason = (text[: last.start()] + text[last.end() :]).strip()
+    return {name: {"reason": reason, "rating": int(float(given)) if _WHOLE.fullmatch(given) else given}}
+
+
+def _read_said(entry: object, name: str, rubric: Rubric) -> Said:
+    criterion = rubric.criteria[name]
+    if not isinstance(entry, dict):
+        raise UnusableReply(f"the reply gave nothing for {name}")
+    reason = entry.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise UnusableReply(f"the reply gave no reason for {name}")
+    if criterion.kind == "flag":
+        rating = _read_flag(entry.get("verdict"), name)
+    elif criterion.kind == "rating":
+        rating = _read_rating(entry.get("rating"), name, least=criterion.min, most=criterion.max)
+    else:
+        rating = _read_spread(entry.get("scores"), name, least=criterion.min, most=criterion.max)
+    return Said(reason=reason.strip(), rating=rating)
+
+
+def _read_flag(value: object, name: str) -> float:
+    if not isinstance(value, bool):
+        raise UnusableReply(f"{name} is {value!r:.40}, allowed: true, false")
+    return float(value)
+
+
+def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
+    if not _is_number(value) or not least <= value <= most or value != int(value):
+        raise UnusableReply(f"{name} is rated {value!r:.40}, allowed: whole numbers from {least} to {most}")
+    return float(value)
+
+
+def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
+    """The weighted mean of two neighbouring scores; one alone must have all of the probability."""
+    if not isinstance(entries, list) or not 1 <= len(entries) <= 2 or not all(isinstance(one, dict) for one in entries):
+        raise UnusableReply(f"{name} needs one or two scores with probabilities")
+    scores = sorted(_read_rating(one.get("score"), name, least=least, most=most) for one in entries)
+    if len(scores) == 2 and scores[1] - scores[0] != 1:
+        raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are no neighbours")
+    weights = [one.get("probability") for one in entries]
+    if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
+        raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
+    whole = sum(weights)
+    if abs(whole - 1) > _SPREAD_SLACK:
+        raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
+    return float(sum(float(one["score"]) * one["probability"] for one in entries) / whole)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

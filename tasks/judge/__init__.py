@@ -1,0 +1,1 @@
+"""What a judge is: its protocol, its errors, and what a reply may bring along."""

@@ -1,0 +1,106 @@
+"""What can go wrong with a judge, by what has to be done about it.
+
+JudgeError
+├── FatalJudgeError       nothing will work: wrong key, unknown model; the run stops with this message
+│   └── RunCancelled      a person or a signal stopped the run
+├── TransientJudgeError   the same request may work in a moment: 429, 5xx, timeout, reset
+├── RefusedRequest        this request will never work: content filter, too long; the sample is unscored
+├── UnusableReply         a reply came and cannot be read; asked again with what was wrong
+├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
+├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
+└── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
+    └── BudgetExhausted   the run's budget is spent
+"""
+
+from typing import TYPE_CHECKING, TypeVar
+
+from evalhouse.tasks.judge.rate_headers import RateLimits
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.judge.protocol import ModelReply
+
+
+class JudgeError(Exception):
+    """Any failure of a judge. Texts hold no key and no header."""
+
+
+class FatalJudgeError(JudgeError):
+    """Nothing will work until a person changes something; stops the run."""
+
+
+class RunCancelled(FatalJudgeError):
+    """The run was stopped from outside; it can be resumed."""
+
+
+class TransientJudgeError(JudgeError):
+    """The same request may work in a moment. `unreachable` says that no connection was made at all.
+
+    `limits` are what the endpoint told of its own together with the error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        rate_limited: bool = False,
+        unreachable: bool = False,
+        limits: RateLimits | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.rate_limited = rate_limited
+        self.unreachable = unreachable
+        self.limits = limits
+
+
+class RefusedRequest(JudgeError):
+    """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was.
+
+    `unexplained` says that nothing shows it to be the fault of this one request: all others may end like it.
+    """
+
+    def __init__(self, message: str, *, reply: "ModelReply | None" = None, unexplained: bool = False) -> None:
+        super().__init__(message)
+        self.reply = reply
+        self.unexplained = unexplained
+
+
+class UnusableReply(JudgeError):
+    """A reply came that cannot be read as what was asked for; `reply` is what came, where the judge cut it short."""
+
+    def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+class UnsupportedOption(JudgeError):
+    """The endpoint does not know an option we sent (`option` names it), and will not be sent it again."""
+
+    def __init__(self, message: str, *, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class EndpointDown(JudgeError):
+    """All attempts at a question failed on the way; nothing says that a later one would."""
+
+
+class JudgeFailed(JudgeError):
+    """A question was given up; `reason` is the `unscored_reason` of the sample."""
+
+    reason = "judge_failed"
+
+
+class BudgetExhausted(JudgeFailed):
+    """The budget is spent; nothing more is asked."""
+
+    reason = "budget_exhausted"
+
+
+Ending = TypeVar("Ending", FatalJudgeError, JudgeFailed, EndpointDown)
+
+
+def repeat_error(error: Ending) -> Ending:
+    """The same error once more, for another one who has to end with it: a raised error belongs to one stack."""
+    return type(error)(str(error))

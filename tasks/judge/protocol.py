@@ -1,0 +1,117 @@
+"""What a judge is: something that answers one question about one sample with a text.
+
+A judge is a protocol of two steps: `prepare` says exactly what would be asked (so that it can be keyed and put
+on record) and `reply` asks it. The chat models and the lexical judge are equal implementations; the call path in
+`asking` knows neither.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from evalhouse.prompts import BlockValue, Prompt
+from evalhouse.tasks.judge.rate_headers import RateLimits
+
+# Part of every request's key, by prompt: raise it when a step starts to read the same reply differently.
+STEP_VERSIONS = {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question for the judge.
+
+    `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
+    `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
+    the data; both belong to the question. `note` tells the model that its last reply was of no use, which does not
+    make it another question; `logprobs` wants to know how likely each token of the reply was. Embeddings are asked
+    for without a prompt.
+    """
+
+    step: str
+    sample_id: str
+    prompt: Prompt | None
+    data: Mapping[str, BlockValue]
+    vote: int = 0
+    number: int = 1
+    only: tuple[str, ...] = ()
+    note: str = ""
+    logprobs: bool = False
+
+    @property
+    def instruction(self) -> str:
+        """What is added to the prompt's instructions for this question; in our own words alone."""
+        narrowed = f"Give verdicts for these ids only: {', '.join(self.only)}." if self.only else ""
+        return " ".join(part for part in (narrowed, self.note) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """A request ready to be sent: its key and what goes on record as `request`."""
+
+    request_hash: str
+    payload: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReply:
+    """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
+
+    `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
+    `logprobs` are packed as `tasks/judge/logprobs.py` does, None where the endpoint gives none or was not asked.
+    """
+
+    text: str
+    model: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    limits: RateLimits | None = None
+    logprobs: str | None = None
+
+
+def require_prompt(question: Question) -> Prompt:
+    """The question's prompt; raises ValueError for a question that has none and needs one."""
+    if question.prompt is None:
+        raise ValueError(f"the step {question.step!r} asked a judge without a prompt")
+    return question.prompt
+
+
+class Judge(Protocol):
+    """Answers questions. `name` is what users write after `--judge` and what stands on every number."""
+
+    @property
+    def name(self) -> str:
+        """For example `openai:gpt-4.1-mini` or `lexical`."""
+
+    @property
+    def model(self) -> str:
+        """The model asked for, as prices know it."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where the model is asked, for limits that are shared; None when asking costs nobody anything."""
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """Say what would be sent, without sending it."""
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Send a prepared request; raises the errors of `judge_errors`."""
+
+    async def close(self) -> None:
+        """Give connections back."""
+
+
+def hash_canonical(value: object) -> str:
+    """SHA-256 of canonical JSON (sorted keys, no spaces, non-ASCII kept), as hex."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def plain_data(data: Mapping[str, BlockValue]) -> dict[str, object]:
+    """A question's data with items as dictionaries, as JSON has it."""
+    return {
+        name: value if isinstance(value, str) else [{"id": item.id, "text": item.text} for item in value]
+        for name, value in data.items()
+    }

@@ -1,0 +1,1 @@
+"""The built-in judge: no model, no network, deterministic."""

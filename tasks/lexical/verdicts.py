@@ -1,0 +1,149 @@
+"""The built-in `lexical` judge: verdicts from words, numbers and names alone, for the same questions a chat model is
+asked and in the same reply shapes. Deterministic, offline, English and Chinese. It reads the request's data, lets
+`lexical_split`, `lexical_support` and `lexical_relevance` decide, and says in a short reason what decided.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evalhouse.tasks.lexical.match import Evidence
+from evalhouse.tasks.lexical.relevance import Relevance, rate_contexts
+from evalhouse.tasks.lexical.split import split_statements
+from evalhouse.tasks.lexical.support import Support, compare_statements, score_contexts
+
+LEXICAL_VERSION = "2"  # part of every request's key: raise it whenever any verdict may come out differently
+
+_SCORE = re.compile(r"score ([01]\.\d\d): ")
+_HARDLY = 0.005  # a share that rounds to 0 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    id: str
+    text: str
+
+
+def _read_text(data: Mapping[str, object], name: str) -> str:
+    value = data.get(name, "")
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a string there")
+    return value
+
+
+def _read_items(data: Mapping[str, object], name: str) -> list[_Entry]:
+    value = data.get(name, ())
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; the lexical judge wants a list of {{id, text}} there")
+    entries: list[_Entry] = []
+    for item in value:
+        if (
+            not isinstance(item, Mapping)
+            or not isinstance(item.get("id"), str)
+            or not isinstance(item.get("text"), str)
+        ):
+            raise TypeError(f"an item of {name} is {item!r:.80}; the lexical judge wants {{id, text}} with strings")
+        entries.append(_Entry(id=item["id"], text=item["text"]))
+    return entries
+
+
+def _extract(data: Mapping[str, object]) -> dict[str, object]:
+    return {"statements": split_statements(_read_text(data, "text"))}
+
+
+def _classify(data: Mapping[str, object]) -> dict[str, object]:
+    question = _read_text(data, "question")
+    answer, truth = _read_items(data, "answer_statements"), _read_items(data, "ground_truth_statements")
+    compared = compare_statements(question, [entry.text for entry in answer], [entry.text for entry in truth])
+    verdicts = [_verdict(e, "TP", "FP", s) for e, s in zip(answer, compared.answer, strict=True)]
+    verdicts += [_verdict(e, "TP", "FN", s) for e, s in zip(truth, compared.ground_truth, strict=True)]
+    return {"verdicts": verdicts}
+
+
+def _verdict(entry: _Entry, yes: str, no: str, support: Support) -> dict[str, object]:
+    return {"id": entry.id, "reason": _explain(support), "label": yes if support.supported else no}
+
+
+def _attribute(data: Mapping[str, object]) -> dict[str, object]:
+    question, contexts = _read_text(data, "question"), _read_items(data, "contexts")
+    entries = _read_items(data, "answer_statements") + _read_items(data, "ground_truth_statements")
+    scored = score_contexts([entry.text for entry in entries], [context.text for context in contexts], question)
+    verdicts: list[dict[str, object]] = []
+    for entry, supports in zip(entries, scored, strict=True):
+        best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
+        named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
+        verdicts.append({"id": entry.id, "reason": _explain(best), "contexts": named})
+    return {"verdicts": verdicts}
+
+
+def _rank(data: Mapping[str, object]) -> dict[str, object]:
+    contexts = _read_items(data, "contexts")
+    texts = [context.text for context in contexts]
+    rated = rate_contexts(_read_text(data, "question"), _read_text(data, "ground_truth"), texts)
+    verdicts = [
+        {"id": c.id, "reason": _explain_relevance(r), "label": "useful" if r.useful else "not_useful"}
+        for c, r in zip(contexts, rated, strict=True)
+    ]
+    return {"verdicts": verdicts}
+
+
+def _explain_relevance(rated: Relevance) -> str:
+    question = f"{rated.question_share:.0%} of the question"
+    if rated.ground_truth_share is None:
+        return f"score {rated.score:.2f}: holds {question}"
+    return f"score {rated.score:.2f}: holds {rated.ground_truth_share:.0%} of the ground truth and {question}"
+
+
+def _explain(support: Support) -> str:
+    """What decided, in one line."""
+    evidence = support.evidence
+    if evidence is None:
+        return "nothing to compare with"
+    words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
+    parts = [f"{evidence.cover:.0%} of its {words} {_name_place(evidence)}"]
+    if not evidence.n_window:
+        parts = [f"hardly any of its {words} found"]
+    elif evidence.cover < _HARDLY:
+        parts = ["its one content word is not found" if evidence.n_keys == 1 else f"none of its {words} found"]
+    for name, missing in (
+        ("numbers", evidence.missing_numbers),
+        ("names", evidence.missing_names),
+        ("words", evidence.missing_words),
+    ):
+        if missing:
+            parts.append(f"{name} not found: {', '.join(missing[:4])}")
+    if evidence.rivals:
+        parts.append(f"other numbers in their place: {', '.join(evidence.rivals[:2])}")
+    if evidence.opposites:
+        parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
+    if evidence.negation_mismatch:
+        parts.append("negated on one side only")
+    whose = "conveys a ground-truth statement: " if support.conveys else ""
+    return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
+
+
+def read_score(reason: str) -> float | None:
+    """The score that a reason of this judge begins with; None where it begins with none."""
+    found = _SCORE.match(reason)
+    return float(found[1]) if found else None
+
+
+def _name_place(evidence: Evidence) -> str:
+    verb = "stands" if evidence.n_keys == 1 else "stand"
+    return f"{verb} in {'one sentence' if evidence.n_window == 1 else f'{evidence.n_window} neighbouring sentences'}"
+
+
+_ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
+    "extract": _extract,
+    "classify": _classify,
+    "attribute": _attribute,
+    "rank": _rank,
+}
+
+
+def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
+    """The reply to the request named `prompt` (extract, classify, attribute, rank) about its wire data."""
+    answer = _ANSWERS.get(prompt)
+    if answer is None:
+        raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERS)}")
+    return answer(data)

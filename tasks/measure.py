@@ -1,0 +1,76 @@
+"""Measure: what can be told of a sample without a judge. Text overlap, tool calls, rows returned by SQL.
+
+Expected and made tool calls, the tables of a query and its rows are further columns of the dataset, kept as the
+sample's metadata.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from prefect import task
+
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
+from evalhouse.tasks.pipeline.sql_results import compare_results
+from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS
+from evalhouse.tasks.pipeline.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
+from evalhouse.warehouse.metric_files import Step
+
+
+@task(name="measure", task_run_name="measure shard {shard}", **TASK_OPTIONS)
+async def measure(run_id: str, shard: int) -> None:
+    """Measure the samples of a shard."""
+    await run_step(run_id, shard, measure_sample)
+
+
+async def measure_sample(bench: Bench, work: SampleWork) -> None:
+    """Take each of the measures that the run's metrics rest on."""
+    for step, take in MEASURES.items():
+        if bench.needs(step, work):
+            reason = await take(work)
+            work.note_outcome(step, reason)
+
+
+async def _measure_overlap(work: SampleWork) -> str | None:
+    sample = work.sample
+    if sample.answer is None or sample.ground_truth is None:
+        return "no_answer" if sample.answer is None else "no_ground_truth"
+    from evalhouse.tasks.pipeline.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
+
+    for kind, value in measure_overlap(sample.answer, sample.ground_truth).items():
+        work.add_row("similarities", kind=kind, value=value)
+    return None
+
+
+async def _compare_tool_calls(work: SampleWork) -> str | None:
+    metadata = work.sample.metadata
+    expected, made = metadata.get("expected_tool_calls"), metadata.get("tool_calls")
+    if expected is None or made is None:
+        return "no_ground_truth" if expected is None else "no_answer"
+    try:
+        wanted = read_tool_calls(expected, strict=True)
+    except ToolCallError as error:
+        raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
+    for one in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
+        work.add_grade(TOOL_CALLS, one)
+    return None
+
+
+async def _compare_result_sets(work: SampleWork) -> str | None:
+    found = await asyncio.to_thread(compare_results, work.sample)
+    if isinstance(found, str):
+        return found
+    for one in found:
+        work.add_grade(RESULT_SETS, one)
+    return None
+
+
+# No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.
+MEASURES: dict[Step, Callable[[SampleWork], Awaitable[str | None]]] = {
+    "overlap": _measure_overlap,
+    "tool_calls": _compare_tool_calls,
+    "result_sets": _compare_result_sets,
+}

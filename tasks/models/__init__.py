@@ -1,0 +1,1 @@
+"""Judges and embeddings that are models."""

@@ -1,0 +1,369 @@
+"""Chat models behind the judge protocol: any OpenAI-compatible endpoint, or any LangChain chat model.
+
+This is the one place that knows LangChain and the errors of the `openai` client. A model is made once a run: a new
+client for each call costs ten times what the call itself costs here.
+"""
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import openai
+import orjson
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models.base import BaseChatOpenAI
+from langsmith.utils import tracing_is_enabled
+
+from evalhouse.prompts import Prompt
+from evalhouse.tasks.judge.errors import (
+    FatalJudgeError,
+    JudgeError,
+    RefusedRequest,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
+from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
+from evalhouse.tasks.judge.protocol import (
+    STEP_VERSIONS,
+    ModelReply,
+    ModelRequest,
+    Question,
+    hash_canonical,
+    require_prompt,
+)
+from evalhouse.tasks.judge.rate_headers import read_rate_limits
+from evalhouse.tasks.models.completions import Completion, Completions
+from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
+from evalhouse.tasks.models.errors import redact, shorten, translate_error
+from evalhouse.tasks.settings.run import RunSettings
+
+_OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
+_WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
+# What votes are asked at where the run's own temperature is 0, at which they would all be equal.
+_VOTING_TEMPERATURE = 0.7
+_LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
+
+
+class ChatModelJudge:
+    """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
+
+    `parameters` are sent with every request and stand on record, `voting` replaces some of them where a majority is to
+    decide; `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain.
+    Limits are shared by all who ask the same model at `endpoint`.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        chat: BaseChatModel,
+        endpoint: str,
+        model: str,
+        parameters: Mapping[str, object],
+        timeout_s: float,
+        structured: bool,
+        voting: Mapping[str, object] | None = None,
+        keyed: object = None,
+        completions: Completions | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self._chat = chat
+        self.endpoint = endpoint
+        self._parameters = dict(parameters)
+        self._timeout_s = timeout_s
+        self._structured = structured
+        self._voting = dict(voting or {})
+        self._takes_seed = isinstance(chat, BaseChatOpenAI)
+        self._takes_logprobs = isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api
+        self._keyed = keyed
+        self._completions = completions
+        self._close = close
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
+        prompt = require_prompt(question)
+        messages = prompt.render(question.data, note=question.instruction)
+        keyed = [
+            self.endpoint, self.model, self._parameters, self._keyed,
+            prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1), question.number, question.only, messages[-1].content,
+        ]  # fmt: skip
+        options = self._parameters
+        if question.vote:
+            keyed += [question.vote, self._voting]
+            options = options | self._voting | ({"seed": question.vote} if self._takes_seed else {})
+        if question.logprobs:
+            keyed += ["logprobs"]
+            options = options | ({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self._takes_logprobs else {})
+        payload: dict[str, object] = {
+            "endpoint": self.endpoint,
+            "model": self.model,
+            **options,
+            "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
+        }
+        if self._structured:
+            payload["response_format"] = _response_format(prompt)
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Send the request and return the text of the reply; every failure becomes one of `judge_errors`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._completions is not None:
+                    completion = await self._completions.post(_shape(request.payload))
+                    return _read_completion(completion, sent=request.payload)
+                return _read_message(await self._invoke(request.payload), sent=request.payload)
+        except JudgeError:
+            raise
+        except TimeoutError:
+            raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
+        except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
+            raise self._translate(error, sent=request.payload) from None
+
+    async def close(self) -> None:
+        """Close the HTTP client; that of a factory's model is the factory's own affair."""
+        if self._close is not None:
+            await self._close()
+
+    async def _invoke(self, payload: Mapping[str, object]) -> BaseMessage:
+        options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
+        if "response_format" in payload:
+            # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
+            # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
+            options["extra_body"] = {"response_format": payload["response_format"]}
+        return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
+
+    def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
+        """A refused schema, seed or logprobs are left out from now on; a temperature is not dropped unasked."""
+        translated = translate_error(error, name=self.name, endpoint=self.endpoint)
+        if not isinstance(translated, UnsupportedOption):
+            return translated
+        if translated.option == "temperature" and "temperature" in sent:
+            return FatalJudgeError(
+                f"{self.endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
+            )
+        if translated.option == "response_format" and "response_format" in sent:
+            self._structured = False
+            return translated
+        if translated.option == "seed" and "seed" in sent:
+            self._takes_seed = False
+            return translated
+        if translated.option == "logprobs" and "logprobs" in sent:
+            self._takes_logprobs = False
+            return translated
+        return RefusedRequest(str(translated))  # not sent, so its name only happens to stand in the message
+
+
+def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModelJudge:
+    """`openai:MODEL` at OPENAI_BASE_URL with OPENAI_API_KEY; raises FatalJudgeError when no key is set."""
+    endpoint = find_endpoint()
+    key = read_openai_key(endpoint)
+    parameters: dict[str, Any] = {}
+    if settings.temperature is not None:
+        parameters["temperature"] = settings.temperature
+    if settings.max_tokens is not None:
+        parameters["max_tokens"] = settings.max_tokens
+    # LangSmith's traces are made by LangChain: who has switched them on gets its longer way, with a client of our own,
+    # for the one that LangChain would make is shared by all of the process and never closed.
+    traced = openai.DefaultAsyncHttpxClient() if tracing_is_enabled() else None
+    chat = ChatOpenAI(
+        model=model,
+        api_key=key,
+        base_url=strip_credentials(endpoint),
+        default_headers=make_login_header(endpoint),
+        http_async_client=traced,
+        http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
+    )
+    completions = None if traced else Completions(chat.root_async_client)
+    return ChatModelJudge(
+        name=name,
+        chat=chat,
+        endpoint=strip_credentials(endpoint),
+        model=model,
+        parameters=parameters,
+        timeout_s=settings.timeout_s,
+        structured=True,
+        voting=_heat(settings.temperature),
+        completions=completions,
+        close=chat.root_async_client.close if completions is None else completions.close,
+    )
+
+
+async def list_models(settings: RunSettings) -> list[str]:
+    """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
+    endpoint = find_endpoint()
+    client = openai.AsyncOpenAI(
+        api_key=read_openai_key(endpoint).get_secret_value(),
+        base_url=strip_credentials(endpoint),
+        default_headers=make_login_header(endpoint),
+        max_retries=0,
+        timeout=settings.timeout_s,
+    )
+    try:
+        return [model.id for model in (await client.models.list()).data]
+    except openai.OpenAIError as error:
+        raise translate_error(error, name=settings.judge, endpoint=strip_credentials(endpoint)) from None
+    finally:
+        await client.close()
+
+
+def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
+    """`module:factory`: whatever LangChain chat model the factory returns."""
+    chat = call_factory(name)
+    if not isinstance(chat, BaseChatModel):
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}; a judge's factory returns a LangChain chat model"
+        )
+    temperature = getattr(chat, "temperature", None)
+    if settings.votes > 1 and temperature == 0 and not isinstance(chat, BaseChatOpenAI):
+        raise FatalJudgeError(f"{name} returned a model of temperature 0, whose votes would all be equal; raise it")
+    model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
+    return ChatModelJudge(
+        name=name,
+        chat=chat,
+        endpoint=name,
+        model=model,
+        parameters={},
+        timeout_s=settings.timeout_s,
+        structured=isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api,
+        voting=_heat(temperature) if isinstance(chat, BaseChatOpenAI) else {},
+        keyed=_describe_factory_model(chat),
+    )
+
+
+def _heat(temperature: float | None) -> dict[str, object]:
+    """What is sent for votes in place of the run's temperature: at 0 they would all be equal."""
+    return {"temperature": _VOTING_TEMPERATURE} if temperature == 0 else {}
+
+
+def _describe_factory_model(chat: BaseChatModel) -> str:
+    """What the factory chose (temperature, address, …) as one hash, for it may change a reply.
+
+    LangChain's identifying parameters hold no secrets. What is no plain value counts by its type: an object's text
+    would have its address in it, and nothing on record would ever be found again.
+    """
+    address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    chosen = [type(chat).__qualname__, str(address), dict(chat._identifying_params)]
+    return hash_canonical(orjson.loads(orjson.dumps(chosen, default=_name_type, option=orjson.OPT_NON_STR_KEYS)))
+
+
+def _name_type(value: object) -> str:
+    return type(value).__qualname__
+
+
+def call_factory(name: str) -> object:
+    """Import `module`, call `factory` without arguments; raises FatalJudgeError that says what is missing.
+
+    The working directory is searched last, so that a file there cannot take the place of an installed module.
+    """
+    module_name, _, factory_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise FatalJudgeError(f"cannot import {module_name!r} for {name!r}: {error}") from None
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
+    try:
+        made: object = factory()
+    except Exception as error:  # a factory of any maker may raise anything
+        raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
+    return made
+
+
+def _response_format(prompt: Prompt) -> dict[str, object]:
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": prompt.name, "strict": True, "schema": dict(prompt.reply_schema)},
+    }
+
+
+def _to_langchain(messages: object) -> list[BaseMessage]:
+    assert isinstance(messages, Sequence)
+    return [_LANGCHAIN_KINDS[message["role"]](content=message["content"]) for message in messages]
+
+
+def _shape(payload: Mapping[str, object]) -> dict[str, object]:
+    """What goes over the wire: all that is on record but for the address."""
+    wire = {name: value for name, value in payload.items() if name != "endpoint"}
+    if "max_tokens" in wire:
+        wire["max_completion_tokens"] = wire.pop("max_tokens")  # its name since models think before they answer
+    return wire
+
+
+def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
+    """The text and counts of a completion. What was cached of a prompt has two names among providers."""
+    body, choice = completion.body, completion.body["choices"][0]
+    said, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
+    details, model = _read_mapping(usage.get("prompt_tokens_details")), body.get("model")
+    text = _read_content(said.get("content"))
+    reply = ModelReply(
+        text=text,
+        model=model if isinstance(model, str) else None,
+        prompt_tokens=_read_count(usage.get("prompt_tokens")),
+        completion_tokens=_read_count(usage.get("completion_tokens")),
+        cached_tokens=_read_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
+        limits=read_rate_limits(completion.headers),
+        logprobs=pack_logprobs(choice.get("logprobs"), text) if "logprobs" in sent else None,
+    )
+    return _check_ending(reply, choice.get("finish_reason"), said)
+
+
+def _read_mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read_count(value: object) -> int | None:
+    """A number of tokens, where it is one."""
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _read_content(content: object) -> str:
+    """A reply's text; some endpoints give it in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelReply:
+    """The text and counts of a reply that came through LangChain."""
+    metadata = message.response_metadata
+    usage = getattr(message, "usage_metadata", None) or {}
+    reply = ModelReply(
+        text=message.text,
+        model=metadata.get("model_name"),
+        prompt_tokens=usage.get("input_tokens"),
+        completion_tokens=usage.get("output_tokens"),
+        cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
+        limits=read_rate_limits(metadata.get("headers") or {}),
+        logprobs=pack_logprobs(metadata.get("logprobs"), message.text) if "logprobs" in sent else None,
+    )
+    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs)
+
+
+def _check_ending(reply: ModelReply, finish: object, said: Mapping[str, Any]) -> ModelReply:
+    """The reply, unless it was refused, filtered or cut off: then that is raised, with what was paid for."""
+    if refusal := said.get("refusal"):
+        raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
+    if finish == "content_filter":
+        raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
+    thoughts = "" if reply.text.strip() else _read_content(said.get("reasoning_content") or said.get("reasoning"))
+    came = replace(reply, text=thoughts) if thoughts else reply
+    if finish == "length":
+        raise UnusableReply("the reply was cut off at the model's output limit", reply=came)
+    if finish == "error":
+        raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
+    if thoughts:
+        # They hold drafts of a reply at best, so nothing is read from them.
+        raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=came)
+    return reply

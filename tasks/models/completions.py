@@ -1,0 +1,134 @@
+"""The short way to an OpenAI-compatible endpoint: one request posted, one completion read.
+
+LangChain turns every message into its own classes, hooks and dictionaries, the OpenAI client brings those into shape
+once more, sends them through httpx and builds a pydantic model of the reply: 2.5 ms of CPU a call, of which aiohttp
+alone needs 0.3. Our requests are plain texts in shape already, retries are not wanted here, nobody listens on the way.
+Address, key and headers are those of the client that `ChatOpenAI` makes, environment and all.
+"""
+
+import asyncio
+import codecs
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import certifi
+import openai
+import orjson
+from yarl import URL
+
+from evalhouse.tasks.models.error_bodies import ErrorBody, read_error_body, read_told_error
+
+# A connection that the other side had closed is found out at once; what ends later was under way.
+_STALE_WITHIN_S = 1.0
+
+
+class StatusError(Exception):
+    """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
+
+    def __init__(self, status_code: int, headers: Mapping[str, str], told: ErrorBody) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self.message = told.message
+        self.code = told.code
+        self.type = told.kind
+        self.param = told.param
+        super().__init__(self.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """The body of a good answer, with at least one choice, and its headers."""
+
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+
+class Completions:
+    """Posts to `client`'s endpoint. Use within one event loop, and `close` it there."""
+
+    def __init__(self, client: openai.AsyncOpenAI) -> None:
+        headers = {**client.auth_headers, **client.default_headers}
+        self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
+        self._url = URL(f"{str(client.base_url).rstrip('/')}/chat/completions", encoded=True)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, payload: Mapping[str, object]) -> Completion:
+        """Send one request; raises StatusError, ValueError for no completion, or what aiohttp raises on the way."""
+        session = self._session or self._open_session()
+        async with await self._send(session, orjson.dumps(payload)) as response:
+            content = await response.read()
+        if not 200 <= response.status < 300:
+            raise StatusError(response.status, response.headers, read_error_body(content))
+        return Completion(body=_parse(content, response.headers), headers=response.headers)
+
+    async def _send(self, session: aiohttp.ClientSession, content: bytes) -> aiohttp.ClientResponse:
+        """The head of the answer. A server may close an idle connection in the moment in which it is used again.
+
+        Then the request reached nobody, and it goes out once more on another connection. Redirects are not followed:
+        as a request of another kind, or without its key, it would end in an error that says nothing of the reason.
+        """
+        while True:
+            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
+            try:
+                return await session.post(self._url, data=content, allow_redirects=False, trace_request_ctx=way)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
+                    raise
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0,  # how many are in flight is decided elsewhere
+            ssl=_make_ssl_context() if self._url.scheme == "https" else True,
+        )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            trace_configs=[tracing],
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None),  # whoever asks sets one
+            trust_env=True,  # proxies
+        )
+        return self._session
+
+
+def _make_ssl_context() -> ssl.SSLContext:
+    """Certificates of the environment where it names some, else those that come with certifi, as the OpenAI client."""
+    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=None if named else certifi.where())
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.is_reused = True
+
+
+def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The completion; an error in its place, as gateways send it with status 200, is raised as if it had its status."""
+    shown = content[:80].decode(errors="replace")
+    try:
+        body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
+    except orjson.JSONDecodeError:
+        streamed = headers.get("content-type", "").startswith("text/event-stream")
+        came = "a stream, which was not asked for:" if streamed else "no JSON but"
+        raise ValueError(f"the endpoint sent {came} {shown!r}") from None
+    found: dict[str, Any] = body if isinstance(body, dict) else {}
+    choices = found.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    if told := found.get("error") or (choice or {}).get("error"):
+        error = read_told_error(told)
+        raise StatusError(error.status or 500, headers, error)
+    if choice is None:
+        raise ValueError(f"the endpoint sent no completion but {shown!r}")
+    return found

@@ -1,0 +1,255 @@
+"""The errors of model providers as ours: what may pass, what never will, what stops the run.
+
+Providers agree on HTTP statuses and on little else, so the status decides, then the code, and the words of a message
+only where nothing better is there. Whatever text goes on from here has no key in it.
+"""
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin
+
+from evalhouse.tasks.judge.errors import (
+    FatalJudgeError,
+    JudgeError,
+    RefusedRequest,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
+from evalhouse.tasks.judge.rate_headers import read_rate_limits
+
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
+_KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
+_LENGTH = re.compile(
+    r"maximum (?:context|model) length|context (?:length|window|size)|(?:prompt|input) is too long|request too large"
+    r"|input token count|reduce the length|range of input length|must have less than \d+ tokens"
+)
+_FILTER = re.compile(r"content[ _](?:filter|policy|management)|inappropriate content|data[ _]inspection|moderation")
+_SCHEMA = re.compile(r"response[ _]format|json[ _]schema|structured output|guided decoding")
+_TEMPERATURE = re.compile(
+    r"temperature.{0,80}(?:unsupported|not supported|does not support|deprecated|default|must be)"
+    r"|(?:unsupported|not support).{0,80}temperature"
+)
+_SEED = re.compile(r"\bseed\b")
+_LOGPROBS = re.compile(r"log_?prob")
+_MODEL_CODES = ("model_not_found", "modelnotfound", "deploymentnotfound")
+_NO_MODEL = re.compile(
+    r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown|not a valid) model"
+)
+# A quota that is used up has a code of its own; the words alone are also used for limits that pass within a minute.
+_UNPAID_CODE = re.compile(
+    r"insufficient_(?:user_)?quota|exceeded_current_quota|billing|insufficient_(?:balance|credit|fund)|arrear"
+)
+_UNPAID = re.compile(
+    r"billing (?:hard )?limit|billing details|insufficient (?:account )?(?:balance|credit|funds)|in arrears"
+    r"|account is in good standing"
+)
+# The model's reply did not fit the schema, which the next one may; Groq says so with status 400.
+_MISFIT_CODES = ("json_validate_failed",)
+# No answer can come from an address that says one of these to a request for a completion.
+_WRONG_PLACE = (404, 405, 501)
+_PASSING = (408, 409, 425, 429, 499)
+_WRONG_CERTIFICATE = ("ClientConnectorCertificateError", "SSLCertVerificationError")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNIT = r"ms|[smhd](?:ec(?:ond)?s?|in(?:ute)?s?|(?:ou)?rs?|ays?)?(?![a-z])"
+_WAIT = re.compile(rf"(?:try again in|retry in|retry after|wait) ((?:\d+(?:\.\d+)?\s?(?:{_UNIT})\s?)+)")
+_WAIT_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """An error with a status as it is looked at here; all but `text` in lower case. `kind` is its `type`."""
+
+    status: int
+    text: str
+    lowered: str
+    code: str
+    kind: str
+    param: str
+    headers: Mapping[str, str]
+
+    @property
+    def is_page(self) -> bool:
+        """Whether a page for people came, as from a proxy or a firewall and never from a model's endpoint."""
+        return self.headers.get("content-type", "").lower().startswith("text/html")
+
+
+def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError:
+    """The error of any chat model as one of ours."""
+    if isinstance(error, JudgeError):
+        return error
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return _translate_unsent(error, endpoint=endpoint)
+    text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
+    told = _Told(
+        status=status,
+        text=text,
+        lowered=text.lower(),
+        code=_read_field(error, "code"),
+        kind=_read_field(error, "type"),
+        param=_read_field(error, "param"),
+        headers=_read_headers(error),
+    )
+    if _is_unpaid(told):
+        return FatalJudgeError(
+            f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
+        )
+    if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
+        return _translate_passing(told)
+    return _find_fatal(told, name=name, endpoint=endpoint) or _translate_refusal(told)
+
+
+def redact(text: str) -> str:
+    """Take everything that is a key, or looks like one, out of a text."""
+    for variable in _KEY_VARIABLES:
+        key = os.environ.get(variable, "")
+        if len(key) >= 8:
+            text = text.replace(key, "[key]")
+    return _KEY_LIKE.sub("[key]", text)
+
+
+def shorten(text: str, limit: int = 400) -> str:
+    """A text on one line, cut where it is longer than a message should be."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[:limit]} …"
+
+
+def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:
+    """An error without a status: no connection, a connection that broke, or a reply that no client could read."""
+    chain = list(_walk_causes(error))
+    told = [str(item) for item in chain if str(item)]
+    text = shorten(redact(": ".join(dict.fromkeys(told))))
+    kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
+    if kinds.intersection(_WRONG_CERTIFICATE):
+        return FatalJudgeError(
+            f"the certificate of {endpoint} is not trusted: {text}; "
+            "check OPENAI_BASE_URL, or name a file with the certificates to trust in SSL_CERT_FILE"
+        )
+    unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
+    return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
+
+
+def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _is_unpaid(told: _Told) -> bool:
+    """Whether nothing goes on until somebody pays or raises a limit.
+
+    DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
+    """
+    if told.status >= 500 or "allocated quota" in told.lowered:
+        return False
+    if _UNPAID_CODE.search(f"{told.code} {told.kind}"):
+        return True
+    return told.status in (400, 403) and _UNPAID.search(told.lowered) is not None
+
+
+def _translate_passing(told: _Told) -> JudgeError:
+    if told.status == 429 and "request too large" in told.lowered:
+        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {told.text}")
+    return TransientJudgeError(
+        f"status {told.status}: {told.text}",
+        retry_after_s=_read_retry_after(told),
+        rate_limited=told.status in (425, 429),
+        limits=read_rate_limits(told.headers),
+    )
+
+
+def _find_fatal(told: _Told, *, name: str, endpoint: str) -> FatalJudgeError | None:
+    """What stops the run, with what to do about it."""
+    status, text = told.status, told.text
+    is_key = status == 403 and not told.is_page and not _is_filtered(told) and not _LOGPROBS.search(told.lowered)
+    if status == 401 or is_key:
+        return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
+    if status == 402:
+        return FatalJudgeError(
+            f"{endpoint} wants to be paid before {name} answers (status 402): {text}; add credit there"
+        )
+    if 300 <= status < 400:
+        target = redact(urljoin(f"{endpoint}/chat/completions", told.headers.get("location", "")))
+        return FatalJudgeError(
+            f"{endpoint} redirects to {target} (status {status}), which is not followed; "
+            "set OPENAI_BASE_URL to the address that answers itself"
+        )
+    if told.code in _MODEL_CODES or _NO_MODEL.search(told.lowered) or (status == 404 and "model" in told.lowered):
+        return FatalJudgeError(
+            f"{endpoint} does not know {name} (status {status}): {text}; name a model that it has, "
+            "`evalhouse doctor` asks for a list"
+        )
+    if status in _WRONG_PLACE:
+        return FatalJudgeError(
+            f"{endpoint} answers no chat requests (status {status}): {text}; "
+            "check OPENAI_BASE_URL, which usually ends in /v1"
+        )
+    return None
+
+
+def _translate_refusal(told: _Told) -> JudgeError:
+    """What is wrong with this one request."""
+    too_long = told.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
+    if too_long or told.status == 413 or _LENGTH.search(told.lowered):
+        return RefusedRequest(f"too long for the model: {told.text}")
+    if _is_filtered(told):
+        return RefusedRequest(f"content filter: {told.text}")
+    if told.code in _MISFIT_CODES:
+        return UnusableReply(f"the reply did not fit the schema: {told.text}")
+    unexplained = RefusedRequest(f"status {told.status}: {told.text}", unexplained=True)
+    return _find_unsupported(told) or unexplained
+
+
+def _is_filtered(told: _Told) -> bool:
+    coded = "content_filter" in told.code or "content_policy" in told.code
+    return coded or _FILTER.search(told.lowered) is not None
+
+
+def _find_unsupported(told: _Told) -> UnsupportedOption | None:
+    """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
+    patterns = {"temperature": _TEMPERATURE, "response_format": _SCHEMA, "seed": _SEED, "logprobs": _LOGPROBS}
+    for option, pattern in patterns.items():
+        if told.param.removeprefix("top_").startswith(option) or (not told.param and pattern.search(told.lowered)):
+            return UnsupportedOption(f"the endpoint does not take {option}: {told.text}", option=option)
+    return None
+
+
+def _read_field(error: Exception, field: str) -> str:
+    return str(getattr(error, field, None) or "").lower()
+
+
+def _read_headers(error: Exception) -> Mapping[str, str]:
+    return getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+
+
+def _read_retry_after(told: _Told) -> float | None:
+    """Seconds that the endpoint asks to wait, in a header or, as Gemini, Groq and Azure do, in words."""
+    for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        named = told.headers.get(header)
+        if named is None:
+            continue
+        try:
+            seconds = float(named) * scale
+        except ValueError:
+            seconds = _read_date(named, told.headers.get("date"))
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    found = _WAIT.search(told.lowered)
+    if found is None:
+        return None
+    return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(found[1]))
+
+
+def _read_date(named: str, now: str | None) -> float:
+    """Seconds until an HTTP date, by the clock of whoever named it; NaN for what is none."""
+    try:
+        present = parsedate_to_datetime(now).timestamp() if now else time.time()
+        return parsedate_to_datetime(named).timestamp() - present
+    except (TypeError, ValueError):
+        return math.nan

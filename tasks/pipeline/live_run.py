@@ -1,0 +1,149 @@
+"""The bench: everything one run works with, made once and found again by its tasks through the run's id.
+
+Task parameters are names and ids only, because Prefect stores and inspects them; the live objects stand here.
+"""
+
+import asyncio
+import gc
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evalhouse.prompts import Prompt
+from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.models.embeddings import AskedEmbedder, Embedder
+from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import MetricFile, Step
+from evalhouse.warehouse.rows.samples import read_samples_between
+from evalhouse.warehouse.store import Warehouse
+
+if TYPE_CHECKING:
+    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.targets.collection import Collection
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is; a display reads it now and then. `what` is what the samples are called there."""
+
+    n_samples: int = 0
+    n_done: int = 0
+    n_failed: int = 0
+    what: str = "samples"
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
+
+    `rubrics` are the prompts that samples are graded by, `collection` is the asking of the application under test where
+    it is asked, and `notices` are for whoever watches.
+    """
+
+    run_id: str
+    settings: RunSettings
+    warehouse: Warehouse
+    prompts: Mapping[str, Prompt]
+    metrics: tuple[MetricFile, ...]
+    steps: frozenset[Step]
+    optional_steps: frozenset[Step]
+    asker: Asker
+    embedder: Embedder | None
+    rubrics: tuple[Prompt, ...] = ()
+    staged: "StagedDataset | None" = None
+    collection: "Collection | None" = None
+    notices: list[str] = field(default_factory=list)
+    resumed: bool = False
+    session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    progress: Progress = field(default_factory=Progress)
+    shards: dict[int, Shard] = field(default_factory=dict)
+
+    def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
+        """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
+        for asker in self.askers:
+            asker.stop(error, drain_s=drain_s)
+
+    async def close(self) -> None:
+        """Close the clients of judge, embeddings and target."""
+        await self.asker.judge.close()
+        if self.collection is not None:
+            await self.collection.close()
+        if self.embedder is not None:
+            await self.embedder.close()
+
+    @property
+    def asks_target(self) -> bool:
+        """Whether the application under test is being asked, which comes before all judging."""
+        return self.collection is not None and not self.collection.is_over
+
+    @property
+    def askers(self) -> tuple[Asker, ...]:
+        """Whoever sends requests in this run."""
+        return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
+
+    @property
+    def shared_limits(self) -> dict[str, EndpointLimit]:
+        """The limits of whoever asks somewhere, by endpoint and model; they hold for all processes that ask there."""
+        judged = ((asker.judge, asker.limit) for asker in self.askers)
+        return {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
+
+    @property
+    def further_steps(self) -> tuple[str, ...]:
+        """The steps that samples take only where a metric rests on them."""
+        wanted = {
+            "grade": bool(self.rubrics),
+            "relevancy": "relevancy" in self.steps,
+            "measure": not self.steps.isdisjoint(("overlap", "tool_calls", "result_sets")),
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+    @property
+    def n_sample_steps(self) -> int:
+        """How many steps a sample has taken when it is done with."""
+        # Always: extract (twice), classify, attribute, rank, compare.
+        return 6 + len(self.further_steps)
+
+    def needs(self, step: Step, work: SampleWork) -> bool:
+        """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""
+        if step in self.steps:
+            return True
+        decided_by_ids = work.sample.reference_context_ids and work.sample.context_ids
+        return step in self.optional_steps and not decided_by_ids
+
+    async def open_shard(self, number: int, first: int, last: int) -> Shard:
+        """Read a shard's samples and keep it under its number until `close_shard`."""
+        samples = await asyncio.to_thread(read_samples_between, self.warehouse, self.run_id, first, last)
+        shard = Shard(number=number, first=first, last=last, works=[make_work(sample) for sample in samples])
+        self.shards[number] = shard
+        return shard
+
+    def close_shard(self, number: int) -> None:
+        """Let go of a shard's samples."""
+        self.shards.pop(number, None)
+
+
+_benches: dict[str, Bench] = {}
+
+
+def lay_out_bench(bench: Bench) -> None:
+    """Make a bench findable by its run's id within this process."""
+    # A million objects of imported modules would otherwise be walked through now and then while requests wait.
+    gc.freeze()
+    _benches[bench.run_id] = bench
+
+
+def find_bench(run_id: str) -> Bench:
+    """The bench of a run; raises LookupError when the run is not under way in this process."""
+    try:
+        return _benches[run_id]
+    except KeyError:
+        raise LookupError(f"run {run_id} is not under way in this process") from None
+
+
+def clear_bench(run_id: str) -> None:
+    """Forget a bench once its run has ended."""
+    _benches.pop(run_id, None)

@@ -1,0 +1,1 @@
+"""People label verdicts: which ones are drawn, exported, taken in."""

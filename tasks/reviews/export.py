@@ -1,0 +1,163 @@
+"""An export: which verdicts of a run a person is asked about, drawn and put on record.
+
+Items that have a label already are left out. Whoever estimates from this export and the labels from before takes these
+as known, each standing for itself (stratum `reviewed`, probability 1), and the picked ones as drawn from the others:
+unbiased however the earlier labels came about. So they are put on record too, as not asked.
+"""
+
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from evalhouse.tasks.reviews.draw import Drawn, Pick, draw, share_places
+from evalhouse.tasks.reviews.errors import ReviewError
+from evalhouse.tasks.reviews.strata import Item, Stratum, collect_items, label_lexically, pick_samples, sort_into_strata
+from evalhouse.warehouse.rows.reviews import (
+    REVIEW_STEPS,
+    read_items,
+    read_moved,
+    read_statements,
+    read_texts,
+    write_picks,
+)
+from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
+
+REVIEWED = "reviewed"
+_LEXICAL = "lexical"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What an export is to hold: `steps` None for all that have verdicts; `seed` repeats a draw."""
+
+    n: int
+    steps: tuple[str, ...] | None
+    share_random: float
+    seed: int
+    again: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What was drawn: `picks` in the order of asking, groups with their sizes, and the texts of the samples."""
+
+    export_id: str
+    run: RunRow
+    seed: int
+    drawn: tuple[Drawn, ...]
+    picks: tuple[Pick, ...]
+    reviewed: tuple[Item, ...]
+    n_samples: int
+    n_read_lexically: int
+    texts: dict[str, Any]
+
+    @property
+    def n_items(self) -> int:
+        """Items that were drawn from."""
+        return sum(one.size for one in self.drawn)
+
+
+def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
+    """Draw what to ask; raises ReviewError when there is nothing, or less than one item a step, to draw."""
+    items = _list_items(warehouse, run, wish)
+    generator = random.Random(wish.seed)
+    open_items = items if wish.again else [item for item in items if not item.is_reviewed]
+    by_step = {step: [item for item in open_items if item.step == step] for step in REVIEW_STEPS}
+    by_step = {step: found for step, found in by_step.items() if found}
+    if wish.n < len(by_step):
+        raise ReviewError(f"-n {wish.n} is less than one verdict for each of {', '.join(by_step)}; name fewer --steps")
+    places = share_places(wish.n, {step: len(found) for step, found in by_step.items()})
+    lexical, n_read = _read_lexically(warehouse, run, wish, open_items, generator)
+    moved = read_moved(warehouse, run.run_id)
+    drawn: list[Drawn] = []
+    for step, found in by_step.items():
+        # A plain random sample has no groups.
+        groups: dict[Stratum, list[Item]] = (
+            {"rest": found} if wish.share_random >= 1 else sort_into_strata(found, lexical_labels=lexical, moved=moved)
+        )
+        drawn += draw(groups, places[step], share_random=wish.share_random, generator=generator)
+    picks = [_stand_for_itself(pick) for one in drawn for pick in one.picks]
+    generator.shuffle(picks)
+    picked_at = datetime.now(UTC)
+    return Export(
+        export_id=f"{picked_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        run=run,
+        seed=wish.seed,
+        drawn=tuple(drawn),
+        picks=tuple(picks),
+        reviewed=tuple(item for item in items if item.is_reviewed),
+        n_samples=len({item.sample_id for item in open_items}),
+        n_read_lexically=n_read,
+        texts=dict(read_texts(warehouse, run.run_id, {pick.item.sample_id for pick in picks})),
+    )
+
+
+def record_export(warehouse: Warehouse, export: Export) -> None:
+    """Put on record what is asked, and what had been reviewed before."""
+    asked = {pick.item.item_hash for pick in export.picks}
+    known = [
+        Pick(item=item, stratum=REVIEWED, probability=1.0) for item in export.reviewed if item.item_hash not in asked
+    ]
+    picked_at = datetime.now(UTC).replace(tzinfo=None)
+    rows = [
+        {
+            "export_id": export.export_id,
+            "run_id": export.run.run_id,
+            "sample_id": pick.item.sample_id,
+            "step": pick.item.step,
+            "statement_id": pick.item.statement_id,
+            "context_rank": pick.item.context_rank,
+            "item_hash": pick.item.item_hash,
+            "question_hash": pick.item.question_hash,
+            "judge_label": pick.item.judge_label,
+            "stratum": pick.stratum,
+            "probability": pick.probability,
+            "asked": pick.item.item_hash in asked,
+            "picked_at": picked_at,
+        }
+        for pick in (*export.picks, *known)
+    ]
+    write_picks(warehouse, export.run.run_id, export.export_id, rows)
+
+
+def _stand_for_itself(pick: Pick) -> Pick:
+    """An item that is asked about again has a label already, and so stands for nothing but itself."""
+    return Pick(item=pick.item, stratum=REVIEWED, probability=1.0) if pick.item.is_reviewed else pick
+
+
+def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
+    if run.status == "running":
+        raise ReviewError(
+            f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
+        )
+    items = collect_items(read_items(warehouse, run.run_id, wish.steps or REVIEW_STEPS))
+    missing = [step for step in wish.steps or () if not any(item.step == step for item in items)]
+    if missing:
+        raise ReviewError(
+            f"run {run.run_id} has no verdict of {', '.join(missing)}; its metrics do not ask for it, or every sample "
+            f"failed there (`evalhouse show {run.run_id}`)"
+        )
+    if not items:
+        raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEW_STEPS)} to review")
+    if not wish.again and all(item.is_reviewed for item in items):
+        raise ReviewError(
+            f"all {len(items)} verdicts of run {run.run_id} have been reviewed; --again asks about them once more"
+        )
+    return items
+
+
+def _read_lexically(
+    warehouse: Warehouse, run: RunRow, wish: Wish, items: Sequence[Item], generator: random.Random
+) -> tuple[dict[tuple[str, str, str], str], int]:
+    """What the lexical judge says, and of how many samples. A run of its own it cannot disagree with."""
+    if wish.share_random >= 1 or run.judge == _LEXICAL:
+        return {}, 0
+    samples = pick_samples(items, generator)
+    texts = read_texts(warehouse, run.run_id, samples)
+    statements = read_statements(warehouse, run.run_id, samples)
+    steps = sorted({item.step for item in items})
+    return label_lexically(texts, statements, steps), len(samples)

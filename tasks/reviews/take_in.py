@@ -1,0 +1,200 @@
+"""Labels from people into `reviews`: every line is checked before any is written, and nothing is ever overwritten.
+
+A line says which verdict it means by `export_id` and `item_hash`, as an export wrote them, or by `run_id`, `sample_id`,
+`step` and `statement_id` or `context_rank`, for labels made elsewhere. Stratum and probability come from the record of
+the export and never from the file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from evalhouse.tasks.reviews.errors import list_problems
+from evalhouse.tasks.reviews.label_files import LabelFile, Line
+from evalhouse.tasks.reviews.labels import find_label, list_labels
+from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, Review, add_reviews, read_picks, read_reviewable
+from evalhouse.warehouse.store import Warehouse
+
+_VERDICT = ("run_id", "sample_id", "step", "statement_id", "context_rank")
+_FUTURE = timedelta(days=1)  # clocks go wrong by hours and time zones, not by more
+_HOW = "name it by export_id and item_hash, or by run_id, sample_id, step and statement_id (in step rank: context_rank)"
+
+
+class _LineError(Exception):
+    """What is wrong with one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """How an import went: `read` are the labels in the files, of which `new` were not on record."""
+
+    n_unlabelled: int
+    read: tuple[Review, ...]
+    new: tuple[Review, ...]
+
+    @property
+    def n_known(self) -> int:
+        """Labels that were on record already."""
+        return len(self.read) - len(self.new)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What the warehouse knows of the verdicts that the files name."""
+
+    picks: Mapping[tuple[str, str], Mapping[str, Any]]
+    verdicts: Mapping[tuple[str | None, ...], Mapping[str, Any]]
+    exports: frozenset[str]
+    runs: frozenset[str]
+
+
+def import_reviews(warehouse: Warehouse, files: Sequence[LabelFile], reviewer: str | None) -> Imported:
+    """Take labels in; `reviewer` is whose they are where a line does not say.
+
+    Raises ReviewError with every problem of every file, and writes nothing then.
+    """
+    labelled = {file.name: [line for line in file.lines if line.get("label")] for file in files}
+    record = _read_record(warehouse, [line for lines in labelled.values() for line in lines])
+    now = datetime.now(UTC).replace(tzinfo=None)
+    problems = [problem for file in files for problem in file.problems]
+    reviews: dict[str, list[Review]] = {}
+    for file in files:
+        found, wrong = _read_file(labelled[file.name], record, reviewer, now)
+        reviews[file.digest] = found
+        problems += wrong
+    if problems:
+        n = len(problems)
+        raise list_problems(f"nothing was imported: {n} problem{'s' * (n > 1)}", problems)
+    return Imported(
+        n_unlabelled=sum(len(file.lines) for file in files) - sum(map(len, labelled.values())),
+        read=tuple(one for found in reviews.values() for one in found),
+        new=tuple(add_reviews(warehouse, reviews)),
+    )
+
+
+def _read_record(warehouse: Warehouse, lines: Sequence[Line]) -> _Record:
+    exports = {export for line in lines if (export := line.get("export_id")) and line.get("item_hash")}
+    runs = {run for line in lines if not _is_pick(line) and (run := line.get("run_id"))}
+    picks = read_picks(warehouse, exports)
+    verdicts = [row for run in sorted(runs) for row in read_reviewable(warehouse, run)]
+    return _Record(
+        picks={(row["export_id"], row["item_hash"]): row for row in picks},
+        verdicts={tuple(_to_text(row[name]) for name in _VERDICT): row for row in verdicts},
+        exports=frozenset(row["export_id"] for row in picks),
+        runs=frozenset(row["run_id"] for row in verdicts),
+    )
+
+
+def _read_file(
+    lines: Sequence[Line], record: _Record, reviewer: str | None, now: datetime
+) -> tuple[list[Review], list[str]]:
+    reviews: list[Review] = []
+    problems: list[str] = []
+    first: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        try:
+            review = _read_review(line, record, reviewer, now)
+        except _LineError as error:
+            problems.append(f"{line.place}: {error}")
+            continue
+        other = first.setdefault((review.item_hash, review.reviewer), line)
+        if other is not line:
+            problems.append(f"{line.place}: {review.reviewer!r} has labelled this in {other.place} already; keep one")
+        reviews.append(review)
+    return reviews, problems
+
+
+def _read_review(line: Line, record: _Record, reviewer: str | None, now: datetime) -> Review:
+    row = _find_verdict(line, record)
+    said_at = _read_time(line, now)
+    who = line.get("reviewer") or reviewer
+    if not who:
+        raise _LineError("says no reviewer; fill in the column, or give --reviewer NAME")
+    return Review(
+        run_id=row["run_id"],
+        sample_id=row["sample_id"],
+        step=row["step"],
+        statement_id=row["statement_id"],
+        context_rank=row["context_rank"],
+        label=_read_label(line, "label", row),
+        reviewer=who,
+        reviewed_at=said_at or now,
+        probability=row["probability"],
+        stratum=row["stratum"],
+        item_hash=row["item_hash"],
+        question_hash=row["question_hash"],
+        first_label=_read_label(line, "first_label", row) if line.get("first_label") else None,
+        judge_label=row["judge_label"],
+        export_id=row["export_id"],
+        note=line.get("note"),
+        imported_at=now,
+        is_timed=said_at is not None,
+    )
+
+
+def _is_pick(line: Line) -> bool:
+    return bool(line.get("export_id") and line.get("item_hash"))
+
+
+def _find_verdict(line: Line, record: _Record) -> Mapping[str, Any]:
+    export, item_hash = line.get("export_id"), line.get("item_hash")
+    if export and item_hash:
+        if export not in record.exports:
+            raise _LineError(f"export {export} is not on record in this warehouse; was it made from another one?")
+        pick = record.picks.get((export, item_hash))
+        if pick is None:
+            raise _LineError(f"item {item_hash[:12]}… is not one of export {export}; leave item_hash as it was written")
+        return pick
+    return _find_by_name(line, record)
+
+
+def _find_by_name(line: Line, record: _Record) -> Mapping[str, Any]:
+    key = {name: line.get(name) for name in _VERDICT}
+    step = key["step"]
+    if step is not None and step not in REVIEW_STEPS:
+        raise _LineError(f"step is {step!r}; it must be one of {', '.join(REVIEW_STEPS)}")
+    place = "context_rank" if step == "rank" else "statement_id"
+    if not all(key[name] for name in ("run_id", "sample_id", "step", place)):
+        raise _LineError(f"does not say which verdict it means; {_HOW}")
+    if key["run_id"] not in record.runs:
+        raise _LineError(f"run {key['run_id']} is not on record in this warehouse, or has no verdict to review")
+    # The other of the two is no part of the name, whatever a spreadsheet has put there.
+    key["statement_id" if step == "rank" else "context_rank"] = None
+    row = record.verdicts.get(tuple(key.values()))
+    if row is None:
+        raise _LineError(f"run {key['run_id']} has no verdict of {step} on {key[place]} of sample {key['sample_id']!r}")
+    item_hash = line.get("item_hash")
+    if item_hash and item_hash != row["item_hash"]:
+        raise _LineError("what was labelled is not what the run has there: item_hash is another one")
+    return row
+
+
+def _read_label(line: Line, name: str, row: Mapping[str, Any]) -> str:
+    said = line.get(name) or ""
+    source = "answer" if (row["statement_id"] or "").startswith("A") else "ground_truth"
+    label = find_label(row["step"], source, said)
+    if label is None:
+        about = f"{row['step']} on {row['statement_id'] or row['context_rank']}"
+        raise _LineError(f"{name} is {said!r}; for {about} it must be {' or '.join(list_labels(row['step'], source))}")
+    return label
+
+
+def _read_time(line: Line, now: datetime) -> datetime | None:
+    """When it was said, UTC; None when the line does not tell."""
+    said = line.get("reviewed_at")
+    if said is None:
+        return None
+    try:
+        time = datetime.fromisoformat(said)
+    except ValueError:
+        raise _LineError(f"reviewed_at is {said!r}; write it like 2026-01-31T14:05:00Z, or leave it empty") from None
+    if time.tzinfo is not None:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    if time > now + _FUTURE:
+        raise _LineError(f"reviewed_at is {said}, which is in the future")
+    return time
+
+
+def _to_text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,1 @@
+"""The typed settings of a run, a suite and a target."""

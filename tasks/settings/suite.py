@@ -1,0 +1,110 @@
+"""What of a suite goes with each of its runs: the limits of its gate and whom to tell, strict and typed.
+
+They are stored with the run's settings, so that a run that is resumed days later is still judged by the limits it was
+started with.
+"""
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+
+Share = Annotated[float, Field(ge=0, le=1)]
+_NotNegative = Annotated[float, Field(ge=0)]
+Ending = Literal["completed", "incomplete", "failed", "gate_failed"]
+Format = Literal["json", "slack", "dingtalk", "feishu"]
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""How a text of a suite names an environment variable."""
+
+
+class SuiteGate(BaseModel):
+    """The limits a run has to keep, by metric, named as the options of `evalhouse gate` are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    against: str = Field(
+        default="previous",
+        min_length=1,
+        description="baseline of max_drop: the suite's last completed run, or a run's id or label",
+    )
+    undecided: Literal["pass", "fail"] = Field(default="pass", description="what an undecided check does to the gate")
+    max_cost: float | None = Field(default=None, ge=0, description="most dollars for the calls sent")
+    cluster: str | None = Field(default=None, description="metadata column of samples that are not independent")
+    min_coverage: float | None = Field(default=None, ge=0, le=1, description="least share scored, of all metrics")
+    min: dict[str, float] = Field(default={}, description="least means by metric")
+    max: dict[str, float] = Field(default={}, description="most means by metric, for metrics of faults")
+    max_drop: dict[str, _NotNegative] = Field(default={}, description="most drops against the baseline by metric")
+    coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
+
+    @field_validator("min")
+    @classmethod
+    def _check_min(cls, limits: dict[str, float]) -> dict[str, float]:
+        faults = [name for name in limits if name in LOW_IS_GOOD]
+        if faults:
+            told = f"of {', '.join(faults)} a low value is good; put a limit into [gate.max]"
+            raise PydanticCustomError("low_is_good", "{told}", {"told": told})
+        return limits
+
+    @model_validator(mode="after")
+    def _check_sense(self) -> "SuiteGate":
+        if not (self.min or self.max or self.max_drop or self.coverage) and self.max_cost is self.min_coverage is None:
+            raise PydanticCustomError(
+                "empty_gate",
+                "there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], [gate.max], "
+                "[gate.max_drop] or [gate.coverage]",
+            )
+        # The default may have been written out: that is how a run's config keeps it.
+        if self.against != "previous" and not self.max_drop:
+            raise PydanticCustomError(
+                "no_drop", "there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out"
+            )
+        return self
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric that has a limit of its own."""
+        return tuple(dict.fromkeys((*self.min, *self.max, *self.max_drop, *self.coverage)))
+
+
+class Notify(BaseModel):
+    """Whom to tell how a run ended. The address is a secret: whoever has it can post."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    webhook: str = Field(repr=False, description="address that is posted to; ${NAME} stands for a variable")
+    on: tuple[Ending, ...] = Field(default=("failed", "incomplete", "gate_failed"), description="endings that are told")
+    format: Format = Field(default="json", description="json, or the message of a chat program")
+
+    @field_validator("webhook")
+    @classmethod
+    def _check_webhook(cls, webhook: str) -> str:
+        if "$" in VARIABLE.sub("", webhook):
+            raise PydanticCustomError("webhook", "a variable is written ${NAME}, with letters, digits and _")
+        if not VARIABLE.search(webhook) and not is_web_address(webhook):
+            raise PydanticCustomError("webhook", "give an address that begins with https:// or http://, or ${NAME}")
+        return webhook
+
+    @field_validator("on")
+    @classmethod
+    def _check_on(cls, endings: tuple[Ending, ...]) -> tuple[Ending, ...]:
+        if not endings:
+            raise PydanticCustomError("no_ending", "name at least one ending, or leave `on` out")
+        return endings
+
+    @property
+    def keeps_secret(self) -> bool:
+        """Whether the address itself is in the environment, so that what is written here may be stored."""
+        return VARIABLE.search(self.webhook) is not None
+
+
+def is_web_address(text: str) -> bool:
+    """Whether this can be posted to: http or https, and a host."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""The application under test, asked over HTTP or as a function."""

@@ -1,0 +1,209 @@
+"""The collection of a run: how it comes by a response to every sample, before anything is judged.
+
+A response is on disk as soon as it came, so whatever ends a run, nothing that came back is asked for again: a resumed
+run asks only for what it has no response to, or a failed one. What need not be asked at all `collect_record` finds.
+The loaded samples then hold the responses in the place of what the dataset brought.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.datasets.rows import hash_inputs
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.targets.known_responses import KnownResponses
+from evalhouse.tasks.targets.make import Response, Target, TargetError, TargetQuestion
+from evalhouse.warehouse.rows.responses import ResponseRecord, StoredResponse, read_responses
+from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples_between
+from evalhouse.warehouse.store import Warehouse
+
+MOVE_PATIENCE_S = 0.5
+_MOVE_ROWS = 500
+
+ReadSamples = Callable[[int, int], list[StoredSample]]
+
+
+@dataclass(kw_only=True)
+class Collection:
+    """The asking of one run, and how far it is.
+
+    Without a `target` every response is taken from `known`. `read_samples` gives the samples between two ordinals, and
+    `numbers` are the shards that may have something to ask; `n_samples` is how many samples these hold.
+    """
+
+    run_id: str
+    warehouse: Warehouse
+    target: Target | None
+    known: KnownResponses | None
+    record: ResponseRecord
+    read_samples: ReadSamples
+    numbers: Sequence[int]
+    n_samples: int
+    concurrency: int
+    is_resumed: bool = False
+    is_over: bool = False
+    n_asked: int = 0
+    n_failed: int = 0
+    n_taken: int = 0
+    _sending: set[asyncio.Timeout] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.concurrency)
+
+    @property
+    def n_to_ask(self) -> int:
+        """How many samples are to be asked about, as far as is known: those taken from the record are not."""
+        return self.n_samples - self.n_taken
+
+    def listen(self, bench: Bench) -> None:
+        """End with the run: nothing more is asked when it is stopped."""
+        bench.asker.stop_sign.listen(self._wind_down)
+
+    async def collect(self, bench: Bench, number: int) -> None:
+        """Settle every sample of a shard; raises what stops the run."""
+        size = bench.settings.shard_size
+        samples = await asyncio.to_thread(self.read_samples, number * size + 1, (number + 1) * size)
+        unsettled = await asyncio.to_thread(self._leave_out_settled, samples)
+        taken = await asyncio.to_thread(self._take_known, unsettled)
+        self.n_taken += len(samples) - len(unsettled) + len(taken)
+        for sample in unsettled:
+            if sample.sample_id in taken:
+                self._keep(_describe_taken(sample, taken[sample.sample_id]))
+        await gather_all([self._ask(bench, sample) for sample in unsettled if sample.sample_id not in taken])
+        if self.record.n_unmoved >= _MOVE_ROWS:
+            await asyncio.to_thread(self.record.move, patience_s=MOVE_PATIENCE_S)
+
+    async def close(self) -> None:
+        """Close the target's client."""
+        if self.target is not None:
+            await self.target.close()
+
+    def _leave_out_settled(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
+        if not self.is_resumed:
+            return list(samples)
+        found = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
+        settled = {name for name, response in found.items() if response.status != "failed"}
+        return [sample for sample in samples if sample.sample_id not in settled]
+
+    def _take_known(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
+        return self.known.find(samples) if self.known is not None and samples else {}
+
+    async def _ask(self, bench: Bench, sample: StoredSample) -> None:
+        async with self._slots:
+            bench.asker.raise_if_stopped()
+            asked_at = time.time()
+            response = await self._send(bench, sample)
+            self._keep(_describe_response(sample, response, asked_at))
+        self.n_asked += 1
+        self.n_failed += response.error is not None
+
+    async def _send(self, bench: Bench, sample: StoredSample) -> Response:
+        if self.target is None:
+            raise FatalJudgeError(f"sample {sample.sample_id} has no response on record, and there is no target to ask")
+        question = TargetQuestion(sample_id=sample.sample_id, question=sample.question, metadata=sample.metadata)
+        try:
+            async with asyncio.timeout(None) as drain:
+                self._sending.add(drain)
+                try:
+                    return await self.target.ask(question)
+                finally:
+                    self._sending.discard(drain)
+        except TimeoutError:
+            bench.asker.raise_if_stopped()
+            raise
+        except TargetError as error:
+            # Nothing gets past it, so the others need not try.
+            stopped = FatalJudgeError(str(error))
+            bench.asker.stop(stopped)
+            raise stopped from None
+
+    def _keep(self, row: Mapping[str, object]) -> None:
+        try:
+            self.record.keep(row)
+        except OSError as error:
+            raise FatalJudgeError(
+                f"cannot keep a response on disk beside the warehouse ({error.strerror or error}); "
+                "make room and go on with `evalhouse resume`"
+            ) from None
+
+    def _wind_down(self, _: FatalJudgeError, drain_s: float) -> None:
+        until = asyncio.get_running_loop().time() + drain_s
+        for timeout in self._sending:
+            timeout.reschedule(until)
+
+
+def stage_responses(collection: Collection, shard_size: int) -> Staging:
+    """The samples of the collection's shards with the responses on record in the place of what they brought.
+
+    They are read shard by shard, so that the number of samples does not matter.
+    """
+    staging = Staging()
+    try:
+        for number in collection.numbers:
+            samples = collection.read_samples(number * shard_size + 1, (number + 1) * shard_size)
+            ids = [sample.sample_id for sample in samples]
+            responses = read_responses(collection.warehouse, collection.run_id, ids)
+            staging.add([_answer_sample(sample, responses[sample.sample_id]) for sample in samples])
+    except BaseException:
+        staging.discard()
+        raise
+    return staging
+
+
+def read_own_samples(warehouse: Warehouse, run_id: str) -> ReadSamples:
+    """The samples of a run that was loaded before; they stand in for the dataset."""
+    return lambda first, last: read_samples_between(warehouse, run_id, first, last)
+
+
+def _answer_sample(sample: StoredSample, response: StoredResponse) -> Mapping[str, object]:
+    """A staged row. A response that failed leaves the sample without answer and contexts."""
+    answered = {
+        "question": sample.question,
+        "answer": response.answer,
+        "ground_truth": sample.ground_truth,
+        "contexts": response.contexts,
+        "context_ids": response.context_ids,
+        "reference_context_ids": sample.reference_context_ids,
+    }
+    return {
+        "ordinal": sample.ordinal,
+        "given_id": sample.sample_id,
+        "sample_id": sample.sample_id,
+        "input_hash": hash_inputs(**answered),  # type: ignore[arg-type]  # each has the type of its field
+        "metadata": sample.metadata_json,
+        **answered,
+    }
+
+
+def _describe_response(sample: StoredSample, response: Response, asked_at: float) -> Mapping[str, object]:
+    """A row of `responses`; texts as a dataset's are read: white space is no answer, and ids are none when all lack."""
+    failed = response.error is not None
+    answer = response.answer if response.answer and not response.answer.isspace() else None
+    ids = response.context_ids if response.context_ids and any(response.context_ids) else None
+    return {
+        "sample_id": sample.sample_id,
+        "answer": None if failed else answer,
+        "contexts": None if failed or response.contexts is None else list(response.contexts),
+        "context_ids": None if failed or ids is None else list(ids),
+        "latency_ms": response.latency_ms,
+        "status": "failed" if failed else "ok",
+        "error": response.error,
+        "attempts": response.attempts,
+        "asked_at": int(asked_at * 1e6),
+    }
+
+
+def _describe_taken(sample: StoredSample, response: StoredResponse) -> Mapping[str, object]:
+    """A row of `responses` for one that was asked for by another run."""
+    return {
+        "sample_id": sample.sample_id,
+        "answer": response.answer,
+        "contexts": response.contexts,
+        "context_ids": response.context_ids,
+        "status": "failed" if response.status == "failed" else "reused",
+        "error": response.error,
+        "reused_run_id": response.asked_run_id,
+    }

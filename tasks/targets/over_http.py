@@ -1,0 +1,250 @@
+"""An application behind an HTTP address: a request is filled in, sent, and its response is read.
+
+Everything of the settings is checked when the target is made. `target_template` fills the request, `target_session`
+sends it, `target_paths` and `target_stream` find the answer; here it is decided what a failure means.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import functools
+import math
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from evalhouse.tasks.datasets.errors import list_names
+from evalhouse.tasks.models.errors import shorten
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.answers import Said, make_said
+from evalhouse.tasks.targets.attempts import Attempts, make_failed
+from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed
+from evalhouse.tasks.targets.json_paths import Path, compile_path
+from evalhouse.tasks.targets.make import Response, TargetQuestion
+from evalhouse.tasks.targets.session import TargetSession, iterate_body, read_body
+from evalhouse.tasks.targets.streams import JsonLines, SseEvents, StreamedAnswer
+from evalhouse.tasks.targets.templates import fill_headers, fill_json, fill_url
+
+_PASSING = (408, 425, 429)
+# Bytes of a stream that are kept for messages.
+_MOST_SHOWN = 4096
+_DEFAULT_BODY = {"question": "{{question}}"}
+_ACCEPTED = {"sse": "text/event-stream", "jsonl": "application/x-ndjson, application/json", "text": "text/plain, */*"}
+_HINTS = {
+    400: "check that body is what the application wants",
+    401: "check the headers, and the environment's values in them",
+    403: "check the headers, and the environment's values in them",
+    404: "check url",
+    405: "check method",
+    413: "the question is too long for it",
+    415: "check the header Content-Type",
+    422: "check that body is what the application wants",
+}
+_STREAM_HINTS = {
+    "text/event-stream": 'a stream came; set stream = "sse"',
+    "application/x-ndjson": 'a stream came; set stream = "jsonl"',
+    "application/jsonl": 'a stream came; set stream = "jsonl"',
+    "text/html": "a page for people came; check url",
+    "text/plain": 'set stream = "text" if all of it is the answer',
+}
+
+
+class _Unreadable(QuestionFailed):
+    """A body of another kind than was expected."""
+
+
+class HttpTarget:
+    """Asks an address. The name leaves out the query, which may hold a key."""
+
+    def __init__(self, settings: TargetSettings) -> None:
+        assert settings.url is not None
+        parts = urlsplit(settings.url)
+        self.name = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        self._url = settings.url
+        no_body = settings.method == "GET" and settings.body is None
+        self._body = None if no_body else _DEFAULT_BODY if settings.body is None else settings.body
+        self._stream = settings.stream
+        self._timeout_s = settings.timeout_s
+        self._answer = compile_path("answer", settings.answer)
+        self._contexts = _compile_given("contexts", settings.contexts)
+        self._context_ids = _compile_given("context_ids", settings.context_ids)
+        self._headers = fill_headers(settings.headers)
+        self._attempts = Attempts(settings)
+        self._session = TargetSession(
+            method=settings.method,
+            headers=self._headers.sent,
+            accept=_ACCEPTED.get(settings.stream or "", "application/json"),
+        )
+
+    async def ask(self, question: TargetQuestion) -> Response:
+        """The response; what came from the environment is in none of its texts."""
+        try:
+            url = fill_url(self._url, question)
+            content = None if self._body is None else _dump(fill_json(self._body, question))
+        except QuestionFailed as failure:
+            return make_failed(str(failure), attempts=0)
+        response = await self._attempts.ask(functools.partial(self._attempt, url, content))
+        if response.error is not None:
+            return replace(response, error=self._headers.redact_error(response.error))
+        redact = self._headers.redact_answer
+        return replace(
+            response,
+            answer=None if response.answer is None else redact(response.answer),
+            contexts=None if response.contexts is None else tuple(map(redact, response.contexts)),
+            context_ids=None if response.context_ids is None else tuple(map(redact, response.context_ids)),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    async def _attempt(self, url: str, content: bytes | None) -> Said:
+        try:
+            async with asyncio.timeout(self._timeout_s), self._session.send(url, content) as response:
+                if not 200 <= response.status < 300:
+                    raise self._make_failure(response, await read_body(response))
+                return await self._read(response)
+        except TimeoutError:
+            raise PassingFailure(
+                f"no whole response within {self._timeout_s:g} s; raise timeout_s if it may take longer"
+            ) from None
+        except aiohttp.ClientError as error:
+            raise self._translate(error) from None
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Said:
+        """What a good response says; a failure tells how its body begins, as far as that was read."""
+        body = bytearray()
+        try:
+            async with contextlib.aclosing(iterate_body(response)) as pieces:
+                if self._stream in ("sse", "jsonl"):
+                    return await self._read_stream(pieces, body)
+                async for piece in pieces:
+                    body += piece
+            if self._stream == "text":
+                return make_said(_decode(body, response.charset or "utf-8"), None)
+            return self._read_json(body)
+        except QuestionFailed as failure:
+            begins = self._headers.quote_body(bytes(body))
+            hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
+            told = f"status {response.status}, but {failure}; the body begins: {begins}"
+            raise QuestionFailed(f"{told}; {hint}" if hint else told) from None
+
+    async def _read_stream(self, pieces: AsyncIterator[bytes], shown: bytearray) -> Said:
+        streamed = StreamedAnswer(
+            answer=self._answer,
+            contexts=self._contexts,
+            context_ids=self._context_ids,
+            events=SseEvents() if self._stream == "sse" else JsonLines(),
+        )
+        async for piece in pieces:
+            if len(shown) < _MOST_SHOWN:
+                shown += piece
+            streamed.feed(piece)
+            if streamed.done:
+                break
+        streamed.feed(b"", last=True)
+        return streamed.read()
+
+    def _read_json(self, body: bytearray) -> Said:
+        try:
+            document = orjson.loads(bytes(body).removeprefix(codecs.BOM_UTF8))
+        except orjson.JSONDecodeError as error:
+            raise _Unreadable(f"the body is no JSON ({error})" if body.strip() else "the body is empty") from None
+        return make_said(self._find_answer(document), _find_items(self._contexts, document), self._find_ids(document))
+
+    def _find_answer(self, document: object) -> object:
+        """What the path matches; several texts are parts of one answer."""
+        found = self._answer.find(document)
+        if not found:
+            has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
+            raise QuestionFailed(
+                f"answer = {self._answer.text!r} matches nothing; {has}set answer to where the answer stands"
+            )
+        if len(found) > 1 and all(isinstance(part, str) for part in found):
+            return "".join(map(str, found))
+        return found[0] if len(found) == 1 else found
+
+    def _find_ids(self, document: object) -> object:
+        """The ids; a path of its own that matches nothing is as wrong as one that matches too few."""
+        ids = _find_items(self._context_ids, document)
+        if ids is None and self._context_ids is not None and _find_items(self._contexts, document):
+            raise QuestionFailed(
+                f"context_ids = {self._context_ids.text!r} matches nothing, although there are contexts"
+            )
+        return ids
+
+    def _make_failure(self, response: aiohttp.ClientResponse, body: bytes) -> QuestionFailed:
+        """The error of a status that is none of success."""
+        status = response.status
+        told = f"status {status}: {self._headers.quote_body(body)}"
+        if status in _PASSING or status >= 500:
+            return PassingFailure(
+                told, retry_after_s=read_retry_after(response.headers), rate_limited=status in (425, 429)
+            )
+        return QuestionFailed(f"{told}; {_HINTS[status]}" if status in _HINTS else told)
+
+    def _translate(self, error: aiohttp.ClientError) -> QuestionFailed:
+        """A connection that was not made, or broke."""
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        text = shorten(self._headers.redact_error(str(cause))) or "it was closed"
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            return QuestionFailed(
+                f"no safe connection to {self.name}: {text}; check url, or name a file with the certificates to trust "
+                "in SSL_CERT_FILE"
+            )
+        if isinstance(error, aiohttp.InvalidURL):
+            return QuestionFailed(f"the address is none once it is filled in: {text}; check url", unasked=True)
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there", unreached=True)
+        return PassingFailure(f"the connection broke: {type(error).__name__}: {text}")
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response asks to wait, named as a number or as a date; None for neither."""
+    named = headers.get("Retry-After")
+    if named is None:
+        return None
+    try:
+        seconds = float(named)
+    except ValueError:
+        seconds = _read_date(named, headers.get("Date"))
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _read_date(named: str, present: str | None) -> float:
+    """Seconds until an HTTP date, by the clock of whoever named it; NaN for what is none."""
+    try:
+        now = parsedate_to_datetime(present).timestamp() if present else time.time()
+        return parsedate_to_datetime(named).timestamp() - now
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _compile_given(key: str, text: str | None) -> Path | None:
+    return None if text is None else compile_path(key, text)
+
+
+def _find_items(path: Path | None, document: object) -> list[object] | None:
+    return None if path is None else path.find_items(document)
+
+
+def _dump(body: Any) -> bytes:  # noqa: ANN401  # JSON
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise QuestionFailed(f"the question cannot be sent as JSON: {error}") from None
+
+
+def _decode(body: bytearray, charset: str) -> str:
+    try:
+        return body.decode(charset)
+    except LookupError:
+        raise QuestionFailed(f"the response says it is in {charset!r}, which is no known encoding") from None
+    except UnicodeDecodeError as error:
+        raise QuestionFailed(f"the response is not {charset}: {error.reason} at byte {error.start}") from None

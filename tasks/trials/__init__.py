@@ -1,0 +1,1 @@
+"""Labelled sets, the attack set, and reviewed verdicts asked again."""

@@ -1,0 +1,286 @@
+"""Agreement on labels: support, correctness, relevance and pairs of answers.
+
+Beside the judge stand people among each other and judges whose verdicts the rows hold, the naive judge of
+`benchmark_words`, and whoever always says what people say most. Partly right counts as a no for labels and is left out
+where an order is measured (AUC), for it belongs to neither side.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from evalhouse.tasks.comparing.grouped import Drawn, Groups, Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
+from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, Said
+from evalhouse.tasks.trials.lines import (
+    JUDGE,
+    MAJORITY,
+    NAIVE,
+    PEOPLE,
+    Figure,
+    Figures,
+    Line,
+    SetAgreement,
+    name_judges,
+    note_sizes,
+    read_judges,
+)
+from evalhouse.tasks.trials.naive_judge import NAIVE_FROM, score_naively
+
+# What people said, as yes and no; the first is what F1 and AUC are about.
+_BINARY: Final[Mapping[Kind, tuple[str, str]]] = {
+    "support": ("supported", "unsupported"),
+    "correctness": ("correct", "incorrect"),
+    "relevance": ("useful", "not_useful"),
+}
+_SIDES: Final = ("a", "b", "tie")
+# Words that a single person's or a recorded judge's verdict begins with.
+_YES = re.compile(r"\W*(yes|true|correct|supported|useful|right)\b", re.IGNORECASE)
+_NO = re.compile(r"\W*(no|false|incorrect|unsupported|partial|not|wrong|useless)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
+    """What people decided on one thing, and what some judge said of it."""
+
+    group: str
+    question: str
+    human: str
+    said: Said | None
+    is_partial: bool = False
+    grade: float | None = None
+
+
+def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
+    """The agreement on what people gave labels to, beside that of others."""
+    ours = [decision for one in judged for decision in _decide(part, one.row, one.verdicts)]
+    naive = [
+        decision for row in part.rows for decision in _decide(part, row, _say_naively(part, score_naively(part, row)))
+    ]
+    lines = [_measure_line(NAIVE, part, naive, seed)]
+    counted = Counter(decision.human for decision in naive)
+    if counted:
+        most = counted.most_common(1)[0][0]
+        same = Groups([one.group for one in naive], seed=seed)
+        share = same.measure(weigh_mean([float(one.human == most) for one in naive]), is_share=True)
+        lines.append(Line(who=f"{MAJORITY} ({most})", n=len(naive), n_missing=0, figures={"accuracy": share}))
+    judge = _measure_line(JUDGE, part, ours, seed)
+    groups = len({one.group for one in ours if one.said is not None})
+    return SetAgreement(
+        name=part.name,
+        kind=part.kind,
+        language=part.language,
+        about="",
+        n_rows=len(part.rows),
+        n_groups=groups,
+        labels=_count_human(part, naive),
+        judge=judge,
+        others=(*_measure_recorded(part, seed), *lines),
+        notes=tuple(note_sizes(judge.n, groups, [one.human for one in ours if one.said is not None])),
+    )
+
+
+def _decide(part: Part, row: Row, said: Sequence[Said]) -> Iterator[_Decision]:
+    """The decisions of a row with what a judge said of them, nothing where `said` is empty."""
+    data = row.data
+    if part.kind == "relevance":
+        yes, no = _BINARY["relevance"]
+        for place, grade in enumerate(row.grades):
+            if grade is not None:
+                yield _Decision(
+                    group=row.group,
+                    question=row.id,
+                    human=yes if grade > 0 else no,
+                    said=said[place] if said else None,
+                    grade=grade,
+                )
+        return
+    first = said[0] if said else None
+    if part.kind == "pairwise":
+        yield _Decision(
+            group=row.group, question=row.id, human=str(data["preference"]), said=first, grade=_rate_pair(data)
+        )
+        return
+    yes, no = _BINARY[part.kind]
+    score = data.get("score")
+    yield _Decision(
+        group=row.group,
+        question=row.id,
+        human=yes if data["label"] == yes else no,
+        said=first,
+        is_partial=data["label"] == "partial",
+        grade=float(score) if isinstance(score, int | float) else None,
+    )
+
+
+def _rate_pair(data: Mapping[str, Any]) -> float | None:
+    """How far people hold b to be ahead: the mean of what they said overall, else of the preference."""
+    people = data.get("annotators")
+    overall = people.get("overall") if isinstance(people, Mapping) else None
+    if isinstance(overall, list) and overall:
+        return float(np.mean(overall))
+    return {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])]
+
+
+def _say_naively(part: Part, scores: Sequence[float]) -> list[Said]:
+    if part.kind == "pairwise":
+        return [Said(label="tie" if abs(one) < TIE_WITHIN else "b" if one > 0 else "a", score=one) for one in scores]
+    yes, no = _BINARY[part.kind]
+    return [Said(label=yes if one >= NAIVE_FROM else no, score=one) for one in scores]
+
+
+def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: int, *, ranks: bool = True) -> Line:
+    """A judge's figures; with `ranks` also those that order rows by its scores."""
+    known = [one for one in decisions if one.said is not None]
+    groups = Groups([one.group for one in known], seed=seed)
+    names = _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
+    said = [one.said.label for one in known if one.said is not None]
+    labels = Labels(names=names, first=said, second=[one.human for one in known])
+    figures: dict[Figure, Drawn] = {}
+    if known:
+        figures = {
+            "accuracy": groups.measure(labels.agree, is_share=True),
+            "balanced_accuracy": groups.measure(labels.balance, is_share=True),
+            "kappa": groups.measure(labels.kappa),
+        }
+        if part.kind != "pairwise":
+            figures["f1"] = groups.measure(labels.f1)
+        if ranks:
+            figures |= _measure_order(part, known, groups)
+    return Line(who=who, n=len(known), n_missing=len(decisions) - len(known), figures=figures)
+
+
+def _measure_order(part: Part, known: Sequence[_Decision], groups: Groups) -> dict[Figure, Drawn]:
+    scores = [one.said.score for one in known if one.said is not None]
+    found: dict[Figure, Drawn] = {}
+    if part.kind != "pairwise":
+        yes = _BINARY[part.kind][0]
+        clear = np.array([not one.is_partial for one in known])
+        positive = [one.human == yes for one in known]
+        picked = [place for place, is_clear in enumerate(clear) if is_clear]
+        weighed = weigh_auc([scores[place] for place in picked], [positive[place] for place in picked])
+        if picked:
+            found["auc"] = groups.pick(clear).measure(weighed)
+    if part.kind == "relevance":
+        found |= _measure_ndcg(known, groups.seed)
+    graded = [one.grade for one in known if one.grade is not None]
+    if len(graded) == len(known) and len(set(graded)) > 2 and part.kind != "relevance":
+        found["correlation"] = groups.measure(weigh_spearman(scores, graded))
+    return found
+
+
+def _measure_ndcg(known: Sequence[_Decision], seed: int) -> dict[Figure, Drawn]:
+    by_question: dict[str, list[_Decision]] = {}
+    for one in known:
+        by_question.setdefault(one.question, []).append(one)
+    values, names = [], []
+    for decisions in by_question.values():
+        scores = [one.said.score for one in decisions if one.said is not None]
+        value = compute_ndcg([one.grade or 0.0 for one in decisions], scores)
+        if value is not None:
+            values.append(value)
+            names.append(decisions[0].group)
+    return {"ndcg": Groups(names, seed=seed).measure(weigh_mean(values))} if values else {}
+
+
+def _measure_recorded(part: Part, seed: int) -> Iterator[Line]:
+    """People among each other, then judges whose verdicts the rows hold."""
+    if part.kind == "relevance":
+        return
+    if part.kind == "pairwise":
+        yield from _measure_recorded_pairs(part, seed)
+        return
+    pairs = [(row, labels) for row in part.rows if len(labels := _read_people(part, row)) > 1]
+    if pairs:
+        groups = Groups([row.group for row, _ in pairs], seed=seed)
+        # Only the first two: a third one is often asked just where these disagree.
+        both = Labels(names=_BINARY[part.kind], first=[two[0] for _, two in pairs], second=[two[1] for _, two in pairs])
+        figures: Figures = {
+            "accuracy": groups.measure(both.agree, is_share=True),
+            "kappa": groups.measure(both.kappa),
+        }
+        yield Line(who=PEOPLE, n=len(pairs), n_missing=len(part.rows) - len(pairs), figures=figures)
+    for name in name_judges(part.rows):
+        decisions = [
+            decision
+            for row in part.rows
+            for decision in _decide(part, row, _read_recorded(part, read_judges(row).get(name)))
+        ]
+        yield _measure_line(name, part, decisions, seed, ranks=False)
+
+
+def _read_people(part: Part, row: Row) -> list[str]:
+    said = row.data.get("annotators")
+    if not isinstance(said, list):
+        return []
+    read = [_read_recorded(part, one) for one in said]
+    return [one[0].label for one in read if one]
+
+
+def _read_recorded(part: Part, verdict: object) -> list[Said]:
+    """A recorded verdict as a label; empty where it is neither a yes nor a no."""
+    yes, no = _BINARY[part.kind]
+    if isinstance(verdict, bool):
+        return [Said(label=yes if verdict else no, score=float(verdict))]
+    text = str(verdict or "")
+    if _NO.match(text):
+        return [Said(label=no, score=0.0)]
+    return [Said(label=yes, score=1.0)] if _YES.match(text) else []
+
+
+def _measure_recorded_pairs(part: Part, seed: int) -> Iterator[Line]:
+    rated = [(row, overall) for row in part.rows if len(overall := _read_overall(row)) > 1]
+    if rated:
+        groups = Groups([row.group for row, _ in rated], seed=seed)
+        sides = [[_name_side(two[place]) for _, two in rated] for place in (0, 1)]
+        both = Labels(names=_SIDES, first=sides[0], second=sides[1])
+        figures: dict[Figure, Drawn] = {
+            "accuracy": groups.measure(both.agree, is_share=True),
+            "kappa": groups.measure(both.kappa),
+            "correlation": groups.measure(weigh_spearman([two[0] for _, two in rated], [two[1] for _, two in rated])),
+        }
+        yield Line(who=PEOPLE, n=len(rated), n_missing=len(part.rows) - len(rated), figures=figures)
+    judges = dict.fromkeys(name for row in part.rows for name in row.data if name.startswith("judge_"))
+    for name in judges:
+        decisions = [
+            decision
+            for row in part.rows
+            for decision in _decide(part, row, _say_naively(part, _read_lead(row.data.get(name))))
+        ]
+        yield _measure_line(name.removeprefix("judge_"), part, decisions, seed)
+
+
+def _read_overall(row: Row) -> list[float]:
+    people = row.data.get("annotators")
+    overall = people.get("overall") if isinstance(people, Mapping) else None
+    return [float(one) for one in overall] if isinstance(overall, list) else []
+
+
+def _name_side(lead: float) -> str:
+    return "tie" if lead == 0 else "b" if lead > 0 else "a"
+
+
+def _read_lead(rated: object) -> list[float]:
+    """How far a recorded judge has b ahead, from a number a side or its overall one; empty where it is neither."""
+    if not isinstance(rated, Mapping) or not {"a", "b"} <= rated.keys():
+        return []
+    sides = []
+    for side in ("b", "a"):
+        value = rated[side]
+        if isinstance(value, Mapping):
+            value = next((one for name, one in value.items() if name.startswith("overall")), None)
+        if not isinstance(value, int | float):
+            return []
+        sides.append(float(value))
+    return [sides[0] - sides[1]]
+
+
+def _count_human(part: Part, decisions: Sequence[_Decision]) -> dict[str, int]:
+    """What people said, as they said it."""
+    if part.kind in ("support", "correctness"):
+        return dict(Counter(str(row.data["label"]) for row in part.rows).most_common())
+    return dict(Counter(one.human for one in decisions).most_common())

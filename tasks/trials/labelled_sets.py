@@ -1,0 +1,328 @@
+"""Folders of texts that people have labelled, read as a benchmark takes them.
+
+A set is a folder with JSON Lines files, each row an object. What kind of set it is shows in its columns:
+
+- support: `statement`, `contexts`, `label` supported | partial | unsupported. Does any context support the statement?
+- correctness: `question`, `ground_truth`, `answer`, `label` correct | partial | incorrect; `score` 0 to 1 may say more.
+- relevance: `question`, `contexts` with a `grade` each (above 0 is useful), `grade_scale` in words; `ground_truth` may
+  be there.
+- decomposition: `text`, `statements` as people split it, `source` (who did); `llm_statements`, a model's own split.
+- rubric: `question`, `answer`, `scores` {dimension: [a number from each person]}, and what these were judged by:
+  `ground_truth`, `contexts`.
+- pairwise: `question`, `ground_truth`, `answer_a`, `answer_b`, `preference` a | b | tie.
+
+`contexts` are [{id, text}] or texts. Any row may have `id`, `lang` (en or zh), `group` (rows with the same one share a
+question or document, and are drawn together), `annotators` (what single people said: labels, or for pairwise
+{dimension: [numbers]}, above 0 for b) and what judges said before: `llm_judges` or `judges` {name: label, text or
+number}, `judge_NAME` {a, b} for pairwise. A label that is none of these, such as `generic`, leaves its row out.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import orjson
+
+from evalhouse.tasks.datasets.errors import DatasetError
+
+Kind = Literal["support", "correctness", "relevance", "decomposition", "rubric", "pairwise"]
+Half = Literal["choose", "report", "all"]
+LANGUAGES: Final = ("en", "zh")
+_LISTED = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One labelled row; `data` has the columns of its kind, checked."""
+
+    id: str
+    group: str
+    data: Mapping[str, Any]
+
+    @property
+    def question(self) -> str:
+        """Empty where there is none."""
+        return str(self.data.get("question") or "")
+
+    @property
+    def ground_truth(self) -> str:
+        """Empty where there is none."""
+        return str(self.data.get("ground_truth") or "")
+
+    @property
+    def contexts(self) -> list[str]:
+        """The texts of the contexts, in the order given."""
+        return [one if isinstance(one, str) else one["text"] for one in self.data.get("contexts") or ()]
+
+    @property
+    def grades(self) -> list[float | None]:
+        """A grade for each context; None where people gave none."""
+        return [None if one["grade"] is None else float(one["grade"]) for one in self.data["contexts"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The rows of one set in one language. `n_left_out` have a label that nothing is compared with."""
+
+    name: str
+    kind: Kind
+    language: str
+    rows: tuple[Row, ...]
+    n_left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """What the folders hold; `passed_over` says of each set that is of no known kind what it has instead."""
+
+    parts: tuple[Part, ...]
+    passed_over: tuple[str, ...]
+
+
+_Check = Callable[[Any], str | None]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_text(value: object) -> str | None:
+    return None if isinstance(value, str) and value.strip() else f"is {value!r:.40}, allowed: a text"
+
+
+def _check_answer(value: object) -> str | None:
+    return None if isinstance(value, str) else f"is {value!r:.40}, allowed: a text, empty for no answer"
+
+
+def _check_texts(value: object) -> str | None:
+    if isinstance(value, list) and value and all(isinstance(one, str) and one.strip() for one in value):
+        return None
+    return f"is {value!r:.40}, allowed: a list of texts"
+
+
+def _check_contexts(value: object) -> str | None:
+    fits = isinstance(value, list) and value and all(isinstance(_read_context(one), str) for one in value)
+    return None if fits else f"is {value!r:.40}, allowed: a list of texts, or of objects with a text"
+
+
+def _read_context(one: object) -> object:
+    return one.get("text") if isinstance(one, Mapping) else one
+
+
+def _check_graded(value: object) -> str | None:
+    wrong = _check_contexts(value)
+    if wrong is None and isinstance(value, list):
+        grades = [one.get("grade", "nothing") if isinstance(one, Mapping) else "nothing" for one in value]
+        bad = next((grade for grade in grades if grade is not None and not _is_number(grade)), None)
+        wrong = None if bad is None else f"has the grade {bad!r:.40}, allowed: a number, null for none"
+    return wrong
+
+
+def _check_scores(value: object) -> str | None:
+    if isinstance(value, Mapping) and value:
+        lists = value.values()
+        if all(isinstance(one, list) and one and all(map(_is_number, one)) for one in lists):
+            return None
+    return f"is {value!r:.40}, allowed: an object that gives each dimension a list of numbers, one a person"
+
+
+def _check_label(value: object) -> str | None:
+    return None if isinstance(value, str) else f"is {value!r:.40}, allowed: a text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The columns that make a kind, and the labels of its column for them."""
+
+    needs: Mapping[str, _Check]
+    labels: tuple[str, ...] = ()
+    label_column: str = "label"
+
+
+# The first whose columns are all there is the kind of a set.
+SHAPES: Final[Mapping[Kind, Shape]] = {
+    "support": Shape(
+        needs={"statement": _check_text, "contexts": _check_contexts, "label": _check_label},
+        labels=("supported", "partial", "unsupported"),
+    ),
+    "pairwise": Shape(
+        needs={
+            "question": _check_text,
+            "ground_truth": _check_text,
+            "answer_a": _check_answer,
+            "answer_b": _check_answer,
+            "preference": _check_label,
+        },
+        labels=("a", "b", "tie"),
+        label_column="preference",
+    ),
+    "relevance": Shape(needs={"question": _check_text, "contexts": _check_graded, "grade_scale": _check_text}),
+    "decomposition": Shape(needs={"text": _check_text, "statements": _check_texts, "source": _check_label}),
+    "rubric": Shape(needs={"question": _check_text, "answer": _check_answer, "scores": _check_scores}),
+    "correctness": Shape(
+        needs={
+            "question": _check_text,
+            "ground_truth": _check_text,
+            "answer": _check_answer,
+            "label": _check_label,
+        },
+        labels=("correct", "partial", "incorrect"),
+    ),
+}
+
+
+def read_labelled(folders: Sequence[Path], *, language: str | None = None) -> Labelled:
+    """The sets in these folders, by language; raises DatasetError for what cannot be read or is of no known kind.
+
+    A folder is a set when JSON Lines files lie in it, and else one that holds sets. In a folder of sets those of other
+    kinds are passed over; a set that is named itself has to fit. With `language` only its rows are taken; a row without
+    `lang` is in it, or in English.
+    """
+    parts: list[Part] = []
+    passed_over: list[str] = []
+    for folder in folders:
+        for one in _find_sets(folder):
+            found = _read_set(one, language)
+            if isinstance(found, str) and one.is_named:
+                raise DatasetError(f"{one.path}: {found}; {_describe_shapes()}")
+            if isinstance(found, str):
+                passed_over.append(f"{one.name} ({found})")
+            else:
+                parts += found
+    if not parts:
+        of_language = f" in {language}" if language and not passed_over else ""
+        told = f"; passed over: {'; '.join(passed_over)}" if passed_over else ""
+        names = ", ".join(map(str, folders))
+        raise DatasetError(f"{names} holds no labelled set{of_language}{told}; {_describe_shapes()}")
+    counted = Counter((part.name, part.language) for part in parts)
+    twice = next((name for (name, _), n in counted.items() if n > 1), None)
+    if twice is not None:
+        raise DatasetError(f"two sets are called {twice}; rename the folder of one, to tell their figures apart")
+    return Labelled(parts=tuple(parts), passed_over=tuple(passed_over))
+
+
+def pick_half(group: str) -> Half:
+    """`choose` or `report`, by hash: rows of one group are in the same half, in all sets."""
+    return "report" if hashlib.sha256(group.encode()).digest()[-1] % 2 else "choose"
+
+
+def pick_rows(part: Part, *, half: Half, limit: int | None, seed: int) -> Part:
+    """A half of the rows, and of these `limit` that are drawn by hash, so that the same seed gives the same rows."""
+    rows = [row for row in part.rows if half in ("all", pick_half(row.group))]
+    if limit is not None:
+        drawn = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}/{row.id}".encode()).digest())[:limit]
+        kept = {row.id for row in drawn}
+        rows = [row for row in rows if row.id in kept]
+    return Part(name=part.name, kind=part.kind, language=part.language, rows=tuple(rows), n_left_out=part.n_left_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A set's files; `is_named` when the person named this very set, and not a folder of sets."""
+
+    name: str
+    path: Path
+    files: tuple[Path, ...]
+    is_named: bool
+
+
+def _find_sets(folder: Path) -> Iterator[_Found]:
+    if folder.is_file():
+        name = folder.parent.name if folder.stem == "dev" else folder.stem
+        yield _Found(name=name or folder.stem, path=folder, files=(folder,), is_named=True)
+        return
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: there is no such folder; give one that holds sets, or a set itself")
+    own = _list_files(folder)
+    if own:
+        yield _Found(name=folder.resolve().name, path=folder, files=own, is_named=True)
+        return
+    for below in sorted(one for one in folder.iterdir() if one.is_dir()):
+        files = _list_files(below)
+        if files:
+            yield _Found(name=below.name, path=below, files=files, is_named=False)
+
+
+def _list_files(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(path for path in folder.iterdir() if path.suffix == ".jsonl" and path.is_file()))
+
+
+@dataclass(kw_only=True)
+class _Reading:
+    """A set on its way in: rows by language, how many were left out there, and what is wrong."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+
+
+def _read_set(found: _Found, language: str | None) -> list[Part] | str:
+    """The parts of a set, or in words which columns it has where these make no kind."""
+    lines = [line for path in found.files for line in _read_lines(path)]
+    if not lines:
+        return "no rows"
+    columns = lines[0].value.keys()
+    kind = next((kind for kind, shape in SHAPES.items() if shape.needs.keys() <= columns), None)
+    if kind is None:
+        return f"columns {', '.join(sorted(columns))}"
+    reading = _Reading()
+    for line in lines:
+        _take_line(line, SHAPES[kind], language or "en", reading)
+    if reading.problems:
+        more = f"; and {len(reading.problems) - _LISTED} more" if len(reading.problems) > _LISTED else ""
+        raise DatasetError(f"{found.path}, taken for {kind}: {'; '.join(reading.problems[:_LISTED])}{more}")
+    return [
+        Part(name=found.name, kind=kind, language=one, rows=tuple(rows), n_left_out=reading.left_out[one])
+        for one, rows in sorted(reading.rows.items())
+        if language in (None, one)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    place: str
+    value: Mapping[str, Any]
+
+
+def _read_lines(path: Path) -> Iterator[_Line]:
+    """The objects of a file; raises DatasetError for a line that is none."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise DatasetError(f"{path}, line {number}: broken JSON ({error}); one object a line") from None
+            if not isinstance(value, dict):
+                raise DatasetError(f"{path}, line {number}: {line[:40]!r} is no object; one object a line")
+            yield _Line(place=f"{path.name} line {number}", value=value)
+
+
+def _take_line(line: _Line, shape: Shape, language: str, reading: _Reading) -> None:
+    value = line.value
+    wrong = [f"{name} {told}" for name, check in shape.needs.items() if (told := check(value.get(name)))]
+    spoken = value.get("lang") or language
+    if spoken not in LANGUAGES:
+        wrong.append(f"lang is {spoken!r:.40}, allowed: {', '.join(LANGUAGES)}")
+    row_id = str(value.get("id") or line.place)
+    if row_id in reading.ids:
+        wrong.append(f"id {row_id!r:.60} came before; ids differ within a set")
+    if wrong:
+        reading.problems.append(f"{line.place}: {', '.join(wrong)}")
+        return
+    reading.ids.add(row_id)
+    rows = reading.rows.setdefault(spoken, [])
+    if shape.labels and value[shape.label_column] not in shape.labels:
+        reading.left_out[spoken] += 1
+        return
+    rows.append(Row(id=row_id, group=str(value.get("group") or row_id), data=value))
+
+
+def _describe_shapes() -> str:
+    told = [f"{kind} has {', '.join(shape.needs)}" for kind, shape in SHAPES.items()]
+    return f"known kinds by their columns: {'; '.join(told)}"

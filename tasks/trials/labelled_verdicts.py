@@ -1,0 +1,267 @@
+"""What a judge says of labelled rows: the steps of a run over them, with the requests that a run would send.
+
+A row of support comes with its statement, so nothing is split; a row of correctness or pairwise is split and classified
+as an answer is in a run. What is read off the verdicts:
+
+- support: supported by any context.
+- correctness: F2 of the precision and recall of the statements, correct from 0.5; recall weighs twice as much, for
+  people forgive additions sooner than omissions.
+- relevance: useful, for each context.
+- pairwise: the answer with the higher F1, a tie within 0.05.
+- rubric: the metrics faithfulness, factual_recall, factual_f1, and the rating of `accuracy` by a model.
+- decomposition: the statements.
+
+Labels decide. What rows are ordered by says more where the judge says how near it was, as the lexical one does: its
+scores then stand in the place of 1 for yes and 0 for no.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from evalhouse.prompts import Item
+from evalhouse.tasks.attribute import attribute_statements
+from evalhouse.tasks.classify import classify_statements
+from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.grade import grade_sample
+from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.lexical.verdicts import read_score
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
+from evalhouse.tasks.rank import rank_contexts
+from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
+from evalhouse.warehouse.metric_files import Step
+from evalhouse.warehouse.rows.samples import StoredSample
+
+CORRECT_FROM: Final = 0.5
+TIE_WITHIN: Final = 0.05
+_AT_ONCE = 64
+_NOT_THERE = ("no_contexts", "no_statements")
+
+STEPS: Final[Mapping[Kind, tuple[Step, ...]]] = {
+    "support": ("attribute_answer",),
+    "correctness": ("extract_answer", "extract_ground_truth", "classify"),
+    "relevance": ("rank",),
+    "decomposition": ("extract_answer",),
+    "rubric": ("extract_answer", "extract_ground_truth", "classify", "attribute_answer"),
+    "pairwise": ("extract_answer", "extract_ground_truth", "classify"),
+}
+GRADED_BY: Final = "accuracy"
+"""The rubric that a model rates rows of kind rubric by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One verdict: a label and a number that orders rows by it."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a judge said of a row. `failure` says why there is nothing.
+
+    `verdicts` has one entry, for relevance one a context; `values` are the metrics of a row of kind rubric.
+    """
+
+    row: Row
+    verdicts: tuple[Said, ...] = ()
+    statements: tuple[str, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+
+class _NoVerdict(Exception):
+    """A step gave none; says why."""
+
+
+_Step = Callable[[Bench, SampleWork], Awaitable[None]]
+_Judge = Callable[[Bench, str, Row], Awaitable[Judged]]
+
+
+async def judge_part(bench: Bench, part: Part, note_done: Callable[[], None]) -> list[Judged]:
+    """What the bench's judge says of all rows, in their order; `note_done` is called after each.
+
+    A row that was given up says why. When the asking is stopped with RunCancelled those that came before are returned
+    and the others say so; any other FatalJudgeError is raised.
+    """
+    free = asyncio.Semaphore(max(_AT_ONCE, 2 * bench.settings.concurrency))
+    judge = _JUDGES[part.kind]
+
+    async def take(row: Row) -> Judged:
+        async with free:
+            try:
+                judged = await judge(bench, f"{part.name}/{row.id}", row)
+            except (_NoVerdict, RunCancelled) as error:
+                return Judged(row=row, failure=str(error))
+            note_done()
+            return judged
+
+    results = await asyncio.gather(*map(take, part.rows), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Judged)]
+
+
+async def _judge_support(bench: Bench, sample_id: str, row: Row) -> Judged:
+    work = _lay_out(sample_id, row)
+    statement = Item(id="A1", text=str(row.data["statement"]))
+    work.hand_over("answer", Extraction(items=(statement,)))
+    await _take(bench, work, (attribute_statements,))
+    (verdict,) = work.rows["attributions"]
+    label = "supported" if verdict["supported"] else "unsupported"
+    return Judged(row=row, verdicts=(Said(label=label, score=_score(bench, verdict, yes=label == "supported")),))
+
+
+async def _judge_relevance(bench: Bench, sample_id: str, row: Row) -> Judged:
+    work = _lay_out(sample_id, row, ground_truth=row.ground_truth)
+    await _take(bench, work, (rank_contexts,))
+    verdicts = [
+        Said(label="useful" if one["useful"] else "not_useful", score=_score(bench, one, yes=bool(one["useful"])))
+        for one in work.rows["context_verdicts"]
+    ]
+    return Judged(row=row, verdicts=tuple(verdicts))
+
+
+async def _judge_correctness(bench: Bench, sample_id: str, row: Row) -> Judged:
+    found = await _compare(bench, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
+    label = "correct" if found.by_labels >= CORRECT_FROM else "incorrect"
+    return Judged(row=row, verdicts=(Said(label=label, score=found.by_scores),))
+
+
+async def _judge_pair(bench: Bench, sample_id: str, row: Row) -> Judged:
+    answers = {side: str(row.data[f"answer_{side}"]) for side in "ab"}
+    of_a, of_b = await asyncio.gather(
+        *(_compare(bench, f"{sample_id}/{side}", row, text, recall_weight=1.0) for side, text in answers.items())
+    )
+    # Of two long answers the labels alone are often equal.
+    ahead = of_b.by_scores - of_a.by_scores
+    label = "tie" if abs(ahead) < TIE_WITHIN else "b" if ahead > 0 else "a"
+    return Judged(row=row, verdicts=(Said(label=label, score=ahead),))
+
+
+async def _judge_split(bench: Bench, sample_id: str, row: Row) -> Judged:
+    work = _lay_out(sample_id, row, answer=str(row.data["text"]))
+    await _take(bench, work, (extract_answer,))
+    return Judged(row=row, statements=tuple(str(one["text"]) for one in work.rows["statements"]))
+
+
+async def _judge_rated(bench: Bench, sample_id: str, row: Row) -> Judged:
+    """Metrics that need a ground truth or contexts are left out where there are none."""
+    answer, truth = str(row.data["answer"]), row.ground_truth or None
+    if not answer.strip():
+        return Judged(row=row, failure="there is no answer to judge")
+    work = _lay_out(sample_id, row, answer=answer, ground_truth=truth)
+    splits, others = [extract_answer], [attribute_statements]
+    if truth is not None:
+        splits.append(extract_ground_truth)
+        others += [classify_statements, grade_sample]
+    # What a row has no texts for says nothing of the judge.
+    await _take(bench, work, splits, forgives=_NOT_THERE)
+    await _take(bench, work, others, forgives=_NOT_THERE)
+    values = {**_measure_facts(work), **_measure_faithfulness(work)}
+    for grade in work.rows["grades"]:
+        values[GRADED_BY] = _to_number(grade["rating"]) / _to_number(grade["scale_max"])
+    return Judged(row=row, values=values)
+
+
+_JUDGES: Mapping[Kind, _Judge] = {
+    "support": _judge_support,
+    "correctness": _judge_correctness,
+    "relevance": _judge_relevance,
+    "decomposition": _judge_split,
+    "rubric": _judge_rated,
+    "pairwise": _judge_pair,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    """F of an answer against the ground truth, by the judge's labels and by its scores."""
+
+    by_labels: float
+    by_scores: float
+
+
+async def _compare(bench: Bench, sample_id: str, row: Row, answer: str, *, recall_weight: float) -> _Compared:
+    """An answer against the ground truth; an empty one has nothing right."""
+    if not answer.strip():
+        return _Compared(by_labels=0.0, by_scores=0.0)
+    work = _lay_out(sample_id, row, answer=answer, ground_truth=row.ground_truth)
+    await _take(bench, work, (extract_answer, extract_ground_truth))
+    await _take(bench, work, (classify_statements,))
+    labels: dict[str, list[float]] = {"A": [], "G": []}
+    scores: dict[str, list[float]] = {"A": [], "G": []}
+    for one in work.rows["classifications"]:
+        side, found = str(one["statement_id"])[0], one["label"] == "TP"
+        labels[side].append(float(found))
+        scores[side].append(_score(bench, one, yes=found))
+    return _Compared(by_labels=_join(labels, recall_weight), by_scores=_join(scores, recall_weight))
+
+
+def _join(sides: Mapping[str, Sequence[float]], recall_weight: float) -> float:
+    """F of the means of both sides, with recall so many times as heavy."""
+    precision, recall, weight = _mean(sides["A"]), _mean(sides["G"]), recall_weight**2
+    return (1 + weight) * precision * recall / (weight * precision + recall) if precision and recall else 0.0
+
+
+def _measure_facts(work: SampleWork) -> dict[str, float]:
+    """factual_recall and factual_f1, as the warehouse computes them."""
+    labels = [(str(one["statement_id"])[0], one["label"]) for one in work.rows["classifications"]]
+    right, wrong, missed = (labels.count(one) for one in (("A", "TP"), ("A", "FP"), ("G", "FN")))
+    found = {}
+    if right + missed:
+        found["factual_recall"] = right / (right + missed)
+    if right + wrong + missed:
+        found["factual_f1"] = right / (right + 0.5 * (wrong + missed))
+    return found
+
+
+def _measure_faithfulness(work: SampleWork) -> dict[str, float]:
+    supported = [float(bool(one["supported"])) for one in work.rows["attributions"]]
+    return {"faithfulness": _mean(supported)} if supported else {}
+
+
+def _lay_out(sample_id: str, row: Row, *, answer: str | None = None, ground_truth: str | None = None) -> SampleWork:
+    return make_work(
+        StoredSample(
+            ordinal=0,
+            sample_id=sample_id,
+            input_hash="",
+            question=row.question,
+            answer=answer,
+            ground_truth=ground_truth,
+            contexts=row.contexts,
+            context_ids=None,
+            reference_context_ids=None,
+        )
+    )
+
+
+async def _take(bench: Bench, work: SampleWork, steps: Sequence[_Step], *, forgives: Sequence[str] = ()) -> None:
+    """Take some steps side by side, of which none waits for another; raises _NoVerdict when one gave nothing."""
+    results = await asyncio.gather(*(step(bench, work) for step in steps), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    for outcome in work.rows["outcomes"]:
+        if outcome["reason"] is not None and outcome["reason"] not in forgives:
+            raise _NoVerdict(str(outcome["detail"] or outcome["reason"]))
+
+
+def _score(bench: Bench, verdict: Mapping[str, Any], *, yes: bool) -> float:
+    """What the judge says of how near it was, or 1 and 0 where it says nothing of that."""
+    said = read_score(str(verdict["reason"])) if bench.asker.judge.name == "lexical" else None
+    return float(yes) if said is None else said
+
+
+def _to_number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

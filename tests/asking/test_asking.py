@@ -1,0 +1,302 @@
+"""One question in, one usable reply out: repeats, retries, budget, stopping, and a row for whatever was sent."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import PROMPTS, ScriptedJudge, lay_bench, make_settings, read_calls
+
+from evalhouse.tasks.asking.asker import LAST_CHANCE, Asker
+from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.judge.errors import (
+    BudgetExhausted,
+    EndpointDown,
+    FatalJudgeError,
+    JudgeFailed,
+    RefusedRequest,
+    RunCancelled,
+    TransientJudgeError,
+    UnsupportedOption,
+    UnusableReply,
+)
+from evalhouse.tasks.judge.protocol import ModelReply, Question
+
+GOOD = '{"statements": ["It is red."]}'
+
+
+def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
+    data = {"question": f"Question {number}?", "text": f"Text {number}."}
+    return Question(
+        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
+    )
+
+
+def say_in_turn(*said: str | Exception) -> Callable[[Question], str | Exception]:
+    """These one after the other, the last for ever."""
+    turns = list(said)
+    return lambda question: turns.pop(0) if len(turns) > 1 else turns[0]
+
+
+async def ask_all(
+    folder: Path,
+    judge: ScriptedJudge,
+    questions: Sequence[Question],
+    **settings: Any,  # noqa: ANN401
+) -> list[Any]:
+    """Ask all at once; a value or an error for each."""
+    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
+        asked = [bench.asker.ask(question, read_statements) for question in questions]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    return [result if isinstance(result, BaseException) else result.value for result in results]
+
+
+async def test_a_reply_is_read_and_stands_on_record_as_it_came(tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD)), price=Price(input_usd=1, output_usd=2)) as b:
+        answer = await b.asker.ask(make_question(), read_statements)
+        counts = b.asker.counts
+    (call,) = read_calls(tmp_path)
+    assert answer.value == ["It is red."]
+    assert answer.call_id == call["call_id"]
+    assert (call["status"], call["error"], call["attempts"]) == ("ok", None, 1)
+    assert (call["reply"], call["step"], call["sample_id"], call["run_id"]) == (GOOD, "extract_answer", "s1", "run-1")
+    assert (call["prompt"], call["prompt_hash"]) == ("extract", PROMPTS["extract"].prompt_hash)
+    assert (call["prompt_tokens"], call["completion_tokens"], call["cost_usd"]) == (100, 10, pytest.approx(120e-6))
+    assert (counts.requests, counts.reused, counts.failed, counts.prompt_tokens) == (1, 0, 0, 100)
+
+
+async def test_equal_questions_at_once_are_one_request(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.02)
+    questions = [make_question(1, sample_id=f"s{number}") for number in range(5)]
+    assert await ask_all(tmp_path, judge, questions) == [["It is red."]] * 5
+    assert len(judge.asked) == 1
+    calls = read_calls(tmp_path)
+    paid = [call for call in calls if call["status"] == "ok"]
+    reused = [call for call in calls if call["status"] == "cached"]
+    assert len(paid) == 1
+    assert {call["reused_call_id"] for call in reused} == {paid[0]["call_id"]}
+    assert sorted(call["sample_id"] for call in calls) == ["s0", "s1", "s2", "s3", "s4"]
+    assert all(call["request"] is None and call["cost_usd"] is None for call in reused)
+
+
+async def test_equal_questions_at_once_fail_together(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(RefusedRequest("content filter")), latency_s=0.02)
+    results = await ask_all(tmp_path, judge, [make_question()] * 4)
+    assert [str(result) for result in results] == ["content filter"] * 4
+    assert all(isinstance(result, JudgeFailed) for result in results)
+    assert len(judge.asked) == 1
+
+
+async def test_whoever_waits_for_an_equal_question_asks_when_the_other_is_cancelled(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.2)
+    async with lay_bench(tmp_path, judge=judge) as bench:
+        first, second = (asyncio.create_task(bench.asker.ask(make_question(), read_statements)) for _ in range(2))
+        while not judge.asked:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        assert (await second).value == ["It is red."]
+    assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok"]
+    assert "cancelled" in read_calls(tmp_path)[0]["error"]
+
+
+async def test_an_unusable_reply_is_asked_again_with_a_note_and_both_are_on_record(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn("prose only", '{"statements": ["cut', GOOD))
+    assert await ask_all(tmp_path, judge, [make_question()]) == [["It is red."]]
+    assert [bool(question.note) for question in judge.asked] == [False, True, True]
+    assert "prose" not in judge.asked[1].note
+    calls = read_calls(tmp_path)
+    assert [(call["status"], call["attempts"], call["reply"]) for call in calls] == [
+        ("error", 1, "prose only"),
+        ("error", 2, '{"statements": ["cut'),
+        ("ok", 3, GOOD),
+    ]
+    assert len({call["request_hash"] for call in calls}) == 1
+    assert all(call["prompt_tokens"] == 100 for call in calls)
+
+
+async def test_replies_that_stay_unusable_are_given_up_with_what_was_wrong(tmp_path: Path) -> None:
+    (error,) = await ask_all(tmp_path, ScriptedJudge(say_in_turn("no")), [make_question()], attempts=3)
+    assert isinstance(error, JudgeFailed)
+    assert "given up after 3 attempts; the last: the reply held no complete JSON object" in str(error)
+    assert len(read_calls(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(TransientJudgeError("status 500: sorry"), TransientJudgeError("reset"), GOOD))
+    assert await ask_all(tmp_path, judge, [make_question()]) == [["It is red."]]
+    calls = read_calls(tmp_path)
+    assert [(call["status"], call["error"], call["attempts"]) for call in calls] == [
+        ("error", "status 500: sorry", 1),
+        ("error", "reset", 2),
+        ("ok", None, 3),
+    ]
+    assert [question.note for question in judge.asked] == ["", "", ""]
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize(("last_chance", "kind"), [(False, EndpointDown), (True, JudgeFailed)])
+async def test_transport_errors_alone_are_for_prefect_to_try_again_until_the_last_chance(
+    tmp_path: Path, last_chance: bool, kind: type[Exception]
+) -> None:
+    LAST_CHANCE.set(last_chance)
+    judge = ScriptedJudge(say_in_turn(TransientJudgeError("status 503: busy")))
+    results = await ask_all(tmp_path, judge, [make_question(), make_question()], attempts=2)
+    LAST_CHANCE.set(True)
+    assert [type(result) for result in results] == [kind, kind]
+    assert "given up after 2 attempts; the last: status 503: busy" in str(results[0])
+    assert len(judge.asked) == 2
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_an_endpoint_that_was_never_reached_stops_the_run_with_one_message(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(TransientJudgeError("connection refused", unreachable=True)))
+    results = await ask_all(tmp_path, judge, [make_question(number) for number in range(4)], attempts=2)
+    assert {type(result) for result in results} == {FatalJudgeError}
+    assert {str(result) for result in results} == {"scripted cannot be reached: connection refused"}
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_an_endpoint_that_goes_away_later_fails_questions_and_not_the_run(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(GOOD, TransientJudgeError("connection refused", unreachable=True)))
+    async with lay_bench(tmp_path, make_settings(attempts=2), judge=judge) as bench:
+        await bench.asker.ask(make_question(1), read_statements)
+        with pytest.raises(JudgeFailed, match="connection refused"):
+            await bench.asker.ask(make_question(2), read_statements)
+        bench.asker.raise_if_stopped()
+
+
+async def test_a_refusal_is_not_asked_again(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(RefusedRequest("too long for the model: 9000 tokens")))
+    (error,) = await ask_all(tmp_path, judge, [make_question()])
+    assert isinstance(error, JudgeFailed)
+    (call,) = read_calls(tmp_path)
+    assert (call["status"], call["error"]) == ("refused", "too long for the model: 9000 tokens")
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_rate_limits_are_waited_out_and_use_up_no_attempt(tmp_path: Path) -> None:
+    limited = [TransientJudgeError("status 429", retry_after_s=0.02, rate_limited=True) for _ in range(4)]
+    judge = ScriptedJudge(say_in_turn(*limited, GOOD))
+    async with lay_bench(tmp_path, make_settings(attempts=1), judge=judge) as bench:
+        bench.asker.limit.note_refused = lambda slot, retry_after_s: None  # type: ignore[method-assign]  # no pause
+        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+    assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_wait_of_hours_is_for_a_person_to_decide_about(tmp_path: Path) -> None:
+    tomorrow = TransientJudgeError("status 429: daily limit", retry_after_s=7200, rate_limited=True)
+    started = time.monotonic()
+    results = await ask_all(tmp_path, ScriptedJudge(say_in_turn(tomorrow)), [make_question(n) for n in range(3)])
+    assert {(type(result), str(result)) for result in results} == {
+        (FatalJudgeError, "scripted asks to come back in 7,200 s: status 429: daily limit")
+    }
+    assert time.monotonic() - started < 3
+
+
+async def test_an_option_that_is_not_taken_costs_no_attempt_but_not_for_ever(tmp_path: Path) -> None:
+    no_schema = UnsupportedOption("no response_format", option="response_format")
+    assert await ask_all(tmp_path / "a", ScriptedJudge(say_in_turn(no_schema, GOOD)), [make_question()], attempts=1)
+    (error,) = await ask_all(tmp_path / "b", ScriptedJudge(say_in_turn(no_schema)), [make_question()], attempts=2)
+    assert isinstance(error, JudgeFailed)
+
+
+async def test_a_fatal_error_stops_everybody_with_one_message(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(FatalJudgeError("refused the key")), latency_s=0.01)
+    started = time.monotonic()
+    results = await ask_all(tmp_path, judge, [make_question(number) for number in range(50)], concurrency=2)
+    assert {(type(result), str(result)) for result in results} == {(FatalJudgeError, "refused the key")}
+    assert len(judge.asked) <= 2
+    assert time.monotonic() - started < 2
+
+
+async def test_the_budget_is_exceeded_by_no_more_than_what_is_in_flight(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.005)
+    price = Price(input_usd=100.0, output_usd=0.0)  # a hundredth of a dollar for each call
+    async with lay_bench(tmp_path, make_settings(concurrency=4, budget_usd=0.1), judge=judge, price=price) as bench:
+        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(40)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        spent = bench.asker.counts.cost_usd
+    refused = [result for result in results if isinstance(result, BaseException)]
+    assert {type(error) for error in refused} == {BudgetExhausted}
+    assert 10 <= len(judge.asked) < 14
+    assert spent < 0.14
+    assert "budget of 0.1 dollars is spent" in str(refused[0])
+
+
+async def test_what_is_on_record_costs_nothing_of_a_spent_budget(tmp_path: Path) -> None:
+    price = Price(input_usd=100.0, output_usd=0.0)
+    settings = make_settings(budget_usd=0.01)
+    async with lay_bench(tmp_path, settings, judge=ScriptedJudge(say_in_turn(GOOD)), price=price) as bench:
+        await bench.asker.ask(make_question(1), read_statements)
+        assert (await bench.asker.ask(make_question(1), read_statements)).value == ["It is red."]
+        with pytest.raises(BudgetExhausted):
+            await bench.asker.ask(make_question(2), read_statements)
+
+
+async def test_a_budget_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD))) as bench:
+        with pytest.raises(FatalJudgeError, match="no price for 'scripted-1'"):
+            Asker(
+                judge=bench.asker.judge, record=bench.asker.record, limit=bench.asker.limit, attempts=1, price=None,
+                budget_usd=1.0,
+            )  # fmt: skip
+
+
+async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -> None:
+    """Of twenty questions two are in flight, some wait for a slot and one for its next attempt."""
+    judge = ScriptedJudge(lambda q: TransientJudgeError("busy") if q.sample_id == "s0" else GOOD, latency_s=0.15)
+    async with lay_bench(tmp_path, make_settings(concurrency=3), judge=judge) as bench:
+        tasks = [asyncio.create_task(bench.asker.ask(make_question(n), read_statements)) for n in range(20)]
+        await asyncio.sleep(0.2)
+        sent = len(judge.asked)
+        started = time.monotonic()
+        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert time.monotonic() - started < 1.0
+        with pytest.raises(RunCancelled):
+            await bench.asker.ask(make_question(99), read_statements)
+    assert len(judge.asked) == sent
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert {(type(error), str(error)) for error in errors} == {(RunCancelled, "stopped by SIGINT")}
+    # What was in flight came in, and it is on record for whoever resumes.
+    assert [call["status"] for call in read_calls(tmp_path)].count("ok") == 20 - len(errors)
+
+
+async def test_what_is_still_in_flight_after_the_drain_is_left_and_noted(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_in_turn(GOOD), latency_s=60)
+    async with lay_bench(tmp_path, judge=judge) as bench:
+        task = asyncio.create_task(bench.asker.ask(make_question(), read_statements))
+        while not judge.asked:
+            await asyncio.sleep(0.001)
+        bench.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.1)
+        with pytest.raises(RunCancelled, match="SIGTERM"):
+            async with asyncio.timeout(5):
+                await task
+    (call,) = read_calls(tmp_path)
+    assert (call["status"], call["error"]) == ("error", "the run was stopped before a reply came")
+
+
+async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    judge = ScriptedJudge(say_in_turn(GOOD))
+    async with lay_bench(tmp_path, make_settings(concurrency=1), judge=judge) as bench:
+        monkeypatch.setattr("evalhouse.warehouse.engine.journal.os.write", refuse)
+        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(10)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        monkeypatch.undo()
+    assert {type(result) for result in results} == {FatalJudgeError}
+    assert "No space left on device" in str(results[0])
+    assert len(judge.asked) == 1
+
+
+async def test_a_reply_that_the_judge_cut_short_is_kept_with_what_it_cost(tmp_path: Path) -> None:
+    cut = UnusableReply("cut off", reply=ModelReply(text='{"sta', prompt_tokens=7, completion_tokens=3))
+    assert await ask_all(tmp_path, ScriptedJudge(say_in_turn(cut, GOOD)), [make_question()]) == [["It is red."]]
+    first = read_calls(tmp_path)[0]
+    assert (first["status"], first["reply"], first["completion_tokens"]) == ("error", '{"sta', 3)

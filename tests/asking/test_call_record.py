@@ -1,0 +1,253 @@
+"""The record of a run: what was asked is found again at once, later, and in another run; nobody waits for ever."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import open_warehouse
+
+from evalhouse.tasks.asking.key_filter import KeyFilter
+from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import hash_canonical
+from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.store import Warehouse
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return open_warehouse(tmp_path)
+
+
+@asynccontextmanager
+async def open_record(warehouse: Warehouse, run_id: str = "run-1", *, fresh: bool = False) -> AsyncIterator[CallRecord]:
+    record = CallRecord(warehouse, run_id, fresh=fresh)
+    try:
+        yield record
+    finally:
+        await asyncio.to_thread(record.close)
+
+
+def make_call(number: int = 1, **changes: Any) -> Call:  # noqa: ANN401  # fields of Call
+    columns: dict[str, Any] = {
+        "step": "classify", "sample_id": f"s{number}", "prompt": "classify", "prompt_hash": "p", "judge": "j",
+        "model": "m", "request_hash": hash_canonical(number), "status": "ok", "attempt": 1, "request": '{"n": 1}',
+        "reply": f'{{"n": {number}}}', "started_at": 1_700_000_000.0 + number,
+    }  # fmt: skip
+    return Call(**{**columns, **changes})
+
+
+async def test_a_call_is_found_before_it_is_moved_and_afterwards(warehouse: Warehouse) -> None:
+    async with open_record(warehouse) as record:
+        call_id = record.keep(make_call())
+        assert warehouse.read("select * from llm_calls").is_empty()
+        found = await record.find(make_call().request_hash)
+        assert found is not None
+        assert (found.call_id, found.reply) == (call_id, '{"n": 1}')
+    async with open_record(warehouse, "run-2") as record:
+        later = await record.find(make_call().request_hash)
+        assert later is not None
+        assert (later.call_id, later.reply) == (call_id, '{"n": 1}')
+        assert await record.find(make_call(2).request_hash) is None
+
+
+async def test_a_call_is_found_by_the_same_run_after_it_was_moved(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
+    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    async with open_record(warehouse) as record:
+        assert await record.find(make_call(1).request_hash) is None
+        record.keep(make_call(1))
+        async with asyncio.timeout(5):
+            while warehouse.read("select * from llm_calls").is_empty():
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        assert await record.find(make_call(1).request_hash) is not None
+
+
+async def test_all_columns_reach_the_table(warehouse: Warehouse) -> None:
+    ORIGIN.set(Origin(flow_run_id="flow", task_run_id="task"))
+    async with open_record(warehouse) as record:
+        call = make_call(3, prompt_tokens=5, completion_tokens=6, cost_usd=0.1, latency_ms=2.5, model="m-2025")
+        call_id = record.keep(call)
+    (row,) = warehouse.read_rows("select * from llm_calls")
+    assert row["request_key"] == int(call.request_hash[:16], 16)
+    assert {name: row[name] for name in ("call_id", "run_id", "flow_run_id", "task_run_id", "attempts", "model")} == {
+        "call_id": call_id, "run_id": "run-1", "flow_run_id": "flow", "task_run_id": "task", "attempts": 1,
+        "model": "m-2025",
+    }  # fmt: skip
+    assert (row["prompt_tokens"], row["completion_tokens"], row["cost_usd"], row["latency_ms"]) == (5, 6, 0.1, 2.5)
+    assert str(row["started_at"]) == "2023-11-14 22:13:23"
+    assert orjson.loads(row["request"]) == {"n": 1}
+
+
+@pytest.mark.parametrize("status", ["error", "refused", "cached"])
+async def test_only_good_replies_are_used_again(warehouse: Warehouse, status: str) -> None:
+    async with open_record(warehouse) as record:
+        record.keep(make_call(status=status))
+        assert await record.find(make_call().request_hash) is None
+    async with open_record(warehouse, "run-2") as record:
+        assert await record.find(make_call().request_hash) is None
+
+
+async def test_fresh_asks_anew_but_not_twice_within_its_own_run(warehouse: Warehouse) -> None:
+    async with open_record(warehouse) as record:
+        record.keep(make_call(1))
+    async with open_record(warehouse, "run-2", fresh=True) as record:
+        assert await record.find(make_call(1).request_hash) is None
+        own = record.keep(make_call(1, reply='{"n": "new"}'))
+        assert (await record.find(make_call(1).request_hash)).call_id == own  # type: ignore[union-attr]
+    async with open_record(warehouse, "run-2", fresh=True) as resumed:
+        assert (await resumed.find(make_call(1).request_hash)).call_id == own  # type: ignore[union-attr]
+
+
+async def test_what_a_killed_process_left_in_the_journal_is_found(warehouse: Warehouse) -> None:
+    record = CallRecord(warehouse, "run-1")
+    call_id = record.keep(make_call())
+    record._journal._lock.release()  # as the system does when the process is killed
+    assert take_in_orphans(warehouse) == 1
+    async with open_record(warehouse, "run-1") as resumed:
+        assert (await resumed.find(make_call().request_hash)).call_id == call_id  # type: ignore[union-attr]
+    await asyncio.to_thread(record.close)
+    assert warehouse.read("select count(*) as n from llm_calls")["n"][0] == 1
+
+
+async def test_many_look_ups_at_once_are_few_queries(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_record(warehouse) as record:
+        for number in range(300):
+            record.keep(make_call(number))
+    queries: list[str] = []
+    read = Warehouse.read
+
+    def counting_read(self: Warehouse, sql: str, *rest: Any, **more: Any) -> Any:  # noqa: ANN401  # a frame
+        queries.append(sql)
+        return read(self, sql, *rest, **more)
+
+    monkeypatch.setattr(Warehouse, "read", counting_read)
+    async with open_record(warehouse, "run-2") as record:
+        found = await asyncio.gather(*(record.find(make_call(number).request_hash) for number in range(600)))
+    assert [reply is not None for reply in found] == [number < 300 for number in range(600)]
+    assert len(queries) <= 4
+
+
+async def test_a_cancelled_look_up_takes_nothing_from_the_others(warehouse: Warehouse) -> None:
+    async with open_record(warehouse) as record:
+        record.keep(make_call())
+    async with open_record(warehouse, "run-2") as record:
+        one, other = (asyncio.create_task(record.find(make_call().request_hash)) for _ in range(2))
+        await asyncio.sleep(0.005)
+        one.cancel()
+        assert await other is not None
+
+
+async def test_an_unreadable_warehouse_is_an_error_for_everybody_and_a_hang_for_nobody(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_record(warehouse) as record:
+        for number in range(3):
+            record.keep(make_call(number))
+    async with open_record(warehouse, "run-2") as record:
+        await record.find(make_call(9).request_hash)
+        for error in (WarehouseError("torn file"), RuntimeError("a bug")):
+
+            def fail(*_: object, error: Exception = error, **__: object) -> None:
+                raise error
+
+            monkeypatch.setattr("evalhouse.tasks.asking.finder.find_replies", fail)
+            asked = (record.find(make_call(number).request_hash) for number in range(3))
+            async with asyncio.timeout(5):
+                results = await asyncio.gather(*asked, return_exceptions=True)
+            assert [str(result) for result in results] == [str(error)] * 3
+        monkeypatch.undo()
+        assert await record.find(make_call(1).request_hash) is not None
+
+
+async def test_a_look_up_waits_for_a_program_that_keeps_the_file(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [WarehouseBusy("kept open by another program")] * 2
+    read = Warehouse.read
+
+    def busy_at_first(self: Warehouse, *arguments: Any) -> Any:  # noqa: ANN401  # a frame
+        if refused:
+            raise refused.pop()
+        return read(self, *arguments)
+
+    monkeypatch.setattr(Warehouse, "read", busy_at_first)
+    async with open_record(warehouse) as record:
+        assert await record.find(make_call().request_hash) is None
+    assert not refused
+
+
+async def test_a_locked_file_stops_no_run_and_loses_no_call(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
+    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    locked, free = threading.Event(), threading.Event()
+
+    def keep_file() -> None:
+        with open_writer(warehouse.location, patience_s=1):
+            locked.set()
+            free.wait(10)
+
+    keeper = threading.Thread(target=keep_file)
+    keeper.start()
+    locked.wait(5)
+    async with open_record(warehouse) as record:
+        for number in range(20):
+            record.keep(make_call(number))
+            await asyncio.sleep(0.01)
+        free.set()
+    keeper.join()
+    assert warehouse.read("select count(*) as n from llm_calls")["n"][0] == 20
+
+
+async def test_a_failing_warehouse_stops_the_run_with_the_reply_safe_on_disk(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise WarehouseError("no space left")
+
+    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
+    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    record = CallRecord(warehouse, "run-1")
+    monkeypatch.setattr("evalhouse.tasks.asking.record.take_in_segment", refuse)
+    record.keep(make_call(1))
+    async with asyncio.timeout(5):
+        while record._mover.is_alive():
+            await asyncio.sleep(0.02)
+    with pytest.raises(FatalJudgeError, match="cannot be taken into the warehouse: no space left"):
+        record.keep(make_call(2))
+    monkeypatch.undo()
+    await asyncio.to_thread(record.close)
+    assert warehouse.read("select count(*) as n from llm_calls")["n"][0] == 2
+
+
+async def test_keeping_is_fast_enough_for_the_event_loop(warehouse: Warehouse) -> None:
+    async with open_record(warehouse) as record:
+        started = time.perf_counter()
+        for number in range(1000):
+            record.keep(make_call(number, request=f'"{"x" * 8000}"', reply="y" * 1000))
+        assert (time.perf_counter() - started) / 1000 < 0.001
+
+
+def test_the_filter_never_denies_what_was_added_and_rarely_affirms_what_was_not() -> None:
+    draw = random.Random(1)
+    known = [draw.getrandbits(64) for _ in range(100_000)]
+    others = [draw.getrandbits(64) for _ in range(20_000)]
+    keys = KeyFilter()
+    keys.update(known)
+    assert all(key in keys for key in known)
+    assert sum(key in keys for key in others) < 20
+    assert 0 not in KeyFilter()

@@ -1,0 +1,267 @@
+"""The dry run says what the run then does, and does none of it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import SAMPLE_STEPS
+from endpoint import running_endpoint
+from realistic_judge import make_script
+
+from evalhouse.flows.preparing.live_run import make_bench, make_plan
+from evalhouse.flows.run.estimate import Estimate, StepEstimate, estimate_run, print_estimate
+from evalhouse.prompts import BlockValue, Item, load_prompts
+from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.grade import grade_sample
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.stand_ins import make_stand_in
+from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.relevancy import regenerate_questions
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.sample_data import SAMPLE_PATH
+from evalhouse.warehouse.store import Warehouse
+
+METRICS = ("factual_f1", "faithfulness", "context_precision")
+
+
+def make_settings(warehouse: Path, judge: str, **changes: object) -> RunSettings:
+    settings = {"dataset": str(SAMPLE_PATH), "judge": judge, "metrics": METRICS, "limit": 20, "shard_size": 20}
+    return RunSettings.model_validate({**settings, "warehouse": str(warehouse), **changes})
+
+
+async def judge_for_real(settings: RunSettings) -> CallCounts:
+    """Take the dataset through all steps without Prefect and return what was asked."""
+    warehouse = Warehouse(settings.warehouse)
+    warehouse.migrate()
+    staged = stage_dataset(settings.dataset, mapping={}, limit=settings.limit)
+    bench = make_bench("run-1", settings, make_plan(settings), make_judge(settings), warehouse)
+    for samples in staged.staging.read_parts():
+        works = [make_work(sample) for sample in samples]
+        steps = (*SAMPLE_STEPS, grade_sample, regenerate_questions)
+        await asyncio.gather(*(step(bench, work) for work in works for step in steps))
+    staged.staging.discard()
+    await bench.close()
+    await asyncio.to_thread(bench.asker.record.close)
+    return bench.asker.counts
+
+
+def test_nothing_is_asked_and_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_endpoint() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
+        assert endpoint.stats.requests.total() == 0
+    assert list(tmp_path.iterdir()) == []
+    assert estimate.n_samples == 20
+    assert estimate.requests > 60
+    assert estimate.reused <= 2  # equal questions within the dataset
+    price = estimate.prompt_tokens * 0.40e-6 + estimate.completion_tokens * 1.60e-6
+    assert estimate.cost_usd == pytest.approx(price)
+    assert estimate.cached_usd == pytest.approx(price - estimate.cached_tokens * 0.30e-6)
+    assert 0.5 < estimate.cached_tokens / estimate.prompt_tokens < 1
+
+
+def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_endpoint() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        settings = make_settings(tmp_path / "warehouse.duckdb", "openai:gpt-4.1-mini")
+        before = estimate_run(settings)
+        requests = asyncio.run(judge_for_real(settings)).requests
+        after = estimate_run(settings)
+        assert requests == endpoint.stats.requests.total()
+    # The endpoint splits texts otherwise than the stand-in, which decides over some requests.
+    assert before.requests == pytest.approx(requests, rel=0.05)
+    assert (after.requests, after.prompt_tokens, after.cost_usd) == (0, 0, 0)
+    assert after.reused >= requests
+
+
+def test_what_measures_noise_comes_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_noise = make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", noise_share=0.6)
+    estimate, plain = estimate_run(with_noise), estimate_run(with_noise.model_copy(update={"noise_share": 0.0}))
+    assert plain.noise is None
+    assert (estimate.requests, estimate.cost_usd) == (plain.requests, plain.cost_usd)
+    assert estimate.noise is not None
+    assert estimate.noise.n_samples == 12
+    assert estimate.noise.requests == round(0.6 * (plain.requests + plain.reused))
+    assert plain.cost_usd is not None
+    assert estimate.noise.cost_usd == pytest.approx(0.6 * plain.cost_usd, rel=0.1)
+    print_estimate(estimate, as_json=False)
+    told = f"noise: 12 samples judged again, about {estimate.noise.requests:,} requests, cost $0.0"
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_judge_that_says_the_same_each_time_is_not_measured(tmp_path: Path) -> None:
+    assert estimate_run(make_settings(tmp_path / "none.duckdb", "lexical", noise_share=0.6)).noise is None
+
+
+def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path / "warehouse.duckdb", "lexical")
+    before = estimate_run(settings)
+    asyncio.run(judge_for_real(settings))
+
+    assert estimate_run(settings).requests == 0
+    assert estimate_run(settings.model_copy(update={"fresh": True})) == before
+
+
+@pytest.mark.parametrize("metrics", [(), ("faithfulness",), ("answer_correctness", "context_precision")])
+def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: tuple[str, ...]
+) -> None:
+    with running_endpoint(script=make_script()) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=metrics, limit=None)
+        estimate = estimate_run(settings)
+        counts = asyncio.run(judge_for_real(settings))
+    assert counts.requests > 80
+    assert estimate.requests == pytest.approx(counts.requests, rel=0.1)
+    assert estimate.prompt_tokens == pytest.approx(counts.prompt_tokens, rel=0.1)
+    tokens = counts.prompt_tokens + counts.completion_tokens
+    assert estimate.prompt_tokens + estimate.completion_tokens == pytest.approx(tokens, rel=0.1)
+    assert estimate.cost_usd == pytest.approx(counts.cost_usd, rel=0.1)
+
+
+def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint's own usage: it counts characters by four, and caches whatever beginnings requests share."""
+    with running_endpoint() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        settings = make_settings(tmp_path / "w.duckdb", "openai:gpt-4.1-mini", limit=None, language="en")
+        estimate = estimate_run(settings)
+        counts = asyncio.run(judge_for_real(settings))
+    assert counts.cached_tokens > 0
+    assert estimate.cached_tokens == pytest.approx(counts.cached_tokens, rel=0.1)
+
+
+def test_each_step_has_its_share(tmp_path: Path) -> None:
+    estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
+    assert [step.step for step in estimate.steps] == sorted(step.step for step in estimate.steps)
+    assert {step.step for step in estimate.steps} == {
+        "attribute", "classify", "extract_answer", "extract_ground_truth", "rank",
+    }  # fmt: skip
+    for name in ("requests", "reused", "prompt_tokens", "cached_tokens", "completion_tokens"):
+        assert sum(getattr(step, name) for step in estimate.steps) == getattr(estimate, name)
+    assert sum(step.cost_usd or 0 for step in estimate.steps) == pytest.approx(estimate.cost_usd)
+    assert all(step.requests and step.prompt_tokens > step.cached_tokens > 0 for step in estimate.steps)
+
+
+def test_votes_and_lone_contexts_are_counted_as_they_are_asked(tmp_path: Path) -> None:
+    def count(step: str, **changes: object) -> int:
+        estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", **changes))
+        return next(found.requests for found in estimate.steps if found.step == step)
+
+    assert count("classify", votes=3) == 3 * count("classify")
+    assert count("rank", contexts_alone=True) > 2 * count("rank")
+
+
+def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = ("accuracy", "relevance_final", "answer_relevancy", "answer_correctness")
+    with running_endpoint() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        settings = make_settings(
+            tmp_path / "w.duckdb", "openai:gpt-4.1-mini", metrics=metrics,
+            embeddings="openai:text-embedding-3-small",
+        )  # fmt: skip
+        estimate = estimate_run(settings)
+        assert endpoint.stats.requests.total() == 0
+    requests = {step.step: step.requests for step in estimate.steps}
+    assert requests["grade_accuracy"] == requests["grade_relevance"] > 15
+    assert requests["relevancy"] > 15
+    # Of each answer its questions; and the question, the answer and the ground truth of the sample.
+    assert requests["similarity"] > 3 * requests["relevancy"]
+    (embedded,) = [step for step in estimate.steps if step.step == "similarity"]
+    assert embedded.completion_tokens == 0
+    assert embedded.cost_usd == pytest.approx(embedded.prompt_tokens * 0.02e-6)
+
+
+def ask_stand_in(language: str, name: str, **data: BlockValue) -> dict[str, Any]:
+    question = Question(step=name, sample_id="s", prompt=load_prompts(language)[name], data=data)
+    reply: dict[str, Any] = json.loads(make_stand_in(question))
+    return reply
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_reasons_of_a_stand_in_are_those_of_the_worked_examples(language: str) -> None:
+    """They decide how long a reply is; the lexical judge's own say how it works."""
+    examples = [message.content for message in load_prompts(language)["rank"].opening if message.role == "ai"]
+    contexts = [Item(id=f"C{place}", text="It was built in 1911.") for place in range(1, 9)]
+    verdicts = ask_stand_in(language, "rank", question="When?", ground_truth="In 1911.", contexts=contexts)["verdicts"]
+    assert [verdict["id"] for verdict in verdicts] == [item.id for item in contexts]
+    assert all(any(verdict["reason"] in example for example in examples) for verdict in verdicts)
+    assert len({verdict["reason"] for verdict in verdicts}) > 2
+
+
+def test_a_stand_in_has_as_many_questions_as_were_asked_for_and_others_for_another_answer() -> None:
+    one, other = (ask_stand_in("en", "questions", answer=answer, count="5")["questions"] for answer in ("A.", "B."))
+    assert len(set(one)) == len(set(other)) == 5
+    assert not set(one) & set(other)
+    assert ask_stand_in("en", "questions", answer="A.", count="5")["questions"] == one
+
+
+def test_a_limit_slows_nothing_down_where_nothing_is_asked(tmp_path: Path) -> None:
+    limited = make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", rpm=1, tpm=1)
+    assert estimate_run(limited).requests > 60
+
+
+def test_a_budget_does_not_end_the_counting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    free = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
+    tight = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", budget_usd=0.001))
+    assert (tight.requests, tight.cost_usd) == (free.requests, free.cost_usd)
+    print_estimate(tight, as_json=False)
+    assert "more than the budget of $0.001" in capsys.readouterr().out
+    print_estimate(free, as_json=False)
+    assert "budget" not in capsys.readouterr().out
+
+
+def test_a_budget_without_a_price_is_refused_here_too(tmp_path: Path) -> None:
+    with pytest.raises(FatalJudgeError, match="no price for 'nobody-knows'"):
+        estimate_run(make_settings(tmp_path / "none.duckdb", "openai:nobody-knows", budget_usd=1.0))
+
+
+def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
+    counts: dict[str, int] = {
+        "requests": 7, "reused": 8, "prompt_tokens": 9000, "cached_tokens": 6000, "completion_tokens": 10,
+    }  # fmt: skip
+    step = StepEstimate(step="rank", cost_usd=cost_usd, cached_usd=cached_usd, **counts)
+    return Estimate(
+        n_samples=3, judge="openai:mine", cost_usd=cost_usd, cached_usd=cached_usd, steps=(step,), **counts
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "cached_usd", "told"),
+    [
+        (None, None, "cost unknown. Nothing was asked."),
+        (2.5, 2.5, "cost $2.50. Nothing was asked."),
+        (2.5, 0.5, "cost $2.50, or $0.5000 if the provider caches what requests have in common. Nothing was asked."),
+    ],
+)
+def test_people_get_a_table_by_step_and_a_line(
+    capsys: pytest.CaptureFixture[str], cost_usd: float | None, cached_usd: float | None, told: str
+) -> None:
+    print_estimate(make_estimate(cost_usd, cached_usd), as_json=False)
+    said = capsys.readouterr().out
+    header, step, total = (line.split() for line in said.splitlines()[:3])
+    assert header[0] == "step"
+    assert step[:5] == ["rank", "7", "8", "9,000", "6,000"]
+    assert total[1:] == step[1:]
+    line = " ".join(said.split())
+    assert "3 samples, judged by openai:mine: 7 requests to send and 8 replies on record; about 9,000 + 10" in line
+    assert told in line
+
+
+def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_estimate(make_estimate(2.5, 0.5), as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["requests"], document["cost_usd"], document["cached_usd"]) == (7, 2.5, 0.5)
+    (step,) = document["steps"]
+    assert step["step"] == "rank"
+    assert {name: step[name] for name in step if name != "step"} == {
+        name: document[name] for name in step if name != "step"
+    }

@@ -1,0 +1,110 @@
+"""Limits that only the headers of real HTTP answers tell, and the test endpoint that keeps and tells them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from benches import PROMPTS, lay_bench, make_settings, point_to
+from endpoint import Endpoint, running_endpoint
+from endpoint_limits import Counted, Window
+from endpoint_options import Options
+
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.live_run import Bench
+
+
+async def ask_many(bench: Bench, count: int) -> None:
+    """Ask so many different questions side by side; each must be answered."""
+    questions = [
+        Question(
+            step="extract_answer",
+            sample_id=f"s{number}",
+            prompt=PROMPTS["extract"],
+            data={"question": f"Question {number}?", "text": f"Text {number} is red. It is old."},
+        )
+        for number in range(count)
+    ]
+    answers = await asyncio.gather(*(bench.asker.ask(question, read_statements) for question in questions))
+    assert len(answers) == count
+
+
+def count_refused(endpoint: Endpoint) -> int:
+    return endpoint.stats.statuses[429]
+
+
+@pytest.mark.parametrize("window", ["fixed", "sliding", "bucket"])
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+async def test_a_run_keeps_a_limit_of_requests_that_it_is_told_of(
+    tmp_path: Path, window: Window, retry_after: float | None
+) -> None:
+    told = {"rpm": 50, "rpm_window_s": 1.0, "window": window, "rate_limit_headers": True}
+    with running_endpoint(latency=0.02, retry_after=retry_after, **told) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_bench(tmp_path, make_settings(concurrency=16)) as bench:
+            await ask_many(bench, 200)
+        assert endpoint.stats.statuses[200] == 200
+        assert count_refused(endpoint) <= 20
+
+
+@pytest.mark.parametrize("window", ["fixed", "bucket"])
+async def test_a_run_keeps_a_limit_of_tokens_that_it_is_told_of(tmp_path: Path, window: Window) -> None:
+    with running_endpoint(latency=0.02, keep_bodies=True) as measured:
+        point_to(measured.base_url)
+        async with lay_bench(tmp_path / "a", make_settings(concurrency=16)) as bench:
+            await ask_many(bench, 10)
+        per_request = measured.stats.prompt_tokens // 10
+    told = {"tpm": 50 * per_request, "rpm_window_s": 1.0, "window": window, "rate_limit_headers": True}
+    with running_endpoint(latency=0.02, retry_after=None, **told) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_bench(tmp_path / "b", make_settings(concurrency=16)) as bench:
+            await ask_many(bench, 200)
+        assert endpoint.stats.statuses[200] == 200
+        assert count_refused(endpoint) <= 20
+
+
+async def test_limits_far_above_what_is_used_hold_nobody_up(tmp_path: Path) -> None:
+    told = {"rpm": 100_000, "tpm": 50_000_000, "window": "bucket", "rate_limit_headers": True}
+    with running_endpoint(latency=1.0, **told) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_bench(tmp_path, make_settings(concurrency=64)) as bench:
+            await ask_many(bench, 200)
+        assert (endpoint.stats.max_in_flight, count_refused(endpoint)) == (64, 0)
+
+
+# The endpoint's own counting
+
+
+@pytest.mark.parametrize(
+    ("window", "let_in_at"),
+    [
+        ("sliding", [0, 1, 2, 10, 11, 12]),  # each place is free a window after it was taken
+        ("fixed", [0, 1, 2, 10, 11, 12]),
+        ("bucket", [0, 1, 2, 4, 7, 10]),  # a place is refilled every three and a third seconds
+    ],
+)
+def test_three_ways_to_count_a_window(window: Window, let_in_at: list[int]) -> None:
+    rules, counted = Options(rpm=3, rpm_window_s=10.0, window=window), Counted()
+    assert [at for at in range(13) if counted.let_in(1, rules, 100.0 + at) is None] == let_in_at
+
+
+def test_tokens_are_counted_beside_requests_and_told_likewise() -> None:
+    rules, counted = Options(rpm=10, tpm=100, window="bucket"), Counted()
+    assert counted.let_in(70, rules, 5.0) is None
+    assert counted.let_in(50, rules, 5.0) == pytest.approx(12.0)
+    assert counted.tell(rules, 5.0) == {
+        "x-ratelimit-limit-requests": "10",
+        "x-ratelimit-remaining-requests": "9",
+        "x-ratelimit-reset-requests": "6.000s",
+        "x-ratelimit-limit-tokens": "100",
+        "x-ratelimit-remaining-tokens": "30",
+        "x-ratelimit-reset-tokens": "42.000s",
+    }
+    assert counted.let_in(50, rules, 17.01) is None
+
+
+def test_what_is_larger_than_the_limit_is_let_in_alone() -> None:
+    rules, counted = Options(tpm=100, window="fixed"), Counted()
+    assert counted.let_in(500, rules, 5.0) is None
+    assert counted.let_in(1, rules, 6.0) == pytest.approx(59.0)
+    assert counted.let_in(1, rules, 65.0) is None

@@ -1,0 +1,144 @@
+"""Replies as models write them: JSON wherever it stands is found, and what is in it is held to what was asked."""
+
+import time
+
+import orjson
+import pytest
+from benches import say_verdicts
+
+from evalhouse.tasks.asking.replies import parse_object, read_labels, read_statements, read_supports
+from evalhouse.tasks.judge.errors import UnusableReply
+
+OBJECT = '{"statements": ["It is 40 m high {really}.", "Es ist 40 m hoch \\"ja\\"."]}'
+TEXTS = ["It is 40 m high {really}.", 'Es ist 40 m hoch "ja".']
+AG = {"A1": ("TP", "FP"), "G1": ("TP", "FN")}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        OBJECT,
+        f"\ufeff {OBJECT}\n".replace("\ufeff", ""),
+        f"```json\n{OBJECT}\n```",
+        f"```\n{OBJECT}\n```\nI hope this helps {{friend}}.",
+        f"Here is what I found:\n\n{OBJECT}",
+        f"<think>Maybe {{this}} or {{that: 1}}?</think>{OBJECT}",
+        f'First thought: {{"statements": ["wrong"]}}. No, rather: {OBJECT}',
+        f'{OBJECT}\nConfidence: {{"confidence": 0.9}}',
+    ],
+)
+def test_json_is_found_wherever_it_stands(reply: str) -> None:
+    assert read_statements(reply) == TEXTS
+
+
+def test_line_breaks_within_a_text_are_read_as_models_write_them() -> None:
+    assert read_statements('Sure:\n{"statements": ["one\ntwo"]}') == ["one two"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ("", "empty"),
+        ("  \n", "empty"),
+        ("I cannot do that.", "no complete JSON object"),
+        ('{"statements": ["cut of', "no complete JSON object"),
+        ('{"verdicts": [{"id": "A1", "label": "TP"}, {"id"', "no complete JSON object"),
+        ("[1, 2]", "no JSON object but list"),
+        ('"text"', "no JSON object but str"),
+        ('{"statements": ["half \\ud83d"]}', "cannot be stored"),
+        ('{"statement": ["a"]}', "no list of texts"),
+        ('{"statements": "a"}', "no list of texts"),
+        ('{"statements": ["a", 1]}', "no list of texts"),
+    ],
+)
+def test_what_cannot_be_read_says_why(reply: str, told: str) -> None:
+    with pytest.raises(UnusableReply, match=told):
+        read_statements(reply)
+
+
+def test_blank_statements_and_repeats_are_no_statements() -> None:
+    assert read_statements('{"statements": [" a  b ", "", "a b", "c", "  "]}') == ["a b", "c"]
+
+
+def test_no_statements_is_a_good_reply() -> None:
+    assert read_statements('{"statements": []}') == []
+
+
+@pytest.mark.parametrize("reply", ["{" * 200_000, '{"a":' * 50_000, "{}" * 5000 + "{", '{"' * 100_000, "[" * 200_000])
+def test_a_text_made_of_brackets_is_refused_in_no_time(reply: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(UnusableReply):
+        parse_object(reply, "statements")
+    assert time.monotonic() - started < 1.0
+
+
+def test_each_asked_id_gets_its_verdict() -> None:
+    reply = say_verdicts({"id": "A1", "label": "TP", "reason": " as G1 "}, {"id": " [G1] ", "label": "FN"})
+    verdicts = read_labels(reply, AG)
+    assert verdicts.by_id["A1"].label == "TP"
+    assert verdicts.by_id["A1"].reason == "as G1"
+    assert verdicts.by_id["G1"].label == "FN"
+    assert not verdicts.problems
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "told"),
+    [
+        ([], "no usable verdict for G1"),
+        ([{"id": "G1", "label": "FP"}], "G1 has the label 'FP', allowed: FN, TP"),
+        ([{"id": "G1", "label": "fn"}], "label 'fn'"),
+        ([{"id": "G1", "label": None}], "label None"),
+        ([{"id": "G1", "label": ["TP"]}], "label"),
+        ([{"id": "G1"}], "label None"),
+        ([{"id": "G1", "label": "TP"}, {"id": "G1", "label": "TP"}], "G1 came more than once"),
+        ([{"id": "G1", "label": "TP"}, {"id": "G1", "label": "FN"}, {"id": "G1", "label": "FN"}], "more than once"),
+        ([{"id": 1, "label": "TP"}], "no id"),
+    ],
+)
+def test_a_verdict_that_breaks_the_rules_is_as_good_as_missing(spoiled: list[dict[str, object]], told: str) -> None:
+    verdicts = read_labels(say_verdicts({"id": "A1", "label": "TP"}, *spoiled), AG)
+    assert set(verdicts.by_id) == {"A1"}
+    assert told in "; ".join(verdicts.problems)
+    assert "no usable verdict for G1" in verdicts.problems[-1]
+
+
+def test_verdicts_that_were_not_asked_for_are_left_out() -> None:
+    reply = say_verdicts(*({"id": item, "label": "TP"} for item in ("A1", "A2", "G1", "X9")))
+    verdicts = read_labels(reply, {"A2": ("TP", "FP")})
+    assert set(verdicts.by_id) == {"A2"}
+
+
+def test_something_else_than_a_verdict_does_not_spoil_the_others() -> None:
+    reply = orjson.dumps({"verdicts": ["A1", None, 3, {"id": "A1", "label": "FP"}]}).decode()
+    assert read_labels(reply, {"A1": ("TP", "FP")}).by_id["A1"].label == "FP"
+
+
+@pytest.mark.parametrize("reply", ['{"verdicts": []}', '{"verdicts": [{"id": "A7", "label": "TP"}]}'])
+def test_a_reply_without_one_usable_verdict_is_unusable(reply: str) -> None:
+    with pytest.raises(UnusableReply, match="no usable verdict for A1, G1"):
+        read_labels(reply, AG)
+
+
+@pytest.mark.parametrize("reply", ['{"verdicts": {"A1": "TP"}}', '{"labels": []}'])
+def test_a_reply_of_another_shape_is_unusable(reply: str) -> None:
+    with pytest.raises(UnusableReply, match="no list under"):
+        read_labels(reply, AG)
+
+
+def test_supporting_contexts_are_read_without_repeats() -> None:
+    reply = say_verdicts({"id": "A1", "contexts": ["C2", "C1", "C2"]}, {"id": "G1", "contexts": []})
+    verdicts = read_supports(reply, ["A1", "G1"], {"C1", "C2"})
+    assert verdicts.by_id["A1"].contexts == ("C2", "C1")
+    assert verdicts.by_id["G1"].contexts == ()
+
+
+@pytest.mark.parametrize("contexts", [["C1", "C9"], [1], [["C1"]], "C1", None, [None]])
+def test_support_by_what_was_not_given_is_no_verdict(contexts: object) -> None:
+    reply = say_verdicts({"id": "A1", "contexts": contexts}, {"id": "G1", "contexts": ["C1"]})
+    assert set(read_supports(reply, ["A1", "G1"], {"C1"}).by_id) == {"G1"}
+
+
+def test_problems_quote_little_of_what_came() -> None:
+    good = {"id": "G1", "label": "TP"}
+    reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, good)
+    assert len("; ".join(read_labels(reply, AG).problems)) < 400

@@ -1,0 +1,193 @@
+"""`evalhouse prompts`: the languages and folders it takes its files from, and that what it shows is what is sent.
+
+The plain listing and the ways to misname a prompt are in test_cli_doctor.py; what a prompt asks of a sample is in
+test_prompt_preview.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Finished
+from prompt_files import ALL_NAMES, read_content, write_prompt
+
+from evalhouse.prompts import BlockValue, Item, load_prompts
+
+Ask = Callable[..., Finished]
+HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eesrever"
+SOUND = f"{len(ALL_NAMES)} prompts in en are sound: {', '.join(ALL_NAMES)}"
+RANK_DATA: dict[str, BlockValue] = {"question": "q", "ground_truth": "g", "contexts": [Item(id="C1", text="c")]}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_is_shown_is_what_every_request_begins_with(ask: Ask, language: str) -> None:
+    *opening, data = load_prompts(language)["rank"].render(RANK_DATA)
+    shown = ask("prompts", "show", "rank", "--language", language, "--json").document
+    assert shown["messages"] == [{"role": message.role, "content": message.content} for message in opening]
+    text = ask("prompts", "show", "rank", "--language", language).stdout
+    places = [text.index(message.content) for message in opening]
+    assert places == sorted(places)
+    sent = [line.split()[0] for line in data.content.splitlines() if line.startswith("<") and line[1] != "/"]
+    last = text[places[-1] :]
+    blocks = [line.split()[0] for line in last.splitlines() if line.startswith("<") and line.endswith(" …>")]
+    assert [block for block in blocks if block[1] != "/"] == sent == ["<question", "<ground_truth", "<contexts"]
+
+
+def test_listed_hashes_are_those_of_the_prompts(ask: Ask) -> None:
+    lines = ask("prompts", "list").lines[1:]
+    for line, (name, prompt) in zip(lines, load_prompts().items(), strict=True):
+        assert line.split()[:4] == [name, str(prompt.version), "en", prompt.prompt_hash[:12]]
+
+
+def test_the_language_is_that_of_the_flag_then_of_the_variable(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHOUSE_LANGUAGE", "zh")
+    assert {item["language"] for item in ask("prompts", "list", "--json").document} == {"zh"}
+    assert {item["language"] for item in ask("prompts", "list", "--language", "en", "--json").document} == {"en"}
+    assert ask("prompts", "check").stdout == f"{len(ALL_NAMES)} prompts in zh are sound: {', '.join(ALL_NAMES)}\n"
+
+
+def make_tone(**changes: Any) -> dict[str, Any]:  # noqa: ANN401  # keys of a prompt file
+    """A rubric of one's own with one criterion, which gives the score `tone`."""
+    content = read_content("answer_validity")
+    content["system"] = content["system"].replace("answer_validity", "friendly")
+    content["rubric"]["criteria"] = {"friendly": {"kind": "rating", "min": 1, "max": 5, "anchors": [1, 5]}}
+    content["examples"] = []
+    return content | {"name": "tone", "description": "Rate the tone."} | changes
+
+
+def test_rubrics_are_marked_with_their_scales_and_metrics(ask: Ask) -> None:
+    rows = {line.split()[0]: line for line in ask("prompts", "list").lines}
+    assert rows["prompt"].split()[4:] == ["scale", "metrics", "what", "it", "asks"]
+    assert "  1 to 10        accuracy  " in rows["accuracy"]
+    assert "  true or false  answer_validity  " in rows["answer_validity"]
+    named = "relevance_accuracy, relevance_comprehensiveness, relevance_context_precision, relevance_final"
+    assert f"  0 to 10        {named}  " in rows["relevance"], "the flag that only steers rules is no score"
+    assert rows["classify"].split()[4:6] == ["–", "–"]
+
+
+def test_a_program_gets_criteria_and_metrics_of_rubrics(ask: Ask) -> None:
+    listed = {item["name"]: item["rubric"] for item in ask("prompts", "list", "--json").document}
+    assert listed["extract"] is None
+    assert listed["passage_recall"] == {
+        "needs": ["ground_truth", "contexts"],
+        "criteria": {"passage_recall": {"kind": "spread", "min": 1, "max": 5, "anchors": [1, 2, 3, 4, 5]}},
+        "metrics": {"passage_recall": "passage_recall"},
+    }
+    assert listed["relevance"]["metrics"]["relevance_final"] == "final"
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_folder_is_checked_by_argument_or_by_variable(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+) -> None:
+    write_prompt(tmp_path, read_content("rank"))
+    write_prompt(tmp_path, read_content("classify") | {"version": 2})
+    write_prompt(tmp_path, make_tone())
+    if by_variable:
+        monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path))
+    finished = ask("prompts", "check", *([] if by_variable else [str(tmp_path)]))
+    assert finished.status == 0
+    names = sorted([*ALL_NAMES, "tone"])
+    counted, told = finished.lines
+    assert counted.startswith(f"{len(names)} prompts in en are sound: ")
+    assert sorted(counted.partition(": ")[2].split(", ")) == names
+    assert sorted(told.removeprefix(f"in {tmp_path}: ").split("; ")) == [
+        "classify replaces ours", "rank is the same as ours", "tone is a rubric of 1 to 5 and gives tone",
+    ]  # fmt: skip
+
+
+def test_an_argument_goes_before_the_variable(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALHOUSE_PROMPTS", "nowhere")
+    assert ask("prompts", "check").status == 2
+    write_prompt(tmp_path, read_content("rank"))
+    assert ask("prompts", "check", str(tmp_path)).lines[0] == SOUND
+
+
+def test_a_language_of_ones_own_is_checked_whole(ask: Ask, tmp_path: Path) -> None:
+    for name in ("extract", "classify", "attribute"):
+        write_prompt(tmp_path, read_content(name) | {"language": "fr"})
+    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
+    assert finished.status == 2
+    assert "no built-in prompts in 'fr', so files are needed for: rank" in finished.stderr
+    write_prompt(tmp_path, read_content("rank") | {"language": "fr"})
+    finished = ask("prompts", "check", str(tmp_path), "--language", "fr")
+    assert finished.status == 0
+    assert "4 prompts in fr are sound" in finished.lines[0]
+    assert "rank is in a language of its own" in finished.lines[1]
+
+
+def test_a_score_that_has_its_name_from_elsewhere_is_refused(ask: Ask, tmp_path: Path) -> None:
+    write_prompt(tmp_path, make_tone(name="faithfulness"))
+    write_prompt(tmp_path, make_tone())
+    twin = make_tone(name="manner")
+    twin["rubric"]["criteria"]["friendly"]["metric"] = "tone"
+    write_prompt(tmp_path, twin)
+    finished = ask("prompts", "check", str(tmp_path))
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert sorted(finished.stderr.splitlines()) == [
+        "rubric 'faithfulness': its score 'faithfulness' is that of the metric file faithfulness.sql too; "
+        "give friendly another name under `metric`",
+        "rubric 'tone': its score 'tone' is that of the rubric 'manner' too; give friendly another name under `metric`",
+    ]
+
+
+def test_a_folder_named_by_flag_goes_before_one_named_by_variable(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flag", "variable"):
+        write_prompt(tmp_path / name, read_content("rank") | {"description": f"Named by {name}."})
+    monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path / "variable"))
+    described = ask("prompts", "show", "rank", "--prompts", str(tmp_path / "flag"), "--json").document
+    assert described["description"] == "Named by flag."
+    assert described["prompt_hash"] != load_prompts()["rank"].prompt_hash
+
+
+def test_a_file_of_ones_own_is_shown_and_not_obeyed(ask: Ask, tmp_path: Path) -> None:
+    write_prompt(tmp_path, read_content("rank") | {"description": HOSTILE})
+    finished = ask("prompts", "list", "--prompts", str(tmp_path))
+    assert finished.status == 0
+    assert "\\x1b[31mred\\x1b[0m [bold]loud[/bold] \\u202eesrever" in finished.stdout
+    assert not set("\x1b\u202e") & set(finished.stdout)
+
+
+def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) -> None:
+    rank, extract = read_content("rank"), read_content("extract")
+    write_prompt(tmp_path, rank | {"version": "newest", "labels": {"C": ["useful"]}})
+    write_prompt(tmp_path, {key: value for key, value in extract.items() if key != "system"})
+    finished = ask("prompts", "check", str(tmp_path))
+    assert finished.status == 2
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert any(line.startswith(f"{tmp_path / 'rank.yaml'}: version: ") for line in lines)
+    assert any(line.startswith(f"{tmp_path / 'extract.yaml'}: system: ") for line in lines)
+    assert all(line.startswith(str(tmp_path)) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("show",), "Missing argument 'NAME'"),
+        (("show", "rank", "--prompts", "nowhere"), "nowhere: is no folder"),
+        (("show", "rank", "--language", "fr"), "unknown language"),
+        (("show", "rank", "--map", "answer=reply"), "give one with --dataset"),
+        (("list", "--nonsense"), "--nonsense"),
+        (("lst",), "'lst'"),
+    ],
+)
+def test_what_is_refused_is_refused_in_one_message(ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+    finished = ask("prompts", *arguments)
+    assert finished.status == 2
+    assert finished.stdout == ""
+    assert told in finished.stderr
+    assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
+
+
+def test_prompts_need_no_warehouse_and_make_none(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("list",), ("show", "classify"), ("check",)):
+        assert ask("prompts", *arguments).status == 0
+    assert list(tmp_path.iterdir()) == []

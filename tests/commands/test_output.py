@@ -1,0 +1,232 @@
+"""What is printed: numbers as people read them, tables at every width, and texts that can do nothing to a terminal."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli_house import HOSTILE, MARKUP
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from evalhouse.flows.display.output import (
+    clean_text,
+    make_console,
+    make_table,
+    metrics_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    print_text,
+    shorten,
+    write_dollars,
+    write_interval,
+    write_json,
+    write_value,
+)
+from evalhouse.flows.display.progress import describe_progress, shorten_number
+from evalhouse.flows.display.table import Table, wrap_text
+from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.pipeline.live_run import Progress
+
+
+def draw(table: Table, width: int) -> list[str]:
+    console = Console(file=StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    console.print(table)
+    written = console.file
+    assert isinstance(written, StringIO)
+    return written.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, "–"),
+        (0.12345, "0.123"),
+        (7, "7"),
+        (True, "true"),
+        (False, "false"),
+        (datetime(2025, 3, 4, 5, 6, 7, 890), "2025-03-04 05:06:07"),
+        (("a", None, 0.5), "a, –, 0.500"),
+        ([], ""),
+        ("[bold]x[/bold]", "[bold]x[/bold]"),
+    ],
+)
+def test_values(value: object, written: str) -> None:
+    assert write_value(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, "unknown"),
+        (0.0, "$0.00"),
+        (0.00042, "$0.0004"),
+        (0.5, "$0.5000"),
+        (12.345, "$12.35"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_dollars(value: float | None, written: str) -> None:
+    assert write_dollars(value) == written
+
+
+def test_intervals() -> None:
+    assert write_interval(0.1, 0.25) == "0.100 to 0.250"
+    assert write_interval(None, 0.25) == "–"
+
+
+def test_shorten_keeps_one_line() -> None:
+    assert shorten("a\n b\t c") == "a b c"
+    assert shorten("x" * 100, 10) == "x" * 9 + "…"
+    assert shorten(None) == ""
+
+
+def test_control_characters_are_written_out() -> None:
+    cleaned = clean_text(HOSTILE)
+    assert cleaned.isprintable()
+    assert r"\x1b[31mred\x1b[0m" in cleaned
+    assert r"\x07" in cleaned
+    assert r"\x9b1m" in cleaned
+    assert r"\u202e" in cleaned
+
+
+@given(st.text())
+def test_no_text_brings_a_control_character_through(text: str) -> None:
+    cleaned = clean_text(text)
+    assert not any(ord(character) < 32 and character not in "\n\t" for character in cleaned)
+    assert not any(127 <= ord(character) < 160 for character in cleaned)
+
+
+@given(st.text(alphabet=st.characters(categories=["L", "N", "P", "Z"], exclude_characters="\u2028\u2029")))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert clean_text(text) == text
+
+
+def test_a_table_shows_markup_as_text_and_numbers_to_the_right() -> None:
+    lines = draw(make_table(["name", "#n"], [[MARKUP, 5], [HOSTILE, 12345], [None, None]]), 200)
+    assert lines[0].split() == ["name", "n"]
+    assert MARKUP in lines[1]
+    assert lines[1].endswith("    5")
+    assert lines[2].endswith("12345")
+    assert not any(ord(character) < 32 for line in lines for character in line)
+    assert len(lines) == 4
+
+
+def test_a_table_wraps_texts_and_never_numbers() -> None:
+    table = make_table(["id", "#n", "text"], [["a-1", 1234567, "a word and another word " * 3], ["b", 1, "short"]])
+    lines = draw(table, 40)
+    assert all(cell_len(line) <= 40 for line in lines)
+    assert sum("1234567" in line for line in lines) == 1
+    assert " ".join(lines).count("another") == 3
+
+
+def test_chinese_texts_keep_their_columns() -> None:
+    table = make_table(["id", "text", "#n"], [["一", "灯塔高四十二米，建于一八九〇年。" * 3, 1], ["二", "短", 2]])
+    lines = draw(table, 40)
+    assert all(cell_len(line) <= 40 for line in lines)
+    assert cell_len(lines[1].rstrip()) == cell_len(lines[-1].rstrip()) == 40
+
+
+def test_a_table_too_wide_becomes_a_record_per_row() -> None:
+    columns = [f"column_{number}" for number in range(12)]
+    lines = draw(make_table(columns, [["x" * 30] * 12, ["y"] * 12]), 60)
+    assert lines[0] == f"column_0   {'x' * 30}"
+    assert lines[12] == ""
+    assert lines[13] == "column_0   y"
+    assert len(lines) == 25
+
+
+def test_a_text_that_would_fill_the_screen_is_cut() -> None:
+    lines = draw(make_table(["id", "text"], [["a", "word " * 1000]]), 60)
+    assert len(lines) == 9
+    assert lines[-1].endswith("…")
+
+
+def test_titles_and_empty_tables() -> None:
+    assert draw(make_table(["a", "b"], [], title="Nothing"), 40) == ["Nothing", "a  b"]
+    assert draw(make_table([], []), 40) == []
+    assert make_table(["a", "#b"], [["xyz", 1]]).width == 6
+
+
+@given(st.text(alphabet=" ab一二\u0301", max_size=300), st.integers(min_value=2, max_value=40))
+def test_wrapped_lines_fit(text: str, width: int) -> None:
+    lines = wrap_text(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert 1 <= len(lines) <= 8
+    if not lines[-1].endswith("…"):
+        assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_metrics_stand_in_the_order_of_the_run() -> None:
+    row = {"mean": 0.5, "ci_low": None, "ci_high": None, "n_scored": 1, "n_unscored": 0}
+    table = metrics_table([{"metric": name, **row} for name in ("zeta", "alpha", "beta")], ("beta", "zeta"))
+    assert [cells[0] for cells in table.rows] == ["beta", "zeta", "alpha"]
+    assert table.rows[0] == ("beta", "0.500", "–", "1", "0")
+
+
+def test_json_of_what_json_has_no_form_for() -> None:
+    value = {
+        "n": 2**70,
+        "d": Decimal("1.50"),
+        "whole": Decimal(10**30),
+        "b": b"\x01",
+        "on": date(2025, 1, 2),
+        "nan": float("nan"),
+    }
+    assert json.loads(write_json(value)) == {
+        "n": str(2**70), "d": 1.5, "whole": str(10**30), "b": "01", "on": "2025-01-02", "nan": None,
+    }  # fmt: skip
+    assert write_json({"a": [1]}, indent=False) == '{"a":[1]}'
+
+
+def test_each_stream_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("a line", bold=True)
+    print_json({"a": "\x1b"})
+    print_text("raw \x1b[31m into a pipe\n")
+    print_table(make_table(["a"], [["b" * 500]]))
+    print_notice("said \x1b[31m aside")
+    written = capsys.readouterr()
+    assert written.out.startswith("a line\n")
+    assert '"\\u001b"' in written.out
+    assert "raw \x1b[31m into a pipe" in written.out
+    assert "b" * 500 in written.out, "in a pipe nothing is wrapped"
+    assert written.err == "said \\x1b[31m aside\n"
+
+
+def test_a_console_reads_no_markup_and_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    make_console().print(":smile: [bold]x[/bold]")
+    assert capsys.readouterr().out == ":smile: [bold]x[/bold]\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "written"), [(0, "0"), (9999, "9999"), (50_123, "50.1k"), (999_949, "999.9k"), (95_000_000, "95.0M")]
+)
+def test_large_counts_are_short(number: int, written: str) -> None:
+    assert shorten_number(number) == written
+
+
+def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of CallCounts
+    bench: Any = SimpleNamespace(
+        progress=Progress(n_samples=10_000, n_done=1234),
+        asker=SimpleNamespace(counts=CallCounts(**counts)),
+        collection=None,
+    )
+    return describe_progress(bench)
+
+
+def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:
+    assert describe(requests=5, reused=2) == "1,234/10,000 samples\n5 calls, 2 reused"
+    known = describe(requests=50_123, reused=12_345, failed=321, prompt_tokens=94_000_000, cost_usd=123.456)
+    assert known.endswith("50.1k calls, 12.3k reused, 321 failed, 94.0M tokens, $123.46")
+    unpriced = describe(requests=5, prompt_tokens=900, completion_tokens=100, priced=False)
+    assert unpriced.endswith("5 calls, 0 reused, 1000 tokens, $?")
+    assert all(len(line) <= 65 for line in known.splitlines())

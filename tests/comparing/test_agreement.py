@@ -1,0 +1,309 @@
+"""Agreement of judge and people: against published examples, the libraries, and what is known of drawn verdicts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
+
+from evalhouse.tasks.comparing.agreement import (
+    STEP_LABELS,
+    Agreement,
+    balance_accuracy,
+    cohen_kappa,
+    count_coincidences,
+    find_tails,
+    group_reviewed,
+    krippendorff_alpha,
+    measure_judge,
+    measure_people,
+    share_agreeing,
+    to_plain,
+)
+
+# Krippendorff (2011), Computing Krippendorff's Alpha-Reliability, section C: four observers, twelve units, five values.
+FOUR_OBSERVERS = (
+    (1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None),
+    (1, 2, 3, 3, 2, 2, 4, 1, 2, 5, None, 3),
+    (None, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, None),
+    (1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, None),
+)
+# The same, sections A and B: two observers; ten units of two values, twelve units of five.
+TWO_VALUES = ((0, 1, 0, 0, 0, 0, 0, 0, 1, 0), (1, 1, 1, 0, 0, 1, 0, 0, 0, 0))
+FIVE_VALUES = ("aabbdcccedda", "babbbccceddd")
+
+
+def frame_of(
+    judge: Sequence[str],
+    *people: Sequence[str | None],
+    weight: Sequence[float | None] | None = None,
+    samples: Sequence[str] | None = None,
+    step: str = "attribute",
+) -> pl.DataFrame:
+    """One verdict per entry of `judge`; each further list has a reviewer's labels, None where there is none."""
+    rows = [
+        {
+            "run_id": "r",
+            "sample_id": samples[place] if samples else f"s{place}",
+            "step": step,
+            "statement_id": f"A{place}",
+            "context_rank": None,
+            "judge_label": said,
+            "label": labels[place],
+            "reviewer": f"p{number}",
+            "weight": weight[place] if weight else 1.0,
+            "language": "en",
+            "judge": "lexical",
+        }
+        for place, said in enumerate(judge)
+        for number, labels in enumerate(people)
+        if labels[place] is not None
+    ]
+    schema = {"context_rank": pl.Int64, "weight": pl.Float64}
+    return pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None)
+
+
+def support(bits: Sequence[object]) -> list[str]:
+    return ["supported" if bit else "unsupported" for bit in bits]
+
+
+def count_values(observers: Sequence[Sequence[object]]) -> np.ndarray:
+    values = sorted({str(value) for line in observers for value in line if value is not None})
+    units = list(zip(*observers, strict=True))
+    return np.array([[sum(str(one) == value for one in unit) for value in values] for unit in units], dtype=float)
+
+
+def alpha_of(observers: Sequence[Sequence[object]]) -> float:
+    counts = count_values(observers)
+    pairable = counts[counts.sum(axis=1) > 1]
+    return float(krippendorff_alpha(count_coincidences(pairable).sum(axis=0)))
+
+
+def draw_labels(n: int, n_labels: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, n_labels, n)
+    second = np.where(rng.random(n) < 0.7, first, rng.integers(0, n_labels, n))
+    return first, second, rng.random(n) + 0.1
+
+
+def table_of(first: np.ndarray, second: np.ndarray, weight: np.ndarray, n_labels: int) -> np.ndarray:
+    table = np.zeros((n_labels, n_labels))
+    np.add.at(table, (first, second), weight)
+    return table
+
+
+def test_alpha_of_four_observers_with_gaps_is_krippendorffs() -> None:
+    assert alpha_of(FOUR_OBSERVERS) == pytest.approx(0.743, abs=5e-4)
+
+
+def test_alpha_of_two_observers_is_krippendorffs() -> None:
+    assert alpha_of(TWO_VALUES) == pytest.approx(0.095, abs=5e-4)
+    assert alpha_of(FIVE_VALUES) == pytest.approx(0.692, abs=5e-4)
+
+
+def test_alpha_of_three_observers_is_that_of_the_encyclopedia() -> None:
+    """The worked example of the Wikipedia article on the coefficient: 15 units, three coders, nominal: 0.691."""
+    gap = None
+    coders = (
+        (gap, gap, gap, gap, gap, 3, 4, 1, 2, 1, 1, 3, 3, gap, 3),
+        (1, gap, 2, 1, 3, 3, 4, 3, gap, gap, gap, gap, gap, gap, gap),
+        (gap, gap, 2, 1, 3, 4, 4, gap, 2, 1, 1, 3, 3, gap, 4),
+    )
+    assert alpha_of(coders) == pytest.approx(0.691, abs=5e-4)
+
+
+def test_alpha_is_undefined_when_nothing_varies() -> None:
+    assert np.isnan(alpha_of(((1, 1, 1), (1, 1, 1))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tables_give_what_the_library_gives(seed: int) -> None:
+    first, second, weight = draw_labels(200, 3, seed)
+    table = table_of(first, second, weight, 3)
+    assert cohen_kappa(table) == pytest.approx(cohen_kappa_score(first, second, sample_weight=weight))
+    assert balance_accuracy(table) == pytest.approx(balanced_accuracy_score(second, first, sample_weight=weight))
+    assert share_agreeing(table) == pytest.approx(weight[first == second].sum() / weight.sum())
+
+
+def test_kappa_is_cohens_textbook_figure() -> None:
+    """50 proposals, 20 yes by both, 15 no by both, 5 and 10 apart: κ = 0.4."""
+    assert cohen_kappa(np.array([[20.0, 5.0], [10.0, 15.0]])) == pytest.approx(0.4)
+
+
+def test_values_and_confusion_of_a_judge() -> None:
+    judge = support([1] * 20 + [1] * 5 + [0] * 10 + [0] * 15)
+    person = support([1] * 20 + [0] * 5 + [1] * 10 + [0] * 15)
+    found = measure_judge(frame_of(judge, person), "attribute")
+    assert found.confusion == {
+        "supported": {"supported": 20, "unsupported": 5},
+        "unsupported": {"supported": 10, "unsupported": 15},
+    }
+    assert found.accuracy.value == pytest.approx(0.7)
+    assert found.balanced_accuracy.value == pytest.approx((20 / 30 + 15 / 20) / 2)
+    assert found.kappa.value == pytest.approx(0.4)
+    assert found.alpha.value == pytest.approx(alpha_of((judge, person)))
+    assert found.notes == ()
+    assert (found.n_verdicts, found.n_labels, found.n_samples, found.n_effective) == (50, 50, 50, 50)
+
+
+def test_weights_make_the_accuracy_that_of_the_run() -> None:
+    """Of 1,000 verdicts 900 are easy, 95 % of them judged rightly; 20 of them and 80 of the others are picked."""
+    easy = frame_of(support([1] * 20), support([1] * 19 + [0]), weight=[45.0] * 20)
+    hard = frame_of(
+        support([1] * 80), support([1] * 40 + [0] * 40), weight=[1.25] * 80, samples=[f"h{n}" for n in range(80)]
+    )
+    found = measure_judge(pl.concat([easy, hard]), "attribute")
+    assert found.accuracy.value == pytest.approx((900 * 0.95 + 100 * 0.5) / 1000)
+    assert found.n_effective == pytest.approx(1000**2 / (20 * 45**2 + 80 * 1.25**2))
+    assert found.notes[0] == "too few to tell: 25 by weight of 30"
+
+
+def test_two_reviewers_share_the_weight_of_a_verdict() -> None:
+    judge = support([1] * 20)
+    found = measure_judge(frame_of(judge, support([1] * 20), [*support([0] * 10), *[None] * 10]), "attribute")
+    # Ten verdicts are right by one of two, ten by the only one.
+    assert found.accuracy.value == pytest.approx((10 * 0.5 + 10) / 20)
+    assert (found.n_verdicts, found.n_labels, found.n_effective) == (20, 30, 20)
+
+
+def test_verdicts_that_chance_did_not_pick_are_left_out_beside_those_it_did() -> None:
+    frame = frame_of(support([1] * 50), support([1] * 40 + [0] * 10), weight=[1.0] * 40 + [None] * 10)
+    found = measure_judge(frame, "attribute")
+    assert found.accuracy.value == 1
+    assert "10 labels of verdicts that chance did not pick are left out" in found.notes
+    alone = measure_judge(frame.with_columns(weight=pl.lit(None, dtype=pl.Float64)), "attribute")
+    assert alone.accuracy.value == pytest.approx(0.8)
+    assert alone.notes[0].startswith("not picked by chance")
+
+
+@pytest.mark.parametrize(
+    ("n", "note"),
+    [
+        (29, "too few to tell: 29"),
+        (9, "too few samples"),
+        (40, "seldom said by people: unsupported 2"),
+    ],
+)
+def test_counts_that_are_too_small_are_said_to_be_so(n: int, note: str) -> None:
+    found = measure_judge(frame_of(support([1] * n), support([1] * (n - 2) + [0] * 2)), "attribute")
+    assert any(told.startswith(note) for told in found.notes)
+
+
+def test_enough_of_everything_has_no_note() -> None:
+    assert measure_judge(frame_of(support([1] * 30), support([1] * 25 + [0] * 5)), "attribute").notes == ()
+
+
+def test_a_judge_without_a_fault_keeps_a_width() -> None:
+    """36 of 36: with a true share below 0.9026 that would be seen in fewer than one case of forty."""
+    both = support([1] * 30 + [0] * 6)
+    found = measure_judge(frame_of(both, both), "attribute")
+    assert (found.accuracy.value, found.accuracy.ci_high) == (1, 1)
+    assert found.accuracy.ci_low == pytest.approx(0.025 ** (1 / 36))
+    assert (found.kappa.value, found.kappa.ci_low) == (1, None)
+
+
+def test_one_label_leaves_kappa_and_alpha_undefined() -> None:
+    same = support([1] * 40)
+    found = measure_judge(frame_of(same, same), "attribute")
+    assert (found.kappa.value, found.alpha.value) == (None, None)
+    assert "people gave one label only: κ and α say nothing" in found.notes
+
+
+def test_nothing_reviewed_is_no_error() -> None:
+    empty = frame_of(support([1]), support([1])).clear()
+    assert measure_judge(empty, "attribute").accuracy.value is None
+    assert measure_people(empty, "attribute").alpha.value is None
+
+
+def test_verdicts_of_one_sample_are_drawn_together() -> None:
+    """Ten samples of ten verdicts that are all right or all wrong tell as much as ten verdicts."""
+    bits = [place // 10 % 2 for place in range(100)]
+    judge, person = support([1] * 100), support(bits)
+    together = measure_judge(frame_of(judge, person, samples=[f"s{place // 10}" for place in range(100)]), "attribute")
+    apart = measure_judge(frame_of(judge, person), "attribute")
+    assert width(together) > 2.5 * width(apart)
+
+
+def width(found: Agreement) -> float:
+    assert found.accuracy.ci_low is not None
+    assert found.accuracy.ci_high is not None
+    return found.accuracy.ci_high - found.accuracy.ci_low
+
+
+def test_intervals_are_the_same_for_the_same_seed() -> None:
+    frame = frame_of(support([1] * 60), support([1, 1, 0] * 20))
+    assert measure_judge(frame, "attribute", seed=3) == measure_judge(frame, "attribute", seed=3)
+    assert measure_judge(frame, "attribute", seed=3) != measure_judge(frame, "attribute", seed=4)
+
+
+def test_interval_of_the_accuracy_covers() -> None:
+    """400 draws of 40 samples with two verdicts each, which share their luck: 95 %, less what 400 draws are off by."""
+    rng = np.random.default_rng(5)
+    covered = 0
+    for number in range(400):
+        shares = rng.beta(4, 1, 40)
+        right = rng.random((40, 2)) < shares[:, None]
+        judge = support([1] * 80)
+        samples = [f"s{place // 2}" for place in range(80)]
+        frame = frame_of(judge, support(right.ravel().tolist()), samples=samples)
+        found = measure_judge(frame, "attribute", seed=number, resamples=400).accuracy
+        covered += found.ci_low is not None and found.ci_high is not None and found.ci_low <= 0.8 <= found.ci_high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_tails_widen_for_few_clusters() -> None:
+    assert find_tails(100_000)[0] == pytest.approx(0.025, abs=1e-4)
+    assert find_tails(10)[0] < 0.015
+
+
+def test_people_with_each_other() -> None:
+    first = support([1] * 30 + [0] * 10)
+    second = [*support([1] * 25 + [0] * 5 + [0] * 5), *[None] * 5]
+    found = measure_people(frame_of(support([1] * 40), first, second), "attribute")
+    assert (found.n_verdicts, found.n_labels, found.n_reviewers) == (35, 70, 2)
+    assert found.agreeing.value == pytest.approx(30 / 35)
+    assert found.alpha.value == pytest.approx(alpha_of((first, second)))
+    (pair,) = found.pairs
+    assert pair.reviewers == ("p0", "p1")
+    assert pair.agreement.kappa.value == pytest.approx(cohen_kappa_score(first[:35], second[:35]))
+
+
+def test_three_reviewers_have_three_pairs_and_one_alpha() -> None:
+    rng = np.random.default_rng(1)
+    people = [support((rng.random(40) < 0.6).tolist()) for _ in range(3)]
+    found = measure_people(frame_of(support([1] * 40), *people), "attribute")
+    assert found.alpha.value == pytest.approx(alpha_of(people))
+    assert [pair.reviewers for pair in found.pairs] == [("p0", "p1"), ("p0", "p2"), ("p1", "p2")]
+    agreeing = [pair.agreement.accuracy.value for pair in found.pairs]
+    assert found.agreeing.value == pytest.approx(np.mean(agreeing))
+
+
+def test_groups_never_mix_steps() -> None:
+    frame = pl.concat(
+        [frame_of(["TP", "FN"], ["TP", "FN"], step="classify"), frame_of(support([1, 0]), support([1, 0]))]
+    )
+    by_label = [(group.step, group.value, len(group.rows)) for group in group_reviewed(frame, "label")]
+    assert by_label == [
+        ("classify", "FN", 1), ("classify", "TP", 1), ("attribute", "supported", 1), ("attribute", "unsupported", 1),
+    ]  # fmt: skip
+    assert [(group.step, group.value) for group in group_reviewed(frame, "language")] == [
+        ("classify", "en"), ("attribute", "en"),
+    ]  # fmt: skip
+
+
+def test_labels_of_classify_are_three() -> None:
+    assert STEP_LABELS["classify"] == ("TP", "FP", "FN")
+    judge, person = ["TP", "FP", "TP", "FN"] * 10, ["TP", "TP", "TP", "FN"] * 10
+    found = measure_judge(frame_of(judge, person, step="classify"), "classify")
+    assert found.accuracy.value == pytest.approx(0.75)
+    # People never said FP, so that it has no recall to be a mean of.
+    assert found.balanced_accuracy.value == pytest.approx((20 / 30 + 1) / 2)
+
+
+def test_plain_data_holds_everything() -> None:
+    plain = to_plain(
+        measure_people(frame_of(support([1] * 4), support([1, 1, 0, 0]), support([1, 0, 0, 0])), "attribute")
+    )
+    assert plain["pairs"][0]["agreement"]["accuracy"]["value"] == pytest.approx(0.75)
+    assert set(plain) >= {"n_verdicts", "agreeing", "alpha", "notes"}

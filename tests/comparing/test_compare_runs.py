@@ -1,0 +1,359 @@
+"""Two runs of literal rows compared: what is read of them, what counts as changed, and the numbers that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+from rows import Row, fill
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
+
+from evalhouse.tasks.comparing.parts import METADATA_INPUTS
+from evalhouse.tasks.comparing.runs import (
+    Comparison,
+    ComparisonError,
+    ComparisonSettings,
+    MetricComparison,
+    compare_runs,
+)
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.store import Warehouse
+
+SETTINGS = ComparisonSettings(resamples=1000)
+BASE, CANDIDATE = "base", "candidate"
+
+
+class Nights:
+    """Two runs without a sample, to be filled."""
+
+    def __init__(self, folder: Path, **of_candidate: object) -> None:
+        self.warehouse = make_warehouse(folder)
+        self.base = make_run(BASE, status="completed", config={"temperature": 0.0, "votes": 1})
+        columns = {"status": "completed", "config": {"temperature": 0.0, "votes": 1}, **of_candidate}
+        self.candidate = make_run(CANDIDATE, minute=1, **columns)
+        for run in (self.base, self.candidate):
+            insert_run(self.warehouse, run)
+
+    @property
+    def pair(self) -> RunPair:
+        return RunPair(self.warehouse, self.base, self.candidate)
+
+    def add(self, table: str, *rows: Row) -> None:
+        with duckdb.connect(str(self.warehouse.location.path)) as connection:
+            fill(connection, table, *rows)
+
+    def add_samples(self, run_id: str, samples: Mapping[str, str], **columns: object) -> None:
+        """Samples of a run by id, with their hashes."""
+        rows = enumerate(samples.items(), start=1)
+        self.add(
+            "run_samples",
+            *(
+                {"run_id": run_id, "sample_id": sample_id, "input_hash": input_hash, "ordinal": ordinal, **columns}
+                for ordinal, (sample_id, input_hash) in rows
+            ),
+        )
+
+    def add_scores(self, run_id: str, metric: str, values: Mapping[str, float | None], version: str = "1") -> None:
+        self.add(
+            "scores",
+            *(
+                {
+                    "run_id": run_id, "sample_id": sample_id, "metric": metric, "value": value,
+                    "unscored_reason": "no_answer" if value is None else None, "metric_version": version,
+                }
+                for sample_id, value in values.items()
+            ),
+        )  # fmt: skip
+
+    def add_calls(self, run_id: str, *calls: Row) -> None:
+        rows = [
+            {"call_id": f"{run_id}-{n}", "sample_id": "s", "step": "classify", **call} for n, call in enumerate(calls)
+        ]
+        self.add("llm_calls", *({"run_id": run_id, **row} for row in rows))
+
+    def compare(self, **settings: Any) -> Comparison:  # noqa: ANN401  # fields of ComparisonSettings
+        return compare_runs(self.pair, ComparisonSettings(**{"resamples": 1000, **settings}))
+
+
+Make = Callable[..., Nights]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return lambda **columns: Nights(tmp_path, **columns)
+
+
+def name_ids(n: int, start: int = 0) -> list[str]:
+    return [f"s{number:04d}" for number in range(start, start + n)]
+
+
+def get(comparison: Comparison, metric: str) -> MetricComparison:
+    (found,) = (one for one in comparison.metrics if one.metric == metric)
+    return found
+
+
+def test_samples_of_either_run_are_told_apart(make: Make) -> None:
+    nights = make()
+    nights.add_samples(BASE, {"a": "1", "b": "1"})
+    nights.add_samples(CANDIDATE, {"c": "1", "b": "2"})
+    assert nights.pair.read_samples().rows() == [("c", False, True), ("b", True, True), ("a", True, False)]
+
+
+def test_scores_of_both_runs_stand_side_by_side(make: Make) -> None:
+    nights = make()
+    nights.add_scores(BASE, "m", {"a": 0.5, "b": None})
+    nights.add_scores(CANDIDATE, "m", {"b": 1.0, "c": 0.0}, version="2")
+    assert nights.pair.read_scores().rows() == [
+        ("m", "a", 0.5, None, "1", None),
+        ("m", "b", None, 1.0, "1", "2"),
+        ("m", "c", None, 0.0, None, "2"),
+    ]
+
+
+SAMPLE: dict[str, Any] = {
+    "sample_id": "s", "question": "Where?", "answer": "Here.", "ground_truth": "There.", "contexts": ["One.", "Two."],
+    "context_ids": ["1", "2"], "reference_context_ids": ["1"], "metadata": '{"rows": [1], "latency": 3}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [
+        ({}, []),
+        ({"answer": None}, ["answer"]),
+        ({"answer": "Here. "}, ["answer"]),
+        ({"question": "When?", "ground_truth": "Never."}, ["question", "ground_truth"]),
+        ({"contexts": ["Two.", "One."]}, ["contexts"]),
+        ({"contexts": None, "context_ids": None}, ["contexts", "context_ids"]),
+        ({"reference_context_ids": ["2"]}, ["reference_context_ids"]),
+        ({"metadata": '{"rows": [2], "latency": 3}'}, ["rows"]),
+        ({"metadata": '{"rows": [1], "latency": 9, "tables": {"a": 1}}'}, ["tables"]),
+        ({"metadata": None}, ["rows"]),
+    ],
+)
+def test_what_changed_in_a_sample(make: Make, other: dict[str, object], changed: list[str]) -> None:
+    nights = make()
+    nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, **other})
+    nights.add_samples(BASE, {"s": "1"})
+    nights.add_samples(CANDIDATE, {"s": "2"})
+    (row,) = nights.pair.read_changed_inputs(METADATA_INPUTS).to_dicts()
+    assert [name for name, is_changed in row.items() if is_changed is True] == changed
+
+
+def test_metadata_that_a_run_has_of_its_own_counts(make: Make) -> None:
+    nights = make()
+    nights.add("samples", {"input_hash": "1", **SAMPLE})
+    nights.add_samples(BASE, {"s": "1"})
+    nights.add_samples(CANDIDATE, {"s": "1"}, metadata='{"rows": [7]}')
+    (row,) = nights.pair.read_changed_inputs(METADATA_INPUTS).to_dicts()
+    assert [name for name, is_changed in row.items() if is_changed is True] == ["rows"]
+
+
+def test_equal_hashes_are_not_read(make: Make) -> None:
+    nights = make()
+    nights.add("samples", {"input_hash": "1", **SAMPLE})
+    for run_id in (BASE, CANDIDATE):
+        nights.add_samples(run_id, {"s": "1"})
+    assert nights.pair.read_changed_inputs(METADATA_INPUTS).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_changed"),
+    [
+        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}], False),
+        ([{"prompt_hash": "p"}], [{"prompt_hash": "q"}], True),
+        ([{"judge": "openai:a"}], [{"judge": "openai:b"}], True),
+        ([{"model": "a-1"}], [{"model": "a-2"}], True),
+        # What came from the record names the model that was asked for, and not the one that answered.
+        ([{"model": "a-1"}], [{"model": "a", "status": "cached"}], False),
+        ([{"model": "a-1"}, {"model": "a-1", "status": "error"}], [{"model": "a-1"}], False),
+        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "q", "status": "error"}], False),
+        ([{"prompt_hash": "p"}], [{"prompt_hash": "p"}, {"prompt_hash": "p"}], False),
+        ([{"step": "rank"}], [{"step": "attribute", "prompt_hash": "q"}], False),
+        ([], [{"prompt_hash": "q"}], False),
+    ],
+)
+def test_another_judge_is_seen_by_sample_and_step(
+    make: Make, before: list[Row], after: list[Row], is_changed: bool
+) -> None:
+    nights = make()
+    nights.add_calls(BASE, *before)
+    nights.add_calls(CANDIDATE, *after)
+    assert nights.pair.read_changed_judges().rows() == ([("s", "classify")] if is_changed else [])
+
+
+def test_the_numbers_are_those_of_polars(make: Make) -> None:
+    """Means, differences and coverage once more, from the frames that went in."""
+    generator = np.random.default_rng(3)
+    nights = make()
+    before, after = name_ids(200), name_ids(200, start=40)
+    nights.add_samples(BASE, dict.fromkeys(before, "1"))
+    nights.add_samples(CANDIDATE, dict.fromkeys(after, "1"))
+
+    def draw(ids: Sequence[str], lift: float) -> dict[str, float | None]:
+        values = np.clip(generator.choice([0.0, 0.25, 0.5, 1.0], size=len(ids)) + lift, 0, 1)
+        return {name: None if generator.random() < 0.1 else float(v) for name, v in zip(ids, values, strict=True)}
+
+    given = {metric: (draw(before, 0.0), draw(after, lift)) for metric, lift in (("up", 0.2), ("flat", 0.0))}
+    for metric, (base, candidate) in given.items():
+        nights.add_scores(BASE, metric, base)
+        nights.add_scores(CANDIDATE, metric, candidate)
+    comparison = nights.compare()
+    assert (comparison.n_base, comparison.n_candidate, comparison.n_common) == (200, 200, 160)
+    for metric, sides in given.items():
+        frames = [pl.DataFrame({"id": list(side), "value": list(side.values())}).drop_nulls() for side in sides]
+        both = frames[0].join(frames[1], on="id")
+        found = get(comparison, metric)
+        assert (found.n_base, found.n_candidate, found.paired.n) == (*map(len, frames), len(both))
+        assert found.coverage_base == pytest.approx(len(frames[0]) / 200)
+        assert found.mean_base == pytest.approx(frames[0]["value"].mean())
+        assert found.mean_candidate == pytest.approx(frames[1]["value"].mean())
+        assert found.common_base == pytest.approx(both["value"].mean())
+        assert found.paired.difference == pytest.approx((both["value_right"] - both["value"]).mean())
+        assert found.change is not None
+        assert sum(part.value for part in found.parts) == pytest.approx(found.change, abs=1e-12)
+        assert {part.name for part in found.parts} == {
+            "noise", "added", "removed", "newly_scored", "no_longer_scored",
+        }  # fmt: skip
+    assert get(comparison, "up").paired.verdict == "better"
+    assert get(comparison, "flat").paired.verdict == "undecided"
+
+
+def test_metrics_stand_in_the_order_of_the_runs(make: Make) -> None:
+    nights = make(metrics=("mrr", "factual_f1"))
+    nights.add_samples(BASE, {"s": "1"})
+    nights.add_samples(CANDIDATE, {"s": "1"})
+    for metric in ("a_metric", "factual_f1", "mrr"):
+        nights.add_scores(BASE, metric, {"s": 0.0})
+    assert [one.metric for one in nights.compare().metrics] == ["mrr", "factual_f1", "a_metric"]
+
+
+def test_a_high_value_of_a_metric_of_faults_is_worse(make: Make) -> None:
+    nights = make()
+    ids = name_ids(12)
+    for run_id, value in ((BASE, 0.0), (CANDIDATE, 0.5)):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
+        for metric in ("hallucination", "faithfulness"):
+            nights.add_scores(run_id, metric, dict.fromkeys(ids, value))
+    comparison = nights.compare()
+    assert get(comparison, "hallucination").paired.verdict == "worse"
+    assert get(comparison, "faithfulness").paired.verdict == "better"
+
+
+def test_runs_without_a_score_or_a_sample(make: Make) -> None:
+    nights = make()
+    assert nights.compare().metrics == ()
+    nights.add_samples(BASE, {"s": "1"})
+    nights.add_scores(BASE, "m", {"s": None})
+    found = get(nights.compare(), "m")
+    assert (found.n_base, found.mean_base, found.change, found.parts) == (0, None, None, ())
+    assert found.coverage_base == found.coverage_candidate == 0.0
+
+
+@pytest.mark.parametrize(
+    ("columns", "metric", "part"),
+    [
+        ({}, "factual_f1", "noise"),
+        ({"config": {"temperature": 0.7, "votes": 1}}, "factual_f1", "judge"),
+        ({"config": {"temperature": 0.0, "votes": 3}}, "factual_f1", "judge"),
+        # Votes are not taken on ratings, and an older run does not say.
+        ({"config": {"temperature": 0.0, "votes": 3}}, "accuracy", "noise"),
+        ({"config": {"temperature": 0.0, "votes": 1, "logprobs": True}}, "accuracy", "noise"),
+        ({"embeddings": "other"}, "semantic_similarity", "judge"),
+        ({"embeddings": "other"}, "answer_relevancy", "judge"),
+        ({"embeddings": "other"}, "factual_f1", "noise"),
+        ({"judge": "other"}, "semantic_similarity", "noise"),
+        ({"judge": "other"}, "bleu", "noise"),
+        ({"language": "zh"}, "accuracy", "judge"),
+    ],
+)
+def test_settings_of_the_run_move_the_metrics_they_reach(
+    make: Make, columns: dict[str, object], metric: str, part: str
+) -> None:
+    nights = make(**columns)
+    for run_id, value in ((BASE, 0.0), (CANDIDATE, 1.0)):
+        nights.add_samples(run_id, {"s": "1"})
+        nights.add_scores(run_id, metric, {"s": value})
+    (found,) = get(nights.compare(), metric).parts
+    assert (found.name, found.value) == (part, 1.0)
+
+
+def test_a_metric_of_ones_own_may_rest_on_any_text(make: Make) -> None:
+    nights = make()
+    nights.add("samples", {"input_hash": "1", **SAMPLE}, {"input_hash": "2", **SAMPLE, "contexts": ["Three."]})
+    for run_id, input_hash, value in ((BASE, "1", 0.0), (CANDIDATE, "2", 1.0)):
+        nights.add_samples(run_id, {"s": input_hash})
+        nights.add_scores(run_id, "answer_length", {"s": value})
+    (part,) = get(nights.compare(), "answer_length").parts
+    assert part.name == "contexts"
+
+
+def make_talks(make: Make, column: str) -> Nights:
+    """Twelve samples of three talks, all of a talk alike, and one that is in no talk."""
+    nights = make()
+    ids = name_ids(13)
+    metadata = [f'{{"{column}": "talk {place % 3}", "n": {place}}}' for place in range(12)] + ["{}"]
+    told = [{"sample_id": name, "metadata": text} for name, text in zip(ids, metadata, strict=True)]
+    nights.add("samples", *({**SAMPLE, "input_hash": "1", **one} for one in told))
+    for run_id, values in ((BASE, [0.0] * 13), (CANDIDATE, [[0.5, 0.25, 1.0][place % 3] for place in range(13)])):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
+        nights.add_scores(run_id, "m", dict(zip(ids, values, strict=True)))
+    return nights
+
+
+def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
+    nights = make_talks(make, "talk")
+    alone, clustered = get(nights.compare(), "m").paired, get(nights.compare(cluster="talk"), "m").paired
+    assert (alone.n_clusters, clustered.n_clusters) == (13, 4)
+    assert alone.verdict == "better"
+    assert clustered.verdict == "undecided"
+    assert clustered.p == pytest.approx(2 / 16)
+    assert alone.difference == clustered.difference
+
+
+def test_a_known_column_is_taken_only_when_all_have_it(make: Make) -> None:
+    nights = make_talks(make, "conversation_id")
+    assert nights.compare().cluster is None
+    with duckdb.connect(str(nights.warehouse.location.path)) as connection:
+        connection.execute("""update samples set metadata = '{"conversation_id": 9}' where metadata::varchar = '{}'""")
+    comparison = nights.compare()
+    assert comparison.cluster == "conversation_id"
+    assert get(comparison, "m").paired.n_clusters == 4
+    assert nights.compare(cluster="none").cluster is None
+
+
+def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
+    with pytest.raises(ComparisonError, match="metadata column 'talks'; known: n, talk"):
+        make_talks(make, "talk").compare(cluster="talks")
+
+
+def test_only_what_moved_is_listed(make: Make) -> None:
+    nights = make()
+    nights.add("samples", *({**SAMPLE, "sample_id": name, "input_hash": "1"} for name in "abcd"))
+    nights.add_samples(BASE, dict.fromkeys("abc", "1"))
+    nights.add_samples(CANDIDATE, dict.fromkeys("abcd", "1"))
+    nights.add_scores(BASE, "m", {"a": 0.5, "b": 0.5, "c": None})
+    nights.add_scores(CANDIDATE, "m", {"a": 0.5, "b": 0.75, "c": 1.0, "d": 1.0})
+    assert nights.compare().moves.rows() == [
+        ("b", "m", 0.5, 0.75, "noise"),
+        ("c", "m", None, 1.0, "noise"),
+    ]
+
+
+def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
+    nights = make_talks(make, "talk")
+
+    def count(warehouse: Warehouse) -> list[dict[str, object]]:
+        return warehouse.read_rows("select count(*) as n, (select count(*) from scores) as n_scores from batches")
+
+    before, bytes_before = count(nights.warehouse), nights.warehouse.location.path.read_bytes()
+    nights.compare()
+    assert count(nights.warehouse) == before
+    assert nights.warehouse.location.path.read_bytes() == bytes_before

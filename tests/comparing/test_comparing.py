@@ -1,0 +1,286 @@
+"""The statistics of a comparison: numbers by hand, against scipy's, and over simulated runs whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from evalhouse.tasks.comparing.paired import ALPHA, Paired, compare_paired, correct_by_holm
+
+Floats = NDArray[np.float64]
+
+
+def compare(
+    differences: Sequence[float] | Floats, clusters: Sequence[int] | None = None, *, low: bool = False, **further: int
+) -> Paired:
+    """One metric alone; each sample is its own cluster unless clusters are given."""
+    column = np.array(differences, dtype=float)[:, None]
+    numbers = np.arange(len(column)) if clusters is None else np.array(clusters)
+    return compare_paired(column, numbers, low_is_good=[low], **further)[0]
+
+
+def compare_many(differences: Floats, clusters: NDArray[np.int64] | None = None, **further: int) -> list[Paired]:
+    """One metric a column."""
+    numbers = np.arange(len(differences)) if clusters is None else clusters
+    return compare_paired(differences, numbers, low_is_good=[False] * differences.shape[1], **further)
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([1.0, 2.0, 3.0], 2 / 8),  # only all of one sign are as far from 0
+        ([1.0, 1.0, -1.0], 1.0),  # no pattern is nearer to 0
+        ([3.0, 1.0, -1.0], 1.0 * 6 / 8),  # |±3 ±1 ±1| is 5, 3, 3 or 1
+        ([0.5] * 5, 2 / 32),
+        ([0.5] * 5 + [0.0] * 40, 2 / 32),  # ties take no part, however many
+        ([0.7], 1.0),
+        ([0.0, 0.0], 1.0),
+    ],
+)
+def test_the_exact_test_by_hand(differences: list[float], p: float) -> None:
+    found = compare(differences)
+    assert found.p == pytest.approx(p)
+    assert found.is_exact
+    assert found.difference == pytest.approx(np.mean(differences))
+
+
+def test_counts_and_the_difference() -> None:
+    found = compare([0.5, 0.0, -0.25, np.nan, 0.5])
+    assert (found.n, found.n_higher, found.n_lower) == (4, 2, 1)
+    assert found.difference == pytest.approx(0.75 / 4)
+
+
+def test_nothing_in_common_is_said_as_nothing() -> None:
+    found = compare([np.nan, np.nan])
+    assert (found.n, found.n_clusters) == (0, 0)
+    assert found.difference is found.ci_low is found.ci_high is found.p is found.p_holm is None
+    assert found.verdict == "undecided"
+
+
+def test_no_sample_and_no_metric_at_all() -> None:
+    assert compare(np.empty(0)).verdict == "undecided"
+    assert compare_many(np.empty((3, 0))) == []
+
+
+def test_equal_scores_are_the_same_and_have_no_interval() -> None:
+    found = compare([0.0] * 500)
+    assert found.verdict == "same"
+    assert found.ci_low is None
+    assert found.p == 1.0
+
+
+def test_scores_summed_in_another_order_are_the_same() -> None:
+    assert compare([1e-16, -1e-16, 0.0]).verdict == "same"
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(1, "undecided"), (3, "undecided"), (5, "undecided"), (6, "better")])
+def test_few_samples_that_all_gain_are_no_finding(n: int, verdict: str) -> None:
+    found = compare([0.3] * n)
+    assert found.verdict == verdict
+    assert found.ci_low is None, "equal differences have no spread to draw from"
+
+
+def test_better_is_lower_for_metrics_of_faults() -> None:
+    gain = np.linspace(0.1, 0.4, 30)
+    assert compare(gain).verdict == compare(-gain, low=True).verdict == "better"
+    assert compare(-gain).verdict == compare(gain, low=True).verdict == "worse"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_exact_test_is_scipys(seed: int) -> None:
+    differences = np.random.default_rng(seed).choice([-0.5, 0.0, 0.25, 0.5, 1.0], size=12)
+    theirs = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert compare(differences).p == pytest.approx(theirs.pvalue)
+
+
+def test_drawn_signs_come_near_the_exact_p() -> None:
+    differences = np.random.default_rng(5).normal(0.35, 1.0, size=16)
+    exact = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    ).pvalue
+    found = compare(differences)
+    assert not found.is_exact
+    assert found.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 10_000))
+    # Where the differences are spread evenly Wilcoxon's test says much the same.
+    assert found.p == pytest.approx(stats.wilcoxon(differences).pvalue, abs=0.1)
+
+
+def test_a_drawn_p_is_never_zero() -> None:
+    found = compare(np.linspace(1.0, 1.5, 40))
+    assert found.p == pytest.approx(1 / 10_001)
+
+
+def test_the_interval_is_that_of_scipys_bootstrap() -> None:
+    differences = np.random.default_rng(6).choice([0.0, 0.0, 0.5, -0.5, 1.0], size=400)
+    theirs = stats.bootstrap((differences,), np.mean, method="percentile", n_resamples=10_000, rng=1)
+    found = compare(differences)
+    assert found.ci_low == pytest.approx(theirs.confidence_interval.low, abs=0.006)
+    assert found.ci_high == pytest.approx(theirs.confidence_interval.high, abs=0.006)
+
+
+def test_equal_seeds_give_equal_results_and_others_nearly() -> None:
+    differences = np.random.default_rng(7).normal(0.1, 1.0, size=60)
+    assert compare(differences, seed=3) == compare(differences, seed=3)
+    one, other = compare(differences, seed=3), compare(differences, seed=4)
+    assert one.ci_low is not None
+    assert one.ci_low != other.ci_low
+    assert one.ci_low == pytest.approx(other.ci_low, abs=0.03)
+
+
+def test_a_metric_of_few_samples_is_drawn_among_its_own() -> None:
+    differences = np.random.default_rng(8).normal(0.0, 1.0, size=(1000, 2))
+    differences[5:, 1] = np.nan
+    wide, narrow = compare_many(differences)[1], compare(differences[:5, 1])
+    assert wide.n == narrow.n == 5
+    assert wide.ci_low == pytest.approx(narrow.ci_low, abs=0.05)
+    assert wide.p == narrow.p
+
+
+def test_samples_of_one_cluster_are_flipped_together() -> None:
+    found = compare([1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5], [1, 1, 1, 2, 2, 3, 3])
+    assert found.n_clusters == 3
+    assert found.p == pytest.approx(2 / 8)
+    alone = compare([1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5])
+    assert alone.p == pytest.approx(2 / 128)
+
+
+def test_one_cluster_is_one_observation() -> None:
+    found = compare([0.2, 0.4, 0.6] * 10, [7] * 30)
+    assert (found.n, found.n_clusters) == (30, 1)
+    assert found.ci_low is None
+    assert found.p == 1.0
+
+
+SCORES = st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.0, 0.25, 1.0]), min_size=2, max_size=14)
+
+
+@given(SCORES)
+@settings(max_examples=40, deadline=None)
+def test_the_way_back_is_the_mirror_image(differences: list[float]) -> None:
+    there, back = compare(differences, resamples=400), compare([-value for value in differences], resamples=400)
+    assert there.p == pytest.approx(back.p, abs=0.12 if not there.is_exact else 1e-12)
+    assert there.difference == pytest.approx(-(back.difference or 0.0))
+    assert (there.n_higher, there.n_lower) == (back.n_lower, back.n_higher)
+    assert (there.ci_low is None) == (back.ci_low is None)
+    if there.ci_low is not None and back.ci_high is not None:
+        assert there.ci_low == pytest.approx(-back.ci_high)
+
+
+@given(SCORES)
+@settings(max_examples=40, deadline=None)
+def test_what_is_found_keeps_to_what_can_be(differences: list[float]) -> None:
+    found = compare(differences, resamples=400)
+    assert found.p is not None
+    assert 0 < found.p <= 1
+    assert (found.verdict == "same") == (not any(differences))
+    if found.ci_low is not None and found.ci_high is not None:
+        assert min(differences) <= found.ci_low <= found.ci_high <= max(differences)
+        assert len(set(differences)) > 1
+
+
+def test_the_size_of_a_score_is_no_matter() -> None:
+    differences = np.random.default_rng(9).normal(0.2, 1.0, size=40)
+    one, other = compare(differences), compare(differences * 100)
+    assert one.p == other.p
+    assert one.ci_low is not None
+    assert one.ci_low * 100 == pytest.approx(other.ci_low)
+
+
+def test_an_interval_grows_narrower_with_more_samples() -> None:
+    generator = np.random.default_rng(10)
+    widths = []
+    for n in (5, 20, 80, 320):
+        found = compare(generator.permutation(np.resize([-1.0, 0.0, 0.0, 1.0, 0.5], n)))
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        widths.append(found.ci_high - found.ci_low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_clusters_of_one_are_no_clusters() -> None:
+    differences = np.random.default_rng(14).normal(0.1, 1.0, size=30)
+    assert compare(differences, list(range(30))) == compare(differences, [number * 7 for number in range(30)])
+
+
+def test_holm_by_hand() -> None:
+    assert correct_by_holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
+    assert correct_by_holm([0.5, 0.9]) == [1.0, 1.0]
+    assert correct_by_holm([]) == []
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=12))
+def test_holm_lowers_nothing_and_keeps_the_order(p_values: list[float | None]) -> None:
+    corrected = correct_by_holm(p_values)
+    known = [(p, c) for p, c in zip(p_values, corrected, strict=True) if p is not None and c is not None]
+    assert [p is None for p in p_values] == [c is None for c in corrected]
+    assert all(p <= c <= min(1.0, len(known) * p) for p, c in known)
+    assert [c for _, c in sorted(known)] == sorted(c for _, c in known)
+
+
+# Each column is a run of its own with a truth that is known; 2,000 of them tell a share to ± 1 %.
+N_RUNS = 2000
+
+
+def share_covered(found: Sequence[Paired], truth: float) -> float:
+    """How many intervals hold the truth; one that is missing, as all differences are equal, holds what it shows."""
+    covered = [
+        one.ci_low <= truth <= one.ci_high if one.ci_low is not None and one.ci_high is not None else one.n_lower == 0
+        for one in found
+    ]
+    return float(np.mean(covered))
+
+
+@pytest.mark.parametrize("n", [8, 20, 100])
+def test_the_interval_covers_the_truth(n: int) -> None:
+    generator = np.random.default_rng(n)
+    evenly = generator.normal(0.2, 1.0, size=(n, N_RUNS))
+    assert 0.93 <= share_covered(compare_many(evenly, resamples=2000), 0.2) <= 0.975
+    # Most samples stay as they are, a few gain or lose: the usual night.
+    steps = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    shares = np.array([0.05, 0.1, 0.6, 0.15, 0.1])
+    seldom = generator.choice(steps, p=shares, size=(n, N_RUNS))
+    assert 0.90 <= share_covered(compare_many(seldom, resamples=2000), float(steps @ shares)) <= 0.985
+
+
+def test_only_the_clustered_interval_covers_when_samples_share_a_document() -> None:
+    generator = np.random.default_rng(11)
+    clusters = np.repeat(np.arange(25), 8)
+    differences = np.repeat(generator.normal(0.1, 1.0, size=(25, N_RUNS)), 8, axis=0)
+    differences += generator.normal(0.0, 0.5, size=differences.shape)
+    assert 0.93 <= share_covered(compare_many(differences, clusters, resamples=1000), 0.1) <= 0.97
+    assert share_covered(compare_many(differences[:, :200], resamples=1000), 0.1) < 0.7
+
+
+@pytest.mark.parametrize("n", [6, 12, 40])
+def test_false_alarms_are_as_rare_as_promised(n: int) -> None:
+    differences = np.random.default_rng(n).choice([-0.5, 0.0, 0.0, 0.5], size=(n, N_RUNS))
+    p_values = [one.p for one in compare_many(differences, resamples=2000)]
+    assert np.mean([p is not None and p <= ALPHA for p in p_values]) <= ALPHA + 0.01
+
+
+def test_over_many_metrics_there_is_seldom_one_false_alarm() -> None:
+    generator = np.random.default_rng(12)
+    n_alarms, n_nights = 0, 150
+    for night in range(n_nights):
+        shared = generator.normal(size=(40, 1))
+        differences = shared + generator.normal(size=(40, 12))  # metrics of one verdict go together
+        found = compare_many(differences, seed=night, resamples=1000)
+        n_alarms += any(one.verdict != "undecided" for one in found)
+    assert n_alarms / n_nights <= ALPHA + 0.035
+
+
+def test_a_true_effect_is_found_among_metrics_without_one() -> None:
+    generator = np.random.default_rng(13)
+    differences = generator.normal(0.0, 0.3, size=(300, 12))
+    differences[:, 4] += 0.1
+    found = compare_many(differences)
+    assert found[4].verdict == "better"
+    assert [one.verdict for place, one in enumerate(found) if place != 4] == ["undecided"] * 11

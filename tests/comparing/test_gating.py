@@ -1,0 +1,303 @@
+"""The checks of a gate: every way each can end, with numbers by hand."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+import pytest
+from gate_comparisons import make_comparison
+from scipy import stats
+
+from evalhouse.tasks.comparing.gate_checks import (
+    Check,
+    Cost,
+    Limits,
+    Score,
+    check_all,
+    check_cost,
+    check_coverage,
+    check_drops,
+    check_mean,
+    count_outcomes,
+    is_passed,
+)
+from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.comparing.runs import MetricComparison
+
+
+def make_score(
+    mean: float | None, low: float | None, high: float | None, *, spread: float | None = 0.3, n: int = 50, of: int = 60
+) -> Score:
+    """A metric with `n` scored samples `of` all."""
+    return Score(mean=mean, ci_low=low, ci_high=high, spread=spread, n_scored=n, n_samples=of)
+
+
+def check_drop(comparison: MetricComparison, limit: float) -> Check:
+    (check,) = check_drops({comparison.metric: limit}, {comparison.metric: comparison})
+    return check
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "outcome", "beyond"),
+    [
+        ("min", 0.6, "passed", -0.1),
+        ("min", 0.61, "undecided", -0.09),
+        ("min", 0.7, "undecided", 0.0),
+        ("min", 0.8, "undecided", 0.1),  # the interval's end is still in the limit
+        ("min", 0.81, "failed", 0.11),
+        ("max", 0.8, "passed", -0.1),
+        ("max", 0.79, "undecided", -0.09),
+        ("max", 0.6, "undecided", 0.1),
+        ("max", 0.59, "failed", 0.11),
+    ],
+)
+def test_a_mean_is_decided_by_where_its_interval_lies(
+    kind: Literal["min", "max"], limit: float, outcome: str, beyond: float
+) -> None:
+    check = check_mean(kind, "factual_f1", limit, make_score(0.7, 0.6, 0.8))
+    assert check.outcome == outcome
+    assert check.beyond == pytest.approx(beyond)
+    assert (check.reason is None) == (outcome == "passed")
+    assert (check.value, check.ci_low, check.ci_high, check.n) == (0.7, 0.6, 0.8, 50)
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+def test_a_mean_of_nothing_fails(kind: Literal["min", "max"]) -> None:
+    check = check_mean(kind, "factual_f1", 0.5, make_score(None, None, None, spread=None, n=0))
+    assert (check.outcome, check.reason, check.value, check.beyond) == ("failed", "nothing_scored", None, None)
+
+
+def test_values_beyond_0_to_1_get_students_interval() -> None:
+    values = [120.0, 80.0, 100.0, 95.0]
+    spread = float(np.std(values, ddof=1))
+    score = make_score(float(np.mean(values)), None, None, spread=spread, n=4)
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=spread / sqrt(4))
+    check = check_mean("min", "answer_length", 90, score)
+    assert (check.ci_low, check.ci_high) == pytest.approx((low, high))
+    assert check.outcome == "undecided"
+    assert check_mean("min", "answer_length", low - 1, score).outcome == "passed"
+    assert check_mean("min", "answer_length", high + 1, score).outcome == "failed"
+
+
+@pytest.mark.parametrize(("spread", "n_scored"), [(None, 1), (0.0, 9)])
+def test_without_any_interval_a_mean_is_undecided(spread: float | None, n_scored: int) -> None:
+    check = check_mean("min", "answer_length", 90, make_score(100.0, None, None, spread=spread, n=n_scored))
+    assert (check.outcome, check.reason) == ("undecided", "too_few_samples")
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "limit", "outcome", "reason"),
+    [
+        (-0.01, -0.02, 0.0, 0.02, "passed", None),  # a drop of 0 to 0.02
+        (0.10, 0.05, 0.15, 0.0, "passed", None),
+        (-0.01, -0.03, 0.01, 0.02, "undecided", "not_beyond_chance"),
+        (-0.03, -0.05, -0.01, 0.02, "undecided", "interval_holds_limit"),
+        (-0.04, -0.06, -0.02, 0.02, "undecided", "interval_holds_limit"),
+        (-0.05, -0.07, -0.03, 0.02, "failed", "beyond_limit"),
+    ],
+)
+def test_a_drop_is_decided_by_the_paired_interval(
+    *, difference: float, low: float, high: float, limit: float, outcome: str, reason: str | None
+) -> None:
+    check = check_drop(make_comparison(difference, low, high), limit)
+    assert (check.outcome, check.reason) == (outcome, reason)
+    assert (check.value, check.ci_low, check.ci_high) == pytest.approx((-difference, -high, -low))
+    assert check.beyond == pytest.approx(-difference - limit)
+    assert check.n == 50
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "floor", "outcome", "told"),
+    [
+        (-0.05, -0.07, -0.03, 0.0, "failed", "whole interval is beyond"),
+        (-0.05, -0.07, -0.03, 0.0299, "failed", "whole interval is beyond"),
+        (-0.05, -0.07, -0.03, 0.0301, "undecided", "beyond the limit by no more than the judge's noise"),
+        (-0.05, -0.07, -0.03, 0.05, "undecided", "it is within the judge's noise"),
+        (-0.01, -0.03, 0.01, 0.02, "undecided", "it is within the judge's noise"),
+        (0.01, -0.03, 0.05, 0.02, "undecided", "it is within the judge's noise"),
+        (-0.03, -0.05, -0.01, 0.02, "undecided", "the limit is inside the interval"),
+        (-0.01, -0.02, 0.0, 0.05, "passed", "keeps the limit"),  # with the noise that is in it
+        (0.0, None, None, 0.05, "passed", "keeps the limit"),
+    ],
+)
+def test_a_drop_must_be_beyond_the_limit_by_more_than_the_judges_noise(
+    *, difference: float, low: float | None, high: float | None, floor: float, outcome: str, told: str
+) -> None:
+    check = check_drop(make_comparison(difference, low, high, floor=floor), 0.02)
+    assert (check.outcome, check.noise_floor) == (outcome, floor)
+    assert told in check.detail
+    if "noise" in told:
+        assert check.reason == "within_noise"
+        assert check.detail.endswith(f"up to {floor:.3f}")
+
+
+def test_without_a_known_floor_chance_alone_decides() -> None:
+    check = check_drop(make_comparison(-0.05, -0.07, -0.03), 0.02)
+    assert (check.outcome, check.noise_floor) == ("failed", None)
+
+
+def test_of_a_metric_of_faults_the_floor_holds_as_well() -> None:
+    check = check_drop(make_comparison(0.05, 0.03, 0.07, metric="hallucination", floor=0.06), 0.02)
+    assert (check.outcome, check.reason) == ("undecided", "within_noise")
+
+
+def test_of_a_metric_of_faults_a_rise_is_the_drop() -> None:
+    check = check_drop(make_comparison(0.05, 0.03, 0.07, metric="hallucination"), 0.02)
+    assert (check.outcome, check.value, check.ci_low, check.ci_high) == ("failed", 0.05, 0.03, 0.07)
+    assert check_drop(make_comparison(-0.05, -0.07, -0.03, metric="hallucination"), 0.02).outcome == "passed"
+
+
+def test_no_drop_is_0_and_not_minus_0() -> None:
+    check = check_drop(make_comparison(0.0, None, None, p=1.0, counts={"n_higher": 0, "n_lower": 0}), 0.02)
+    assert (check.outcome, str(check.value)) == ("passed", "0.0")
+
+
+def test_a_drop_that_may_be_chance_does_not_fail_whatever_its_interval() -> None:
+    comparison = make_comparison(-0.05, -0.07, -0.03, p=0.051)
+    check = check_drop(comparison, 0.02)
+    assert (check.outcome, check.reason) == ("undecided", "not_beyond_chance")
+
+
+def test_p_is_corrected_over_the_drops_that_are_checked() -> None:
+    names = ("factual_f1", "faithfulness", "context_recall")
+    ps = (0.02, 0.01, 0.5)  # by Holm 0.04, 0.03 and 0.5
+    found = {name: make_comparison(-0.05, -0.07, -0.03, metric=name, p=p) for name, p in zip(names, ps, strict=True)}
+    checks = check_drops(dict.fromkeys(names, 0.01), found)
+    assert [check.outcome for check in checks] == ["failed", "failed", "undecided"]
+    found |= {f"further_{place}": make_comparison(-0.05, -0.07, -0.03, p=0.02) for place in range(3)}
+    assert check_drops({"factual_f1": 0.01}, found)[0].outcome == "failed", "what is not checked does not count"
+    assert {check.outcome for check in check_drops(dict.fromkeys(found, 0.01), found)} == {"undecided"}
+
+
+@pytest.mark.parametrize(("drop", "outcome"), [(0.1, "failed"), (0.02, "passed"), (0.01, "passed")])
+def test_where_all_samples_drop_by_the_same_the_drop_is_its_own_interval(drop: float, outcome: str) -> None:
+    check = check_drop(make_comparison(-drop, None, None), 0.02)
+    assert (check.outcome, check.ci_low, check.ci_high) == (outcome, None, None)
+
+
+@pytest.mark.parametrize(
+    ("further", "outcome", "reason"),
+    [
+        ({"n_candidate": 0}, "failed", "nothing_scored"),
+        ({"n_base": 0}, "undecided", "nothing_common"),
+        ({}, "undecided", "nothing_common"),
+        ({"n_base": 0, "n_candidate": 0}, "undecided", "nothing_common"),
+    ],
+)
+def test_a_drop_without_a_common_sample(further: dict[str, int], outcome: str, reason: str) -> None:
+    none = {"n": 0, "n_clusters": 0, "n_higher": 0, "n_lower": 0}
+    check = check_drop(make_comparison(None, None, None, p=None, counts=none | further), 0.02)
+    assert (check.outcome, check.reason, check.value, check.beyond) == (outcome, reason, None, None)
+
+
+def test_a_metric_that_neither_run_tried_is_undecided() -> None:
+    (check,) = check_drops({"mrr": 0.02}, {})
+    assert (check.metric, check.outcome, check.reason) == ("mrr", "undecided", "nothing_common")
+
+
+@pytest.mark.parametrize("high", [-0.3, 0.3])
+def test_fewer_than_six_independent_samples_tell_nothing(high: float) -> None:
+    five = make_comparison(high, high - 0.1, high + 0.1, counts={"n_clusters": 5})
+    assert (check_drop(five, 0.02).outcome, check_drop(five, 0.02).reason) == ("undecided", "too_few_samples")
+    six = make_comparison(high, high - 0.1, high + 0.1, counts={"n_clusters": 6})
+    assert check_drop(six, 0.02).outcome == ("failed" if high < 0 else "passed")
+
+
+def test_few_samples_that_did_not_move_pass_when_they_are_all_there_are() -> None:
+    few = {"n": 3, "n_clusters": 3, "n_higher": 0, "n_lower": 0}
+    assert (
+        check_drop(make_comparison(0.0, None, None, p=1.0, counts=few | {"n_base": 3, "n_candidate": 3}), 0.02).outcome
+        == "passed"
+    )
+    of_many = check_drop(make_comparison(0.0, None, None, p=1.0, counts=few | {"n_base": 3, "n_candidate": 90}), 0.02)
+    assert (of_many.outcome, of_many.reason) == ("undecided", "too_few_samples")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "told"),
+    [
+        ("judge", "other_judge", "in 7 of 50"),
+        ("answer+judge", "other_judge", "in 7 of 50"),
+        ("formula", "other_formula", "in 7 of 50"),
+        ("judge+formula", "other_formula", "in 7 of 50"),
+        ("answer+contexts", "beyond_limit", "beyond the limit"),
+        ("noise", "beyond_limit", "beyond the limit"),
+    ],
+)
+def test_another_yardstick_leaves_even_a_great_drop_undecided(name: str, reason: str, told: str) -> None:
+    parts = (Part(name="answer", n=43, n_moved=43, value=-0.4), Part(name=name, n=7, n_moved=0, value=0.0))
+    check = check_drop(make_comparison(-0.5, -0.6, -0.4, parts=parts), 0.02)
+    assert (check.outcome, check.reason) == ("failed" if reason == "beyond_limit" else "undecided", reason)
+    assert told in check.detail
+
+
+@pytest.mark.parametrize(
+    ("n_scored", "n_samples", "outcome", "beyond"),
+    [
+        (9, 10, "passed", 0.0),
+        (10, 10, "passed", -0.1),
+        (8, 10, "failed", 0.1),
+        (0, 10, "failed", 0.9),
+        (0, 0, "failed", 0.9),
+    ],
+)
+def test_coverage_is_a_count_and_always_decided(n_scored: int, n_samples: int, outcome: str, beyond: float) -> None:
+    check = check_coverage("mrr", 0.9, make_score(0.5, 0.4, 0.6, n=n_scored, of=n_samples))
+    assert (check.outcome, check.n) == (outcome, n_samples)
+    assert check.beyond == pytest.approx(beyond)
+
+
+def test_a_coverage_of_0_still_takes_a_sample() -> None:
+    none = make_score(None, None, None, n=0, of=0)
+    assert check_coverage("mrr", 0.0, none).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("cost", "outcome", "reason"),
+    [
+        (Cost(usd=0.0), "passed", None),
+        (Cost(usd=2.0), "passed", None),
+        (Cost(usd=2.01), "failed", "beyond_limit"),
+        (Cost(usd=2.01, n_unpriced=3), "failed", "beyond_limit"),
+        (Cost(usd=1.0, n_unpriced=3), "undecided", "unknown_price"),
+        (Cost(usd=1.0, n_estimated=3), "passed", None),
+    ],
+)
+def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason: str | None) -> None:
+    check = check_cost(2.0, cost)
+    assert (check.outcome, check.reason, check.metric) == (outcome, reason, None)
+    assert check.beyond == pytest.approx(cost.usd - 2.0)
+    if cost.n_unpriced or cost.n_estimated:
+        assert "3 calls" in check.detail
+
+
+def test_all_checks_come_in_one_order_and_make_one_outcome() -> None:
+    scores = {"factual_f1": make_score(0.7, 0.6, 0.8), "hallucination": make_score(0.2, 0.1, 0.3)}
+    limits = Limits(
+        minimums={"factual_f1": 0.5}, maximums={"hallucination": 0.2}, drops={"factual_f1": 0.02},
+        coverages={"factual_f1": 0.9}, cost_usd=1.0,
+    )  # fmt: skip
+    comparisons = {"factual_f1": make_comparison(0.0, -0.01, 0.01)}
+    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=Cost(usd=0.5))
+    assert [(check.kind, check.outcome) for check in checks] == [
+        ("min", "passed"),
+        ("max", "undecided"),
+        ("max_drop", "passed"),
+        ("min_coverage", "failed"),
+        ("max_cost", "passed"),
+    ]
+    assert count_outcomes(checks) == {"failed": 1, "undecided": 1, "passed": 3}
+    assert not is_passed(checks, undecided="pass")
+    open_ones = [check for check in checks if check.outcome != "failed"]
+    assert is_passed(open_ones, undecided="pass")
+    assert not is_passed(open_ones, undecided="fail")
+    assert is_passed([check for check in checks if check.outcome == "passed"], undecided="fail")
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0004, "p below 0.001"), (0.0123, "p 0.012")])
+def test_p_is_told_as_precisely_as_it_is_known(p: float, told: str) -> None:
+    check = check_drop(make_comparison(-0.05, -0.07, -0.03, p=p), 0.02)
+    assert check.outcome == "failed"
+    assert check.detail.endswith(told)

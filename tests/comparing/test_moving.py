@@ -1,0 +1,228 @@
+"""Why a mean moved: the parts add up to the whole, and each thing that changes alone makes one part alone."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalhouse.tasks.comparing.parts import (
+    CAUSES,
+    INPUTS,
+    NOISE,
+    Part,
+    find_causes,
+    list_call_steps,
+    list_inputs,
+    name_changes,
+    split_difference,
+)
+from evalhouse.warehouse.metric_files import load_metrics
+
+# value in base, value in candidate, is it in base, is it in candidate, what changed
+Row = tuple[float | None, float | None, bool, bool, str]
+
+VALUES = st.none() | st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0])
+NAMES = st.sampled_from(["answer", "contexts", "ground_truth", "judge", "formula", "answer+contexts", NOISE])
+
+
+@st.composite
+def draw_row(draw: st.DrawFn) -> Row:
+    where = draw(st.sampled_from(["base", "candidate", "both"]))
+    in_base, in_candidate = where != "candidate", where != "base"
+    base = draw(VALUES) if in_base else None
+    candidate = draw(VALUES) if in_candidate else None
+    return base, candidate, in_base, in_candidate, draw(NAMES)
+
+
+def split(rows: list[Row]) -> list[Part]:
+    values = np.array([row[:2] for row in rows], dtype=float).reshape(-1, 2)
+    return split_difference(
+        base=values[:, 0],
+        candidate=values[:, 1],
+        in_base=np.array([row[2] for row in rows], dtype=bool),
+        in_candidate=np.array([row[3] for row in rows], dtype=bool),
+        changed=[row[4] for row in rows],
+    )
+
+
+def keep(base: float | None, candidate: float | None, changed: str = NOISE) -> Row:
+    """A sample of both runs."""
+    return base, candidate, True, True, changed
+
+
+def add(value: float | None) -> Row:
+    return None, value, False, True, NOISE
+
+
+def remove(value: float | None) -> Row:
+    return value, None, True, False, NOISE
+
+
+def as_values(parts: list[Part]) -> dict[str, float]:
+    return {part.name: part.value for part in parts}
+
+
+@given(st.lists(draw_row(), max_size=40))
+def test_the_parts_add_up_to_the_difference_of_the_means(rows: list[Row]) -> None:
+    before = [row[0] for row in rows if row[0] is not None]
+    after = [row[1] for row in rows if row[1] is not None]
+    parts = split(rows)
+    if not before or not after:
+        assert parts == []
+        return
+    assert sum(part.value for part in parts) == pytest.approx(np.mean(after) - np.mean(before), abs=1e-12)
+    # Each sample that has a score is in one part.
+    assert sum(part.n for part in parts) == sum(row[0] is not None or row[1] is not None for row in rows)
+    assert all(0 <= part.n_moved <= part.n and part.n > 0 for part in parts)
+    assert len({part.name for part in parts}) == len(parts)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20), NAMES)
+def test_one_thing_that_changes_makes_one_part(pairs: list[tuple[float, float]], name: str) -> None:
+    (part,) = split([keep(base, candidate, name) for base, candidate in pairs])
+    assert part.name == name
+    assert part.n == len(pairs)
+
+
+MIRRORED = {
+    "added": "removed",
+    "removed": "added",
+    "newly_scored": "no_longer_scored",
+    "no_longer_scored": "newly_scored",
+}
+
+
+@given(st.lists(draw_row(), max_size=30))
+def test_the_way_back_has_the_same_parts_with_the_other_sign(rows: list[Row]) -> None:
+    there = split(rows)
+    back = split([(after, before, in_after, in_before, name) for before, after, in_before, in_after, name in rows])
+    mirrored = {MIRRORED.get(part.name, part.name): (part.n, part.n_moved) for part in there}
+    assert {part.name: (part.n, part.n_moved) for part in back} == mirrored
+    values = {MIRRORED.get(part.name, part.name): -part.value for part in there}
+    assert as_values(back) == pytest.approx(values, abs=1e-12)
+
+
+@given(st.lists(draw_row(), max_size=30), st.randoms())
+def test_the_order_of_the_samples_does_not_matter(rows: list[Row], random: Random) -> None:
+    shuffled = random.sample(rows, len(rows))
+    assert as_values(split(shuffled)) == pytest.approx(as_values(split(rows)), abs=1e-12)
+
+
+def test_a_sum_in_another_order_has_not_moved() -> None:
+    (part,) = split([keep(0.1 + 0.2, 0.3, "answer")])
+    assert part.n_moved == 0
+
+
+def test_parts_by_hand() -> None:
+    parts = split(
+        [
+            keep(0.0, 1.0, "answer"),
+            keep(1.0, 0.5, "contexts"),
+            keep(0.5, 0.5, "answer"),
+            keep(0.5, 0.6),
+        ]
+    )
+    assert [(part.name, part.n, part.n_moved) for part in parts] == [
+        ("answer", 2, 1),
+        ("contexts", 1, 1),
+        (NOISE, 1, 1),
+    ]
+    assert as_values(parts) == pytest.approx({"answer": 0.25, "contexts": -0.125, NOISE: 0.025})
+
+
+def test_samples_that_come_and_go_count_by_their_distance_from_the_others() -> None:
+    # The two in both have the mean 0.5 before and after; 0.9 comes into a mean of three, 0.2 leaves one of three.
+    parts = split([keep(0.4, 0.4), keep(0.6, 0.6), add(0.9), remove(0.2)])
+    assert as_values(parts) == pytest.approx({NOISE: 0.0, "added": 0.4 / 3, "removed": 0.3 / 3})
+    assert parts[0].n_moved == 0
+
+
+def test_a_sample_scored_on_one_side_only_is_told_from_one_that_was_added() -> None:
+    parts = split([keep(0.5, 0.5), keep(None, 0.0), keep(1.0, None), keep(None, None), add(None), remove(None)])
+    assert as_values(parts) == pytest.approx({NOISE: 0.0, "newly_scored": -0.25, "no_longer_scored": -0.25})
+
+
+def test_without_a_common_sample_both_sides_have_their_half() -> None:
+    parts = split([remove(0.2), remove(0.4), add(0.9)])
+    assert as_values(parts) == pytest.approx({"added": 0.3, "removed": 0.3})
+
+
+@pytest.mark.parametrize("rows", [[], [add(0.5)], [remove(0.5)], [keep(None, 0.5)], [keep(None, None)]])
+def test_without_a_mean_on_both_sides_nothing_is_split(rows: list[Row]) -> None:
+    assert split(rows) == []
+
+
+def test_parts_stand_in_a_fixed_order() -> None:
+    names = ["judge", NOISE, "answer+contexts", "contexts", "answer"]
+    parts = split([*(keep(0.0, 0.5, name) for name in names), remove(0.5), add(0.5)])
+    assert [part.name for part in parts] == [
+        "answer", "contexts", "judge", "answer+contexts", NOISE, "added", "removed",
+    ]  # fmt: skip
+
+
+def flag(*names: str, n: int = 1) -> dict[str, np.ndarray]:
+    """Inputs that changed in every one of so many samples."""
+    return {name: np.full(n, name in names) for name in INPUTS}
+
+
+def name_one(steps: set[str], *changed: str, judges: tuple[str, ...] = (), formula: bool = False) -> str:
+    causes = find_causes(
+        steps,
+        inputs=flag(*changed),
+        judges={step: np.array([True]) for step in judges},
+        is_formula_changed=formula,
+    )
+    (name,) = name_changes(causes)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("steps", "changed", "name"),
+    [
+        ({"classify"}, ("answer",), "answer"),
+        ({"classify"}, ("contexts",), NOISE),
+        ({"classify"}, ("answer", "contexts"), "answer"),
+        ({"classify", "attribute_answer"}, ("contexts", "answer"), "answer+contexts"),
+        ({"attribute_ground_truth"}, ("answer",), NOISE),
+        ({"attribute_ground_truth"}, ("ground_truth", "contexts"), "contexts+ground_truth"),
+        ({"rank"}, ("reference_context_ids",), "ground_truth"),
+        ({"rank"}, ("context_ids",), "contexts"),
+        ({"tool_calls"}, ("tool_calls", "answer"), "answer"),
+        ({"tool_calls"}, ("expected_tool_calls",), "ground_truth"),
+        ({"classify"}, ("tool_calls",), NOISE),
+        ({"result_sets"}, ("tables",), "question"),
+        ({"grade_accuracy"}, ("contexts",), NOISE),
+        ({"grade_own_rubric"}, ("contexts",), "contexts"),
+        (set(), ("answer",), "answer"),
+        (set(), ("contexts", "question"), "question+contexts"),
+    ],
+)
+def test_only_what_a_metric_rests_on_can_move_it(steps: set[str], changed: tuple[str, ...], name: str) -> None:
+    assert name_one(steps, *changed) == name
+
+
+def test_a_judge_moves_the_metrics_that_ask_it() -> None:
+    assert name_one({"classify"}, judges=("classify",)) == "judge"
+    assert name_one({"classify"}, judges=("extract_answer",)) == "judge", "another split gives other statements"
+    assert name_one({"classify"}, judges=("rank", "attribute")) == NOISE
+    assert name_one({"attribute_answer"}, judges=("attribute",)) == "judge"
+    assert name_one({"overlap"}, judges=("overlap", "classify")) == NOISE
+    assert (
+        name_one({"classify", "similarity"}, "answer", judges=("similarity",), formula=True) == "answer+judge+formula"
+    )
+
+
+def test_changes_are_named_by_sample_in_one_order() -> None:
+    flags = {cause: np.array([cause in ("answer", "judge"), False, cause == "formula"]) for cause in CAUSES}
+    assert name_changes(flags) == ["answer+judge", NOISE, "formula"]
+
+
+def test_every_step_of_a_built_in_metric_has_its_inputs() -> None:
+    for metric in load_metrics().values():
+        steps = {*metric.needs, *metric.optional_needs}
+        assert list_inputs(steps) != list(INPUTS), f"{metric.name} rests on a step whose inputs are not known"
+        assert set(list_call_steps(steps)) or steps <= {"overlap", "tool_calls", "result_sets"}

@@ -1,0 +1,276 @@
+"""Noise floors of runs on record: which samples count as judged anew, which noise runs count, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from noise_house import BASE, CANDIDATE, JUDGE, METRIC, NoiseHouse
+from scipy import stats
+
+from evalhouse.tasks.comparing.noise import POOLED_RUNS
+from evalhouse.warehouse.rows.noise import list_noise_runs, note_no_noise, read_flips
+from evalhouse.warehouse.rows.scores import score_run
+
+HALF = [0.5] * 40
+AGAIN = [0.25, -0.25, 0.5, -0.5, 0.25, 0.5, *[0.0] * 14]
+
+Make = Callable[..., NoiseHouse]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def build(**columns: Any) -> NoiseHouse:  # noqa: ANN401  # columns of the candidate
+        house = NoiseHouse(tmp_path, **columns)
+        house.judge(BASE, HALF)
+        return house
+
+    return build
+
+
+def find(differences: list[float], *, n: int, m: int) -> float:
+    """The floor by another computation, for pairs of which at least two differ."""
+    changed = [one for one in differences if one]
+    t = stats.t.ppf(0.975, len(changed) - 1)
+    half_step = np.sqrt(np.mean(np.square(changed))) / 2
+    return float((t * np.sqrt(np.mean(np.square(differences)) * m) + half_step) / n)
+
+
+def test_the_floor_counts_the_samples_that_do_not_rest_on_the_same_replies(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, [0.5] * 30 + [0.75] * 10, reused=25)
+    house.measure("noise-1", AGAIN)
+    found = house.compare()
+    assert found.noise is not None
+    assert found.noise.measured is not None
+    assert (found.noise.n_anew, found.noise.measured.n_pairs, found.noise.measured.n_changed) == (15, 20, 6)
+    assert found.noise_floor == pytest.approx(find(AGAIN, n=40, m=15))
+    assert house.compare_all().noise_run_ids == ("noise-1",)
+
+
+def test_where_all_replies_are_the_same_there_is_no_noise(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF, reused=40)
+    comparison = house.compare_all()
+    assert comparison.metrics[0].noise_floor == 0.0
+    assert comparison.warnings == ()
+    assert comparison.metrics[0].paired.verdict == "same"
+
+
+@pytest.mark.parametrize("judged", [{"judge": "lexical"}, {"step": "attribute"}])
+def test_neither_the_lexical_judge_nor_other_steps_bring_noise(tmp_path: Path, judged: dict[str, Any]) -> None:
+    house = NoiseHouse(tmp_path)
+    house.judge(BASE, HALF, **judged)
+    house.judge(CANDIDATE, HALF, **judged)
+    assert house.compare().noise_floor == 0.0
+
+
+def test_a_metric_whose_steps_are_not_known_counts_every_step(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF, step="attribute")
+    for run_id in (BASE, CANDIDATE):
+        house.score(run_id, HALF, metric="ones_own")
+    found = house.compare("ones_own")
+    assert found.noise is not None
+    assert found.noise.n_anew == 40
+
+
+def test_an_unknown_floor_is_told_with_the_way_to_one(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, [0.75] * 40)
+    comparison = house.compare_all()
+    (warning,) = comparison.warnings
+    assert "no noise floor is known for factual_f1" in warning
+    assert "--noise 0.05" in warning
+    found = comparison.metrics[0]
+    assert (found.noise_floor, found.paired.verdict, found.is_real) == (None, "better", True)
+
+
+def test_a_change_within_the_floor_is_never_real_whatever_the_test_says(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, [0.55] * 40)
+    before = house.compare()
+    assert (before.paired.verdict, before.is_real) == ("better", True)
+    house.measure("noise-1", AGAIN)
+    after = house.compare()
+    assert (after.paired.verdict, after.is_real) == ("within_noise", False)
+    assert after.noise_floor is not None
+    assert after.noise_floor > 0.05
+    assert (after.paired.p, after.paired.ci_low) == (before.paired.p, before.paired.ci_low)
+
+
+def test_a_change_beyond_the_floor_stays_what_it_is(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, [0.9] * 40)
+    house.measure("noise-1", AGAIN)
+    found = house.compare()
+    assert found.noise_floor is not None
+    assert 0 < found.noise_floor < 0.4
+    assert (found.paired.verdict, found.is_real) == ("better", True)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"judge": "openai:other"},
+    {"language": "zh"},
+    {"config": {"temperature": 0.7, "votes": 1}},
+    {"config": {"temperature": 0.0, "votes": 3}},
+    {"call": {"prompt_hash": "p2"}},
+    {"call": {"model": "judge-2025"}},
+    {"parent": "elsewhere"},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_noise_that_was_measured_otherwise_does_not_count(make: Make, other: dict[str, Any]) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.add_run("elsewhere", minute=30, dataset="other.jsonl")
+    house.judge("elsewhere", HALF)
+    house.measure("noise-1", AGAIN, **other)
+    assert house.compare().noise_floor is None
+    house.measure("noise-2", AGAIN)
+    assert house.compare().noise_floor == pytest.approx(find(AGAIN, n=40, m=40))
+
+
+@pytest.mark.parametrize(
+    "alike", [{"call": {"model": "judge-2026", "status": "cached"}}, {"config": {"temperature": 0.0, "logprobs": True}}]
+)
+def test_what_does_not_reach_the_metric_does_not_matter(make: Make, alike: dict[str, Any]) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.measure("noise-1", AGAIN, **alike)
+    assert house.compare().noise_floor is not None
+
+
+def test_scores_by_another_formula_are_no_pairs(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.measure("noise-1", AGAIN)
+    with house.warehouse.writing() as connection:
+        connection.execute("update scores set metric_version = '2' where run_id <> 'noise-1'")
+    assert house.compare().noise_floor is None, "the candidate's formula is another one"
+    house.note(CANDIDATE)
+    assert house.warehouse.read_rows("select n_samples, mean_difference, sd_difference from noise") == [
+        {"n_samples": 0, "mean_difference": None, "sd_difference": None}
+    ]
+
+
+def test_runs_by_two_yardsticks_have_no_floor(make: Make) -> None:
+    house = make(config={"temperature": 0.7, "votes": 1})
+    house.judge(CANDIDATE, [0.9] * 40)
+    house.measure("noise-1", AGAIN, config={"temperature": 0.7, "votes": 1})
+    comparison = house.compare_all()
+    assert comparison.metrics[0].noise_floor is None
+    assert comparison.warnings == ("the runs differ in temperature: 0.0 and 0.7",)
+
+
+def test_the_nearest_noise_runs_count_and_those_before_the_run_come_first(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    for number in range(POOLED_RUNS + 2):
+        house.add_run(f"night-{number:02d}", minute=50 - number)
+        house.judge(f"night-{number:02d}", HALF)
+        house.measure(f"noise-{number:02d}", AGAIN, parent=f"night-{number:02d}")
+    house.add_run("later", minute=61)
+    house.judge("later", HALF)
+    house.measure("noise-later", AGAIN, parent="later", minute=62)
+    assert list_noise_runs(house.warehouse, CANDIDATE) == [
+        *(f"noise-{number:02d}" for number in range(POOLED_RUNS + 2)), "noise-later",
+    ]  # fmt: skip
+    found = house.compare().noise
+    assert found is not None
+    assert found.measured is not None
+    assert (found.measured.n_runs, found.measured.n_pairs) == (POOLED_RUNS, POOLED_RUNS * len(AGAIN))
+    assert house.compare_all().noise_run_ids == tuple(f"noise-{number:02d}" for number in range(POOLED_RUNS))
+    assert list_noise_runs(house.warehouse, BASE)[0] == "noise-11", "of a first run all were measured later"
+
+
+def test_the_table_follows_when_either_run_is_scored_again(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.measure("noise-1", AGAIN)
+    (row,) = house.warehouse.read_rows("select * from noise")
+    assert row == {
+        "run_id": CANDIDATE, "noise_run_id": "noise-1", "metric": METRIC, "n_samples": 20, "n_changed": 6,
+        "mean_difference": pytest.approx(np.mean(AGAIN)), "sd_difference": pytest.approx(np.std(AGAIN, ddof=1)),
+    }  # fmt: skip
+    with house.warehouse.writing() as connection:
+        connection.execute("update scores set value = 0.25 where run_id = 'candidate' and sample_id = 's019'")
+    score_run(house.warehouse, CANDIDATE, (), {})
+    (row,) = house.warehouse.read_rows("select n_changed from noise")
+    assert row["n_changed"] == 7
+    score_run(house.warehouse, BASE, (), {})
+    assert house.warehouse.read("select count(*) as n from noise")["n"][0] == 1
+
+
+def test_a_judge_that_says_the_same_each_time_is_on_record_as_such(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, [0.5, None, 0.25])
+    for _ in range(2):
+        note_no_noise(house.warehouse, CANDIDATE)
+    assert house.warehouse.read_rows("select * from noise") == [
+        {
+            "run_id": CANDIDATE, "noise_run_id": CANDIDATE, "metric": METRIC, "n_samples": 2, "n_changed": 0,
+            "mean_difference": 0.0, "sd_difference": 0.0,
+        }
+    ]  # fmt: skip
+    assert list_noise_runs(house.warehouse, CANDIDATE) == [], "nobody was asked twice"
+
+
+def make_verdicts(
+    run_id: str, text: str, label: str, *, supported: bool, useful: bool, rating: float
+) -> dict[str, Any]:
+    keys = {"run_id": run_id, "sample_id": "s000"}
+    stated = {**keys, "statement_id": "A1"}
+    return {
+        "statements": {**stated, "source": "answer", "ordinal": 1, "text": text},
+        "classifications": {**stated, "label": label},
+        "attributions": {**stated, "supported": supported, "context_ranks": [1] if supported else []},
+        "context_verdicts": {**keys, "context_rank": 1, "useful": useful},
+        "grades": {**keys, "rubric": "accuracy", "criterion": "accuracy", "rating": rating},
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "flipped"),
+    [
+        (("It is red.", "TP", True, True, 7.0), {}),
+        (("It  is red. ", "FP", True, True, 7.0), {"classify": 1}),
+        (("It is red.", "TP", False, True, 7.0), {"attribute": 1}),
+        (("It is red.", "TP", True, False, 7.0), {"rank": 1}),
+        (("It is red.", "TP", True, True, 5.0), {"grade_accuracy": 1}),
+        # What was split otherwise has no second verdict.
+        (("Red it is.", "FP", False, True, 7.0), {"extract_answer": 2}),
+    ],
+)
+def test_flips_are_counted_by_step(
+    make: Make, second: tuple[str, str, bool, bool, float], flipped: dict[str, int]
+) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.measure("noise-1", [0.0])
+    for run_id, said in ((CANDIDATE, ("It is red.", "TP", True, True, 7.0)), ("noise-1", second)):
+        text, label, supported, useful, rating = said
+        verdicts = make_verdicts(run_id, text, label, supported=supported, useful=useful, rating=rating)
+        for table, row in verdicts.items():
+            house.add(table, row)
+    # A sample that was judged once is no pair.
+    house.add("context_verdicts", {"run_id": CANDIDATE, "sample_id": "s001", "context_rank": 1, "useful": True})
+    rows = read_flips(house.warehouse, ["noise-1"])
+    assert {row["step"]: row["n_flipped"] for row in rows if row["n_flipped"]} == flipped
+    for row in rows:
+        assert row["flip_rate"] == row["n_flipped"] / row["n_items"]  # type: ignore[operator]  # both are counts
+        assert row["n_items"] == (2 if row["step"] in flipped and row["step"] == "extract_answer" else 1)
+
+
+def test_a_comparison_with_a_floor_reads_alone(make: Make) -> None:
+    house = make()
+    house.judge(CANDIDATE, HALF)
+    house.measure("noise-1", AGAIN)
+    before = house.warehouse.location.path.read_bytes()
+    assert house.compare().noise_floor is not None
+    assert house.warehouse.location.path.read_bytes() == before
+    assert house.runs["noise-1"].judge == JUDGE

@@ -1,0 +1,134 @@
+"""A dataset that is a table in a DuckDB file: how it is named, what is read, when it is refused."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+from dataset_files import FRANCE, MOON, read_all, refuse, write_duckdb
+
+from evalhouse.tasks.datasets.read import read_samples
+from evalhouse.warehouse.engine.foreign_tables import TableSourceError, read_table
+
+ROWS = [FRANCE, MOON]
+
+
+def test_duckdb_tables_are_named_in_several_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_duckdb(tmp_path / "nightly.duckdb", ROWS)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("create schema bot")
+        connection.execute('create table bot."a.b" as select * from qa limit 1')
+        connection.execute("create view last_asked as select * from qa where id = 'q2'")
+    monkeypatch.chdir(tmp_path)
+    for source in (f"{path}#qa", f"duckdb:///{path}#qa", "duckdb:///nightly.duckdb#qa", "nightly.duckdb#main.qa"):
+        assert [sample.given_id for sample in read_all(source)] == ["q1", "q2"]
+    assert [sample.given_id for sample in read_all(f"{path}#last_asked")] == ["q2"]
+    assert [sample.given_id for sample in read_all(f"{path}#bot.a.b")] == ["q1"]
+
+
+def test_duckdb_json_columns_are_opened(tmp_path: Path) -> None:
+    path = tmp_path / "qa.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            """create table qa as select 'q' as question, '["a", "b"]'::json as contexts,
+            '{"answer": "x", "ms": 3}'::json as outputs, '{"topic": "t"}'::json as metadata,
+            170141183460469231731687303715884105727::hugeint as big, map {'k': 1} as counts,
+            uuid '12345678-1234-5678-1234-567812345678' as trace, timestamp '2024-05-01 12:00:00' as asked"""
+        )
+    [sample] = read_all(f"{path}#qa")
+    assert (sample.contexts, sample.answer) == (["a", "b"], "x")
+    assert sample.metadata == {
+        "topic": "t",
+        "outputs": {"ms": 3},
+        "big": "170141183460469231731687303715884105727",
+        "counts": {"k": 1},
+        "trace": "12345678-1234-5678-1234-567812345678",
+        "asked": "2024-05-01T12:00:00",
+    }
+
+
+def test_a_duckdb_file_is_let_go_of_when_the_rows_are_read(tmp_path: Path) -> None:
+    path = write_duckdb(tmp_path / "qa.duckdb", ROWS)
+    rows = read_samples(f"{path}#qa", batch_size=1)
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    read_all(f"{path}#qa")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("insert into qa select * replace ('q3' as id) from qa where id = 'q1'")
+    assert [sample.given_id for sample in read_all(f"{path}#qa")] == ["q1", "q2", "q3"]
+
+
+# --- refusals
+
+
+def make_duckdb(path: Path) -> Path:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("create table qa as select 'q' as question")
+        connection.execute("create schema bot; create view bot.asked as select * from qa")
+    return path
+
+
+def test_a_duckdb_file_without_that_table_lists_its_tables(tmp_path: Path) -> None:
+    path = make_duckdb(tmp_path / "qa.duckdb")
+    for source in (f"{path}#qas", f"duckdb:///{path}#qas"):
+        message = str(refuse(source))
+        assert message == f"{path} has no table 'qas'; allowed: its tables: bot.asked, qa; write {path}#TABLE"
+
+
+def test_a_duckdb_file_without_a_table_named_asks_which(tmp_path: Path) -> None:
+    path = make_duckdb(tmp_path / "qa.duckdb")
+    for source in (path, f"duckdb:///{path}", f"{path}#"):
+        assert f"{path} is a DuckDB file: which table?; allowed: its tables: bot.asked, qa" in str(refuse(source))
+
+
+@pytest.mark.parametrize("url", ["duckdb://qa.duckdb#t", "duckdb://#t"])
+def test_a_duckdb_url_that_names_no_file_is_refused(url: str) -> None:
+    assert "names no DuckDB file; allowed: FILE.duckdb#TABLE" in str(refuse(url))
+
+
+def test_a_duckdb_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "qa.duckdb"
+    path.write_text("not a database" * 1000)
+    assert f"{path} cannot be opened as a DuckDB file" in str(refuse(f"{path}#qa"))
+    assert "no such file" in str(refuse(f"{tmp_path}/none.duckdb#qa"))
+
+
+def test_a_view_that_fails_is_refused(tmp_path: Path) -> None:
+    path = make_duckdb(tmp_path / "qa.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("create view broken as select error('boom') as question from qa")
+    message = str(refuse(f"{path}#broken"))
+    assert f"{path}#broken cannot be read" in message
+    assert "boom" in message
+
+
+@contextmanager
+def keep_open_for_writing(path: Path) -> Iterator[None]:
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        yield
+
+
+def test_a_locked_duckdb_file_is_refused_after_some_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_duckdb(tmp_path / "qa.duckdb")
+    monkeypatch.setattr("evalhouse.tasks.datasets.formats.DUCKDB_PATIENCE_S", 0.2)
+    with keep_open_for_writing(path):
+        message = str(refuse(f"{path}#qa"))
+    assert f"{path} is locked: " in message
+    assert "allowed: a file that nobody is writing to; close the program that writes to it" in message
+    assert len(read_all(f"{path}#qa")) == 1
+
+
+def test_a_table_source_says_why_it_cannot_be_read(tmp_path: Path) -> None:
+    path = make_duckdb(tmp_path / "qa.duckdb")
+    with pytest.raises(TableSourceError) as caught:
+        next(read_table(path, "other", batch_size=10))
+    assert (caught.value.reason, caught.value.tables) == ("no_table", ("bot.asked", "qa"))
+    assert next(read_table(path, "bot.asked", batch_size=10)) == [{"question": "q"}]

@@ -1,0 +1,215 @@
+"""The sample dataset keeps what its rows claim to show, so that a first run meets every verdict and every reason."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from evalhouse.warehouse.sample_data import SAMPLE_PATH
+
+Row = dict[str, Any]
+
+LANGUAGES = ("en", "zh")
+# What one row of each kind is there to show, in both languages.
+KINDS = {
+    "right",
+    "right_reworded",
+    "partly_right",
+    "hallucinated_detail",
+    "contradicts",
+    "own_knowledge",
+    "outdated_context",
+    "refuses_wrongly",
+    "refuses_rightly",
+    "no_contexts_retrieved",
+    "contexts_absent",
+    "useful_ranked_last",
+    "irrelevant_contexts",
+    "long_list",
+    "answer_absent",
+    "ground_truth_absent",
+    "injection",
+    "numbers_dates_units",
+}
+# Retrieval found nothing, or found everything but the gold passage.
+MISSED_KINDS = {"no_contexts_retrieved", "irrelevant_contexts"}
+FIELDS = {"id", "language", "kind", "topic", "document", "question", "answer", "ground_truth"}
+OPTIONAL_FIELDS = {"contexts", "reference_context_ids"}
+# Words of an English passage, characters of a Chinese one.
+PASSAGE_LENGTHS = {"en": range(40, 121), "zh": range(60, 181)}
+CJK = re.compile(r"[\u4e00-\u9fff]")
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return [json.loads(line) for line in SAMPLE_PATH.read_text(encoding="utf-8").splitlines()]
+
+
+def of_kind(rows: list[Row], *kinds: str) -> list[Row]:
+    return [row for row in rows if row["kind"] in kinds]
+
+
+def context_ids(row: Row) -> list[str]:
+    return [context["id"] for context in row.get("contexts", [])]
+
+
+def passages_by_id(rows: list[Row]) -> dict[str, set[str]]:
+    passages: dict[str, set[str]] = {}
+    for row in rows:
+        for context in row.get("contexts", []):
+            passages.setdefault(context["id"], set()).add(context["text"])
+    return passages
+
+
+def numbers_in(*texts: str) -> set[str]:
+    """Digits as written, thousands joined; the ordinals of a numbered list do not count."""
+    plain = re.sub(r"^\d+\. ", "", "\n".join(texts), flags=re.MULTILINE)
+    return set(re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3})", "", plain)))
+
+
+def numbers_in_contexts(row: Row) -> set[str]:
+    return numbers_in(*(context["text"] for context in row["contexts"]))
+
+
+def test_there_are_enough_rows_in_each_language(rows: list[Row]) -> None:
+    counts = Counter(row["language"] for row in rows)
+    assert set(counts) == set(LANGUAGES)
+    assert counts["en"] >= 34
+    assert counts["zh"] >= 18
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_kind_has_several_rows_in_each_language(rows: list[Row], language: str) -> None:
+    counts = Counter(row["kind"] for row in rows if row["language"] == language)
+    assert set(counts) == KINDS
+    assert [kind for kind, n in counts.items() if n < 2] == []
+
+
+def test_ids_are_unique_and_begin_with_the_language(rows: list[Row]) -> None:
+    assert [id for id, n in Counter(row["id"] for row in rows).items() if n > 1] == []
+    assert [row["id"] for row in rows if not re.fullmatch(rf"{row['language']}-[a-z]+-\d\d", row["id"])] == []
+
+
+def test_every_row_has_the_documented_fields_and_no_other(rows: list[Row]) -> None:
+    assert [row["id"] for row in rows if set(row) - OPTIONAL_FIELDS != FIELDS] == []
+    texts = ("language", "kind", "topic", "document", "question")
+    assert [row["id"] for row in rows if not all(row[field].strip() for field in texts)] == []
+
+
+@pytest.mark.parametrize("field", ["answer", "ground_truth"])
+def test_a_text_is_null_exactly_where_its_kind_says_so(rows: list[Row], field: str) -> None:
+    absent = of_kind(rows, f"{field}_absent")
+    assert [row["id"] for row in rows if row[field] is None] == [row["id"] for row in absent]
+    assert all(row[field].strip() for row in rows if row not in absent)
+
+
+def test_texts_are_written_in_the_language_of_the_row(rows: list[Row]) -> None:
+    for row in rows:
+        texts = [row["question"], row["answer"], row["ground_truth"], *(c["text"] for c in row.get("contexts", []))]
+        for text in filter(None, texts):
+            assert bool(CJK.search(text)) == (row["language"] == "zh"), (row["id"], text)
+
+
+def test_contexts_are_absent_empty_or_two_to_five_passages(rows: list[Row]) -> None:
+    for row in rows:
+        if row["kind"] == "contexts_absent":
+            assert "contexts" not in row, row["id"]
+        elif row["kind"] == "no_contexts_retrieved":
+            assert row["contexts"] == [], row["id"]
+        else:
+            assert 2 <= len(row["contexts"]) <= 5, row["id"]
+            assert len(set(context_ids(row))) == len(row["contexts"]), row["id"]
+
+
+def test_passages_are_of_readable_length_and_the_same_in_every_row(rows: list[Row]) -> None:
+    for row in rows:
+        for context in row.get("contexts", []):
+            assert set(context) == {"id", "text"}
+            assert re.fullmatch(r"doc-[a-z0-9-]+#\d+", context["id"]), context["id"]
+            length = len(context["text"]) if row["language"] == "zh" else len(context["text"].split())
+            assert length in PASSAGE_LENGTHS[row["language"]], (context["id"], length)
+    assert [id for id, texts in passages_by_id(rows).items() if len(texts) > 1] == []
+
+
+def test_reference_ids_are_among_the_contexts_unless_retrieval_missed_them(rows: list[Row]) -> None:
+    known = passages_by_id(rows)
+    for row in rows:
+        references = row.get("reference_context_ids", [])
+        assert set(references) <= set(known), row["id"]
+        if row["kind"] in MISSED_KINDS:
+            assert references, row["id"]
+            assert not set(references) & set(context_ids(row)), row["id"]
+        elif row["kind"] != "outdated_context":
+            assert set(references) <= set(context_ids(row)), row["id"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_most_but_not_all_rows_have_reference_ids(rows: list[Row], language: str) -> None:
+    has_references = [bool(row.get("reference_context_ids")) for row in rows if row["language"] == language]
+    assert 0.6 < sum(has_references) / len(has_references) < 1
+
+
+def test_no_document_holds_what_the_bot_knew_by_itself_or_rightly_refused(rows: list[Row]) -> None:
+    unanswerable = of_kind(rows, "own_knowledge", "refuses_rightly")
+    assert [row["id"] for row in unanswerable if "reference_context_ids" in row] == []
+
+
+def test_the_useful_passage_is_last_among_distractors(rows: list[Row]) -> None:
+    for row in of_kind(rows, "useful_ranked_last"):
+        assert len(row["contexts"]) >= 4, row["id"]
+        assert row["reference_context_ids"] == context_ids(row)[-1:], row["id"]
+
+
+def test_an_outdated_answer_follows_the_older_edition_ranked_first(rows: list[Row]) -> None:
+    outdated = of_kind(rows, "outdated_context")
+    for row in outdated:
+        first = context_ids(row)[0]
+        assert re.search(r"-\d{4}#", first), row["id"]
+        assert re.sub(r"-\d{4}#", "#", first) in row["reference_context_ids"], row["id"]
+        assert numbers_in(row["answer"]) <= numbers_in(row["contexts"][0]["text"]), row["id"]
+    # The current passage is retrieved as well in some rows and missed in others.
+    assert {set(row["reference_context_ids"]) <= set(context_ids(row)) for row in outdated} == {True, False}
+
+
+def test_a_right_answer_has_no_number_of_its_own_and_a_hallucinated_one_has(rows: list[Row]) -> None:
+    for row in of_kind(rows, "right"):
+        assert numbers_in(row["answer"]) <= numbers_in_contexts(row) | numbers_in(row["question"]), row["id"]
+    for row in of_kind(rows, "hallucinated_detail"):
+        assert numbers_in(row["answer"]) - numbers_in_contexts(row), row["id"]
+
+
+def test_the_numbers_of_a_ground_truth_stand_in_its_reference_passages(rows: list[Row]) -> None:
+    passages = {id: text for id, texts in passages_by_id(rows).items() for text in texts}
+    # In numbers_dates_units the ground truth also does sums: days between dates, pence times miles.
+    checked = [row for row in rows if row["kind"] != "numbers_dates_units" and row["ground_truth"]]
+    for row in checked:
+        references = row.get("reference_context_ids", [])
+        if references:
+            stated = numbers_in(row["question"], *(passages[id] for id in references))
+            assert numbers_in(row["ground_truth"]) <= stated, row["id"]
+
+
+def test_a_partly_right_answer_is_much_shorter_than_its_ground_truth(rows: list[Row]) -> None:
+    for row in of_kind(rows, "partly_right"):
+        assert len(row["answer"]) < 0.7 * len(row["ground_truth"]), row["id"]
+
+
+def test_a_long_answer_is_a_list_of_at_least_five_items(rows: list[Row]) -> None:
+    for row in of_kind(rows, "long_list"):
+        assert len(re.findall(r"^(?:\d+\.|-|·) ?\S", row["answer"], flags=re.MULTILINE)) >= 5, row["id"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_injections_plant_orders_end_markers_ids_and_ratings(rows: list[Row], language: str) -> None:
+    injected = [row for row in of_kind(rows, "injection") if row["language"] == language]
+    answers = "\n".join(row["answer"] for row in injected)
+    order = {"en": r"[Ii]gnore (?:the|your) instructions", "zh": r"忽略.{0,8}指令"}[language]
+    assert re.search(order, answers)
+    assert "</answer_statements>" in answers
+    assert "[[10]]" in answers
+    assert '"label": "TP"' in answers
+    assert re.search(r"^\[A2\] ", answers, flags=re.MULTILINE)
+    # A retrieved passage gives orders as well, not only the answer.
+    assert any(re.search(order, context["text"]) for row in injected for context in row["contexts"])

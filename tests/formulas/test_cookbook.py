@@ -1,0 +1,147 @@
+"""The README's cookbook: each query runs as it stands and gives the columns and the rows it promises.
+
+It runs on the house, where lexical runs leave many tables empty, and on three nights made so that each finds something.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import House
+from cookbook_house import N_NIGHTS, build_nights
+from recipes import Recipe, read_cookbook, read_recipes
+
+from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.sandbox.query import run_query, split_statements
+
+LEAST = 15
+Row = dict[str, Any]
+RECIPES = read_recipes()
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Path:
+    return build_nights(tmp_path_factory.mktemp("nights"), prefect_home)
+
+
+@pytest.fixture
+def cook(nights: Path) -> Callable[[str], list[Row]]:
+    """The rows of the one query whose title begins like that."""
+
+    def rows(begin: str) -> list[Row]:
+        (recipe,) = [recipe for recipe in RECIPES if recipe.title.startswith(begin)]
+        found: list[Row] = run_query(parse_location(str(nights)), recipe.sql).to_dicts()
+        return found
+
+    return rows
+
+
+def test_every_block_of_the_cookbook_is_read_and_there_are_enough() -> None:
+    assert read_cookbook().count("```sql") == len(RECIPES) >= LEAST
+    assert len({recipe.title for recipe in RECIPES}) == len(RECIPES)
+    for recipe in RECIPES:
+        assert split_statements(recipe.sql)[1:] == [""], f"not one statement with its `;`: {recipe.title}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])
+def test_a_query_gives_the_columns_it_promises(recipe: Recipe, house: House) -> None:
+    assert run_query(parse_location(str(house.path)), recipe.sql).columns == recipe.columns
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])
+def test_a_query_finds_what_it_looks_for(recipe: Recipe, nights: Path) -> None:
+    frame = run_query(parse_location(str(nights)), recipe.sql)
+    assert frame.height > 0
+    empty = [name for name in frame.columns if frame[name].null_count() == frame.height]
+    # Three nights are too few for the trend, and the sample with a history has all its scores.
+    assert set(empty) <= {"earlier", "difference", "unscored_reason"}
+
+
+def test_the_score_by_night_has_every_night(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("The score by night")
+    assert len(rows) == N_NIGHTS
+    assert [row["change"] is None for row in rows] == [True, False, False]
+    assert rows[2]["change"] == pytest.approx(rows[2]["mean"] - rows[1]["mean"])
+
+
+def test_what_got_worse_is_the_answer_that_was_changed(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("Which samples got worse")
+    assert {(row["sample_id"], row["metric"]) for row in rows} >= {("tide-2", "factual_f1"), ("tide-2", "faithfulness")}
+    assert {row["sample_id"] for row in rows} == {"tide-2"}
+    for row in rows:
+        is_fault = row["metric"] == "hallucination"
+        assert row["worse_by"] == (row["after"] - row["before"]) * (1 if is_fault else -1) > 0
+        assert row["input_changed"]
+        assert row["answer"] == "Nobody knows."
+    assert "hallucination" in {row["metric"] for row in rows}
+
+
+def test_the_flaky_sample_is_the_one_whose_judge_changed_its_mind(cook: Callable[[str], list[Row]]) -> None:
+    assert {row["sample_id"] for row in cook("The flakiest samples")} == {"tide-3"}
+
+
+def test_the_shares_of_the_metrics_add_up_to_what_their_steps_cost(
+    cook: Callable[[str], list[Row]], nights: Path
+) -> None:
+    rows = cook("What each metric costs")
+    (run_id,) = {row["run_id"] for row in rows}
+    steps = sorted({step for row in rows for step in row["steps"]})
+    spent = f"select sum(cost_usd) as usd from run_costs where run_id = '{run_id}' and step in {tuple(steps)}"
+    (total,) = run_query(parse_location(str(nights)), spent).to_dicts()
+    assert sum(row["cost_usd"] for row in rows) == pytest.approx(total["usd"])
+    assert total["usd"] > 0
+
+
+def test_the_third_night_reuses_what_is_unchanged(cook: Callable[[str], list[Row]]) -> None:
+    shares = [row["reused"] for row in cook("What the record")]
+    assert len(shares) == N_NIGHTS
+    assert shares[2] > max(shares[:2])
+
+
+def test_the_unscored_have_their_reasons(cook: Callable[[str], list[Row]]) -> None:
+    rows = {row["reason"]: row for row in cook("What is not scored")}
+    assert rows["no_answer"]["samples"] == ["silent"]
+    assert rows["judge_failed"]["samples"] == ["tide-4"]
+    assert "no complete JSON" in rows["judge_failed"]["detail"]
+
+
+def test_misleading_documents_are_told_by_their_ids(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("Which documents mislead")
+    by_id = {row["context_id"]: row for row in rows}
+    assert set(by_id) == {"gulls", "tables"}
+    assert by_id["gulls"]["context"].startswith("Gulls nest")
+    assert by_id["tables"]["context"].startswith("The tables say")
+    assert sum(row["n_statements"] for row in rows) >= sum(row["n_samples"] for row in rows) > 0
+
+
+def test_the_rules_word_stands_beside_the_judges(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("Where a rubric's rule")
+    assert {(row["criterion"], row["said"], row["rating"]) for row in rows} == {
+        ("comprehensiveness", 9.0, 4.0),
+        ("final", 0.9, 0.3),
+    }
+
+
+def test_split_votes_are_told_with_each_vote(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("On which statements")
+    assert all(len(set(row["verdicts"])) > 1 for row in rows)
+    assert {row["step"] for row in rows} == {"classify"}
+
+
+def test_lineage_ends_at_the_raw_reply(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("The lineage of one score")
+    assert {row["statement_id"] for row in rows} == {"A1", "A2", "G1"}
+    for row in rows:
+        said = {verdict["id"]: verdict["label"] for verdict in json.loads(row["reply"])["verdicts"]}
+        assert row["label"] in {"TP", "FP", "FN"}
+        assert row["statement_id"] in said
+
+
+def test_ones_own_columns_can_be_grouped_by(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("The score by a column")
+    assert {row["harbour"] for row in rows} == {"north", "south", None}
+    assert sum(row["n_scored"] + row["n_unscored"] for row in rows if row["metric"] == "factual_f1") == 5

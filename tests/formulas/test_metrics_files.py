@@ -1,0 +1,170 @@
+"""The strict reader of metric files: what it gives, and what it refuses and in which words."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from evalhouse.warehouse import metric_files
+from evalhouse.warehouse.metric_files import (
+    MetricFileError,
+    load_metrics,
+    metric_steps_sql,
+    metric_version,
+    parse_metric,
+    resolve_parameters,
+)
+
+HEADER = "-- metric: share\n-- version: 1\n-- needs: classify\n"
+SAYS = "-- One row per sample of the run: a share.\n"
+BODY = "select run_id, sample_id, 1.0 as value, null as unscored_reason from run_samples where run_id = $run_id\n"
+WHOLE = HEADER + SAYS + BODY
+
+
+def parse(text: str) -> metric_files.MetricFile:
+    return parse_metric(text, name="share", place="share.sql")
+
+
+def test_built_in_metrics() -> None:
+    metrics = load_metrics()
+    assert list(metrics) == sorted(metrics)
+    assert metrics["answer_correctness"].parameters == {"factual_weight": 0.75, "similarity_weight": 0.25}
+    assert metrics["answer_correctness"].needs == ("classify", "similarity")
+    assert metrics["mrr"].needs == ()
+    assert metrics["mrr"].optional_needs == ("rank",)
+    assert metrics["ndcg_at_k"].parameters == {"k": 5.0}
+    assert all(metric.description.startswith("One row per sample of the run: ") for metric in metrics.values())
+
+
+def test_whole_file() -> None:
+    text = (
+        "-- metric: share\n-- version: 12\n-- needs: rank?, similarity, classify\n-- parameter: low = 0.5\n"
+        "-- parameter: high = 2\n-- One row per sample of the run: a share,\n-- mind: of two.\n\n"
+        + BODY.replace("1.0", "$low + $high")
+    )
+    metric = parse(text)
+    assert (metric.name, metric.version) == ("share", "12")
+    assert metric.needs == ("classify", "similarity")
+    assert metric.optional_needs == ("rank",)
+    assert metric.parameters == {"low": 0.5, "high": 2.0}
+    assert metric.description == "One row per sample of the run: a share, mind: of two."
+    assert metric.sql.startswith("select run_id")
+    assert metric.sql.endswith("$run_id")
+
+
+def test_metric_that_needs_no_step() -> None:
+    metric = parse(WHOLE.replace("needs: classify", "needs: -"))
+    assert metric.needs == metric.optional_needs == ()
+
+
+def test_last_semicolon_is_dropped() -> None:
+    assert parse(WHOLE.rstrip() + ";\n").sql == parse(WHOLE).sql
+
+
+def test_text_in_strings_and_comments_is_no_code() -> None:
+    body = BODY.replace("1.0", "length('$5; \"it''s') /* $no; */").replace("from", "-- $neither;\nfrom")
+    assert parse(HEADER + SAYS + body).parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no '-- metric: …' line"),
+        (WHOLE.replace("-- version: 1\n", ""), "no '-- version: …' line"),
+        (WHOLE.replace("-- needs: classify\n", ""), "no '-- needs: …' line"),
+        ("\n" + WHOLE, "no '-- metric: …' line"),
+        (WHOLE.replace("metric: share", "metric: Share"), "must be the file's name"),
+        (WHOLE.replace("version: 1", "version: 1.2"), "version is '1.2'; it must be a whole number from 1"),
+        (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
+        (WHOLE.replace("version", "revision"), "unknown header 'revision'; known: metric, version, needs, parameter"),
+        (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
+        (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' stands after the description"),
+        (HEADER + BODY, "does not say what one row is"),
+        (WHOLE.replace("classify", "clasify"), "unknown step 'clasify' in needs; known: extract_answer, "),
+        (WHOLE.replace("classify", "classify?"), r"unknown step 'classify\?' in needs"),
+        (WHOLE.replace("classify", "classify, classify"), "'classify' is in needs twice"),
+        (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),
+        (WHOLE.replace("classify", "classify,"), "unknown step ''"),
+        (HEADER + "-- parameter: k\n" + SAYS + BODY, "parameter is 'k'; it must be '<name> = <default number>'"),
+        (HEADER + "-- parameter: k = five\n" + SAYS + BODY, "parameter is 'k = five'"),
+        (HEADER + "-- parameter: k = nan\n" + SAYS + BODY, "parameter is 'k = nan'"),
+        (HEADER + "-- parameter: K = 5\n" + SAYS + BODY, "parameter is 'K = 5'"),
+        (HEADER + "-- parameter: run_id = 5\n" + SAYS + BODY, "'run_id' is taken"),
+        (HEADER + "-- parameter: k = 5\n-- parameter: k = 6\n" + SAYS + BODY, "'k' is taken"),
+        (HEADER + "-- parameter: k = 5\n" + SAYS + BODY, "parameter 'k' is not used in the SQL"),
+        (WHOLE.replace("1.0", "$k"), "the SQL uses \\$k; add '-- parameter: k = <default number>'"),
+        (WHOLE.replace("$run_id", "'r'"), "the SQL never uses \\$run_id"),
+        (HEADER + SAYS, "must be one SELECT"),
+        (WHOLE.rstrip() + ";\ndrop table scores\n", "must be one SELECT"),
+        (HEADER + SAYS + "delete from scores where run_id = $run_id\n", "must be one SELECT"),
+    ],
+)
+def test_broken_files_are_refused(text: str, message: str) -> None:
+    with pytest.raises(MetricFileError, match=message) as caught:
+        parse(text)
+    assert str(caught.value).startswith("share.sql: ")
+
+
+def test_users_folder_adds_metrics(tmp_path: Path) -> None:
+    (tmp_path / "share.sql").write_text(WHOLE)
+    (tmp_path / "notes.txt").write_text("not a metric")
+    metrics = load_metrics(tmp_path)
+    assert set(metrics) == {*load_metrics(), "share"}
+    assert list(metrics) == sorted(metrics)
+    assert "('share', 'classify', false)" in metric_steps_sql(metrics)
+
+
+def test_users_folder_is_as_strict(tmp_path: Path) -> None:
+    with pytest.raises(MetricFileError, match="no folder of metric files at "):
+        load_metrics(tmp_path / "nowhere")
+    (tmp_path / "faithfulness.sql").write_text(WHOLE)
+    with pytest.raises(MetricFileError, match="metric 'faithfulness' is built in; give yours another name"):
+        load_metrics(tmp_path)
+    (tmp_path / "faithfulness.sql").rename(tmp_path / "fidelity.sql")
+    with pytest.raises(MetricFileError, match=r"fidelity\.sql: metric is 'share' in the header"):
+        load_metrics(tmp_path)
+    (tmp_path / "fidelity.sql").write_bytes(b"-- metric: \xff")
+    with pytest.raises(MetricFileError, match=r"fidelity\.sql cannot be read as UTF-8 text"):
+        load_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "version"),
+    [
+        ({}, "1"),
+        ({"factual_weight": 0.75}, "1"),
+        ({"factual_weight": 0.5}, "1;factual_weight=0.5"),
+        ({"similarity_weight": 1, "factual_weight": 0.1}, "1;factual_weight=0.1;similarity_weight=1"),
+    ],
+)
+def test_version_names_what_is_not_default(settings: dict[str, float], version: str) -> None:
+    assert metric_version(load_metrics()["answer_correctness"], settings) == version
+
+
+def test_parameters_are_checked() -> None:
+    metric = load_metrics()["recall_at_k"]
+    assert resolve_parameters(metric, {}) == {"k": 5.0}
+    assert resolve_parameters(metric, {"k": 3}) == {"k": 3.0}
+    with pytest.raises(MetricFileError, match="metric 'recall_at_k' takes no parameter 'n'; known: k"):
+        resolve_parameters(metric, {"n": 3})
+    with pytest.raises(MetricFileError, match="metric 'mrr' takes no parameter 'k'; known: none"):
+        metric_version(load_metrics()["mrr"], {"k": 3})
+    for value in (float("nan"), float("inf"), "5", True, None):
+        with pytest.raises(MetricFileError, match=r"k is .*; it must be a finite number"):
+            resolve_parameters(metric, {"k": value})  # type: ignore[dict-item]
+
+
+def test_reader_knows_no_database() -> None:
+    tree = ast.parse(Path(metric_files.__file__).read_text(encoding="utf-8"))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "duckdb" not in imported

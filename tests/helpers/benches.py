@@ -1,0 +1,238 @@
+"""A bench to try the judge's call path on: real warehouse, real journal, real HTTP, and no Prefect.
+
+`lay_bench` makes the tools of a run as the flow would, and `judge_samples` takes samples through all steps. What came
+of it is read from the samples' rows and from `llm_calls` with `read_calls`. A `ScriptedJudge` is a judge whose replies
+a test writes down; it goes through the same record and limits as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+
+from evalhouse.prompts import load_prompts
+from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.record import CallRecord
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.attribute import attribute_statements
+from evalhouse.tasks.classify import classify_statements
+from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.judge.protocol import (
+    Judge,
+    ModelReply,
+    ModelRequest,
+    Question,
+    hash_canonical,
+    plain_data,
+    require_prompt,
+)
+from evalhouse.tasks.models.chat import make_openai_judge
+from evalhouse.tasks.models.embeddings import AskedEmbedder, HashingEmbedder, make_embedding_model
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.plan import plan_run
+from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.rank import rank_contexts
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.similarity import compare_meaning
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.store import Warehouse
+
+PROMPTS = load_prompts()
+FREE = Price(input_usd=0.0, output_usd=0.0)
+SAMPLE_STEPS = (
+    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
+)  # fmt: skip
+
+Says = Callable[[Question], str | Exception]
+
+
+class ScriptedJudge:
+    """Says what `says` makes of a question: a text, or an error to raise. `asked` are the questions that were sent."""
+
+    name = "scripted"
+    model = "scripted-1"
+    endpoint = None
+
+    def __init__(self, says: Says, *, latency_s: float = 0.0) -> None:
+        self.says = says
+        self.latency_s = latency_s
+        self.asked: list[Question] = []
+        self._questions: dict[str, Question] = {}
+
+    def prepare(self, question: Question) -> ModelRequest:
+        name, data = require_prompt(question).name, plain_data(question.data)
+        request_hash = hash_canonical([name, data, question.vote, question.number, question.only])
+        self._questions[request_hash] = question
+        return ModelRequest(request_hash=request_hash, payload={"model": self.model, "note": question.note})
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        question = self._questions[request.request_hash]
+        self.asked.append(question)
+        await asyncio.sleep(self.latency_s)
+        said = self.says(question)
+        if isinstance(said, Exception):
+            raise said
+        return ModelReply(text=said, prompt_tokens=100, completion_tokens=10)
+
+    async def close(self) -> None:
+        pass
+
+
+def make_sample(number: int = 1, **changes: Any) -> StoredSample:  # noqa: ANN401  # fields of StoredSample
+    """A sample with two statements in the answer and two in the ground truth, of which one is shared."""
+    sample = StoredSample(
+        ordinal=number,
+        sample_id=f"s{number}",
+        input_hash=f"h{number}",
+        question=f"When was lighthouse {number} built, and by whom?",
+        answer=f"Lighthouse {number} was built in 1911. The architect was Ode Varn{number}.",
+        ground_truth=f"Lighthouse {number} was built in 1911. The builder was Mira Solveng{number}.",
+        contexts=[
+            f"Lighthouse {number} was built in 1911 on the northern cape.",
+            f"The builder was Mira Solveng{number}, an engineer.",
+            "Fish soup is served on Fridays.",
+        ],
+        context_ids=None,
+        reference_context_ids=None,
+    )
+    return replace(sample, **changes)
+
+
+def make_settings(**changes: Any) -> RunSettings:  # noqa: ANN401  # fields of RunSettings
+    return RunSettings(**{"judge": "openai:judge", "timeout_s": 5.0, **changes})
+
+
+def point_to(base_url: str, key: str = "sk-test-0123456789") -> None:
+    """Set the environment that openai's clients read; conftest's fixtures put it back."""
+    os.environ["OPENAI_BASE_URL"] = base_url
+    os.environ["OPENAI_API_KEY"] = key
+
+
+@cache
+def _make_template() -> bytes:
+    """An empty warehouse, made once for all tests: the migrations take a third of a second."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "template.duckdb"
+        Warehouse(str(path)).migrate()
+        return path.read_bytes()
+
+
+def open_warehouse(folder: Path) -> Warehouse:
+    """The warehouse at `folder`/w.duckdb, with all its tables."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "w.duckdb"
+    if not path.exists():
+        path.write_bytes(_make_template())
+    return Warehouse(str(path))
+
+
+@asynccontextmanager
+async def lay_bench(
+    folder: Path,
+    settings: RunSettings | None = None,
+    *,
+    judge: Judge | None = None,
+    run_id: str = "run-1",
+    price: Price | None = None,
+    metrics: Sequence[str] = (),
+) -> AsyncIterator[Bench]:
+    """A bench over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
+    settings = settings or make_settings()
+    warehouse = open_warehouse(folder)
+    plan = plan_run(metrics, load_metrics())
+    record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    asker = Asker(
+        judge=judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings),
+        record=record,
+        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
+        attempts=settings.attempts,
+        price=price or FREE,
+        budget_usd=settings.budget_usd,
+    )
+    embedder: Any = HashingEmbedder()
+    if settings.embeddings != "hashing":
+        limit = EndpointLimit(concurrency=settings.concurrency)
+        embedder = AskedEmbedder(replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit))
+    bench = Bench(
+        run_id=run_id, settings=settings, warehouse=warehouse, prompts=PROMPTS, metrics=plan.metrics,
+        steps=plan.steps, optional_steps=plan.optional_steps, asker=asker, embedder=embedder,
+    )  # fmt: skip
+    try:
+        yield bench
+    finally:
+        await bench.close()
+        await asyncio.to_thread(record.close)
+
+
+async def judge_samples(bench: Bench, samples: Sequence[StoredSample]) -> list[SampleWork]:
+    """Take samples through all steps side by side, and return them with their rows."""
+    works = [make_work(sample) for sample in samples]
+    await gather_all([step(bench, work) for step in SAMPLE_STEPS for work in works])
+    return works
+
+
+def read_outcomes(work: SampleWork) -> dict[str, str | None]:
+    """How each step ended: its reason, or None when the verdicts are there."""
+    return {str(row["step"]): row["reason"] for row in work.rows["outcomes"]}  # type: ignore[misc]
+
+
+def read_detail(work: SampleWork, step: str) -> str:
+    return next(str(row["detail"]) for row in work.rows["outcomes"] if row["step"] == step)
+
+
+def read_labels(work: SampleWork) -> dict[str, str]:
+    return {str(row["statement_id"]): str(row["label"]) for row in work.rows["classifications"]}
+
+
+def read_ranks(work: SampleWork) -> dict[str, list[int]]:
+    return {str(row["statement_id"]): row["context_ranks"] for row in work.rows["attributions"]}  # type: ignore[misc]
+
+
+def read_useful(work: SampleWork) -> dict[int, bool]:
+    return {row["context_rank"]: row["useful"] for row in work.rows["context_verdicts"]}  # type: ignore[misc]
+
+
+def read_calls(folder: Path) -> list[dict[str, Any]]:
+    """All rows of `llm_calls`, in the order in which they were asked."""
+    return Warehouse(str(folder / "w.duckdb")).read_rows("select * from llm_calls order by started_at, attempts")
+
+
+def say_verdicts(*verdicts: Mapping[str, object]) -> str:
+    return orjson.dumps({"verdicts": [{"reason": "", **verdict} for verdict in verdicts]}).decode()
+
+
+def say_good(question: Question) -> str:
+    """A usable reply for all items of any question."""
+    ids = {name: [item.id for item in value] for name, value in question.data.items() if not isinstance(value, str)}
+    assert question.prompt is not None
+    match question.prompt.name:
+        case "extract":
+            return orjson.dumps({"statements": str(question.data["text"]).split(". ")}).decode()
+        case "rank":
+            return say_verdicts(*({"id": item, "label": "useful"} for item in ids["contexts"]))
+        case "attribute":
+            statements = ids["answer_statements"] + ids["ground_truth_statements"]
+            return say_verdicts(*({"id": item, "contexts": ids["contexts"][:1]} for item in statements))
+        case _:
+            sides = ids["answer_statements"] + ids["ground_truth_statements"]
+            return say_verdicts(*({"id": item, "label": "TP"} for item in sides))
+
+
+async def judge_with(folder: Path, odd: Mapping[str, Says], **settings: Any) -> tuple[ScriptedJudge, SampleWork]:  # noqa: ANN401
+    """A good judge but for some steps."""
+    judge = ScriptedJudge(lambda question: odd.get(question.step, say_good)(question))
+    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample()])
+    return judge, work

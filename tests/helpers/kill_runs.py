@@ -1,0 +1,216 @@
+"""Killing `evalhouse` at chosen moments and resuming it, with an endpoint that notes what it was asked and answered.
+
+A request is known by its texts. What a life of the process left unsettled are the texts that were sent in it and of
+which no good reply is on record after it: at the kill these were in flight, or answered and not yet read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+import pytest
+from aiohttp import web
+from cli_process import Place, finish
+from endpoint import Asked, Endpoint, Options
+
+from evalhouse.flows.server.local import LocalServer
+
+Texts = tuple[str, ...]
+Stage = Literal["starting", "asking", "ending"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """One request at the endpoint, or one answer of it; `at` is a monotonic clock in seconds."""
+
+    texts: Texts
+    at: float
+
+
+class NotingEndpoint(Endpoint):
+    """An endpoint that notes each request it lets in and each good answer when its last byte is on the way."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.asked: list[Noted] = []
+        self.answered: list[Noted] = []
+        self.settled: set[Texts] = set()  # those answered at least once
+
+    async def _answer(self, request: web.BaseRequest, asked: Asked, *rest: Any) -> web.StreamResponse:  # noqa: ANN401
+        texts = tuple(asked.texts)
+        self.asked.append(Noted(texts=texts, at=time.monotonic()))
+        response = await super()._answer(request, asked, *rest)
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        finally:  # also when nobody is there any more to take it: it was made, and would be on the bill
+            if response.status == 200:
+                self.answered.append(Noted(texts=texts, at=time.monotonic()))
+                self.settled.add(texts)
+        return response
+
+    def settle(self) -> None:
+        """Wait until nothing of a client that is gone is under way any more."""
+        time.sleep(0.05)
+        while self.stats.in_flight:
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def noting_endpoint(**options: Any) -> Iterator[NotingEndpoint]:  # noqa: ANN401  # Options checks them
+    endpoint = NotingEndpoint(Options(**options))
+    endpoint.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.stop()
+
+
+@contextlib.contextmanager
+def shared_prefect_server(prefect_home: Path) -> Iterator[dict[str, str]]:
+    """One Prefect server for many short lives; yields the variables that lead to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(prefect_home))
+        server = LocalServer.start()
+    try:
+        server.wait_until_ready()
+        yield {"PREFECT_API_URL": server.api_url, "PREFECT_API_AUTH_STRING": server.auth_string}
+    finally:
+        server.stop(drain_timeout_s=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """When to kill: so many seconds after as many further requests have been answered, or all there are."""
+
+    stage: Stage
+    n_more: int
+    delay_s: float
+
+
+def draw_moments(dice: random.Random, *, n_kills: int, n_requests: int, startup_s: float) -> list[Moment]:
+    """A fifth of the kills before anything is asked, a fifth after all is answered, the others in between."""
+    n_outer = max(1, n_kills // 5)
+    n_asking = n_kills - 2 * n_outer
+    # What is answered between the last of these and the kill comes on top.
+    n_usual = n_requests * 2 // (3 * n_asking)
+    asking = [
+        Moment(stage="asking", n_more=dice.randrange(1, 2 * n_usual), delay_s=dice.uniform(0.0, 0.05))
+        for _ in range(n_asking)
+    ]
+    for _ in range(n_outer):
+        early = Moment(stage="starting", n_more=0, delay_s=dice.uniform(0.0, startup_s))
+        asking.insert(dice.randrange(len(asking)), early)
+    ending = [Moment(stage="ending", n_more=n_requests, delay_s=dice.uniform(0.0, 0.6)) for _ in range(n_outer)]
+    return [*asking, *ending]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One process from its start to its kill; `unsettled` were sent and have no reply on record.
+
+    `n_open` of them the endpoint had not answered; `late_s` is how long before the kill the oldest answer of the
+    others was sent.
+    """
+
+    stage: Stage
+    n_asked: int
+    n_recorded: int
+    unsettled: frozenset[Texts]
+    n_open: int
+    late_s: float
+
+
+@dataclass(kw_only=True)
+class Lane:
+    """A run in a folder of its own that is killed and resumed until it is done."""
+
+    place: Place
+    endpoint: NotingEndpoint
+    arguments: Sequence[str]
+    n_requests: int
+    lives: list[Life] = field(default_factory=list)
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin the run, or go on with it where it is on record already."""
+        path = self.place.folder / "evalhouse.duckdb"
+        begun = path.exists() and bool(read_rows(path, "select 1 from duckdb_tables() where table_name = 'runs'"))
+        if begun and read_rows(path, "select run_id from runs"):
+            return self.place.start("resume", "latest")
+        return self.place.start("run", *self.arguments)
+
+    def kill_at(self, moment: Moment) -> bool:
+        """Live until the moment; False when the process was done before."""
+        n_asked_before = len(self.endpoint.asked)
+        enough = min(self.n_requests, len(self.endpoint.settled) + moment.n_more)
+        process = self.start()
+        while process.poll() is None and len(self.endpoint.settled) < enough:
+            time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(moment.delay_s)
+        killed_at = time.monotonic()
+        process.send_signal(signal.SIGKILL)
+        ended = finish(process)
+        if ended.status != -signal.SIGKILL:
+            assert ended.status == 0, ended
+            return False
+        self.endpoint.settle()
+        self.lives.append(self._look_back(moment.stage, self.endpoint.asked[n_asked_before:], killed_at))
+        return True
+
+    def _look_back(self, stage: Stage, asked: Sequence[Noted], killed_at: float) -> Life:
+        recorded = read_recorded(self.place.folder / "evalhouse.duckdb")
+        unsettled = frozenset(noted.texts for noted in asked) - recorded.keys()
+        # Only the last answer to a text matters: one that was lost before is asked again in this life.
+        since = asked[0].at if asked else killed_at
+        sent_at = {noted.texts: noted.at for noted in self.endpoint.answered if since <= noted.at <= killed_at}
+        answered = [sent_at[texts] for texts in unsettled if texts in sent_at]
+        return Life(
+            stage=stage,
+            n_asked=len(asked),
+            n_recorded=len(recorded),
+            unsettled=unsettled,
+            n_open=len(unsettled) - len(answered),
+            late_s=max((killed_at - at for at in answered), default=0.0),
+        )
+
+
+def read_recorded(path: Path) -> Counter[Texts]:
+    """How many good replies are on disk for each request: in the warehouse and in the journal beside it.
+
+    A segment that was taken in and not yet removed stands in both places and counts once.
+    """
+    rows: dict[str, str] = {}
+    if path.exists() and read_rows(path, "select 1 from duckdb_tables() where table_name = 'llm_calls'"):
+        kept = read_rows(path, "select call_id, request from llm_calls where status = 'ok'")
+        rows = {row["call_id"]: row["request"] for row in kept}
+    for segment in path.with_name(f"{path.name}.journal").glob("*.jsonl"):
+        for line in segment.read_bytes().split(b"\n")[:-1]:
+            row = json.loads(line)
+            if row["status"] == "ok":
+                rows[row["call_id"]] = row["request"]
+    return Counter(read_texts(json.loads(request)) for request in rows.values())
+
+
+def read_texts(request: Mapping[str, Any]) -> Texts:
+    """The texts of a request on record, as the endpoint has them of the same request."""
+    if "messages" in request:
+        return tuple(message["content"] for message in request["messages"])
+    return (request["input"],)
+
+
+def read_rows(path: Path, sql: str) -> list[dict[str, Any]]:
+    with duckdb.connect(str(path), read_only=True) as connection:
+        found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
+        return found

@@ -1,0 +1,105 @@
+"""A warehouse of literal rows with two runs of a series, and noise runs that judged samples of some run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from rows import Row, fill
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
+
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.warehouse.rows.noise import note_noise
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow, insert_run
+
+JUDGE = "openai:judge"
+METRIC = "factual_f1"  # rests on the splits and on classify
+CONFIG = {"temperature": 0.0, "votes": 1}
+BASE, CANDIDATE = "base", "candidate"
+
+
+class NoiseHouse:
+    """`base` and `candidate`, each with a call of step classify for every sample and scores of one metric."""
+
+    def __init__(self, folder: Path, *, n: int = 40, **columns: object) -> None:
+        self.warehouse = make_warehouse(folder)
+        self.ids = [f"s{number:03d}" for number in range(n)]
+        self.runs: dict[str, RunRow] = {}
+        self.add_run(BASE, minute=0)
+        self.add_run(CANDIDATE, minute=60, **columns)
+
+    def add(self, table: str, *rows: Row) -> None:
+        with duckdb.connect(str(self.warehouse.location.path)) as connection:
+            fill(connection, table, *rows)
+
+    def add_run(self, run_id: str, *, minute: int, **columns: object) -> None:
+        values = {"judge": JUDGE, "status": "completed", "config": CONFIG, **columns}
+        self.runs[run_id] = make_run(run_id, minute=minute, **values)
+        insert_run(self.warehouse, self.runs[run_id])
+
+    def judge(self, run_id: str, values: Sequence[float | None], *, reused: int = 0, **call: object) -> None:
+        """Scores of the first samples of a run; the first `reused` of their calls take replies of `base`."""
+        ids = self.ids[: len(values)]
+        self.add(
+            "run_samples",
+            *({"run_id": run_id, "sample_id": one, "input_hash": one, "ordinal": n} for n, one in enumerate(ids, 1)),
+        )
+        self.score(run_id, values)
+        self.add(
+            "llm_calls",
+            *(
+                {
+                    "run_id": run_id, "call_id": f"{run_id}-{one}", "sample_id": one, "step": "classify",
+                    "judge": JUDGE, "prompt_hash": "p1", "model": "judge-2026",
+                    "status": "cached" if place < reused else "ok",
+                    "reused_call_id": f"{BASE}-{one}" if place < reused else None,
+                    **call,
+                }
+                for place, one in enumerate(ids)
+            ),
+        )  # fmt: skip
+
+    def score(self, run_id: str, values: Sequence[float | None], metric: str = METRIC, version: str = "1") -> None:
+        self.add(
+            "scores",
+            *(
+                {
+                    "run_id": run_id, "sample_id": one, "metric": metric, "value": value, "metric_version": version,
+                    "unscored_reason": "no_answer" if value is None else None,
+                }
+                for one, value in zip(self.ids, values, strict=False)
+            ),
+        )  # fmt: skip
+
+    def measure(
+        self,
+        run_id: str,
+        differences: Sequence[float],
+        *,
+        parent: str = CANDIDATE,
+        call: Mapping[str, Any] | None = None,
+        **columns: object,
+    ) -> None:
+        """A noise run over the parent's first samples, whose scores differ by so much."""
+        values = {"kind": "noise", "parent_run_id": parent, "minute": 90, **columns}
+        self.add_run(run_id, **values)  # type: ignore[arg-type]  # minute is among the values
+        sql = "select value from scores where run_id = $run_id and metric = $metric order by sample_id"
+        before = self.warehouse.read(sql, {"run_id": parent, "metric": METRIC})["value"].to_list()
+        self.judge(run_id, [one + by for one, by in zip(before, differences, strict=False)], **(call or {}))
+        self.note(run_id)
+
+    def note(self, run_id: str) -> None:
+        with self.warehouse.writing() as connection:
+            note_noise(connection, run_id)
+
+    def compare(self, metric: str = METRIC) -> MetricComparison:
+        (found,) = (one for one in self.compare_all().metrics if one.metric == metric)
+        return found
+
+    def compare_all(self) -> Comparison:
+        pair = RunPair(self.warehouse, self.runs[BASE], self.runs[CANDIDATE])
+        return compare_runs(pair, ComparisonSettings(resamples=1000))

@@ -1,0 +1,214 @@
+"""Runs spread over workers for real: a Prefect server as a process, on SQLite or PostgreSQL, workers as processes, and
+a lake. Workers are killed as machines die, with all they have started. Linux alone: descendants are found in /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli_process import Place, finish
+from kill_runs import NotingEndpoint
+
+from evalhouse.warehouse.store import Warehouse
+
+POOL = "judges"
+TIMEOUT_S = 600.0
+SUBJECTS = ("The pump", "The lamp", "The planter", "The depot", "The warranty", "The filter", "The tariff")
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """One worker, as a machine of its own would have one."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def is_busy(self) -> bool:
+        """Whether it has a part, whose process it has started."""
+        return len(list_family(self.process.pid)) > 1
+
+    def kill(self) -> None:
+        """`kill -9` of the worker and of all that it has started."""
+        for pid in list_family(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+@dataclass(kw_only=True)
+class PoolHouse:
+    """A folder with a dataset, a lake, a Prefect server and workers."""
+
+    folder: Path
+    port: int
+    url: str  # of the lake
+    endpoint: NotingEndpoint
+    more: dict[str, str] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """Where commands are called, and workers are started."""
+        return Place(
+            folder=self.folder,
+            variables={
+                "PREFECT_HOME": str(self.folder / "prefect"),
+                "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+                "PREFECT_WORKER_QUERY_SECONDS": "1",
+                "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
+                "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+                "DO_NOT_TRACK": "1",
+                "EVALHOUSE_WAREHOUSE": self.url,
+                "EVALHOUSE_STATE_DIR": str(self.folder / "state"),
+                "EVALHOUSE_LIMITS_DIR": str(self.folder / "limits"),
+                "OPENAI_API_KEY": "sk-test",
+                "OPENAI_BASE_URL": self.endpoint.base_url,
+                **self.more,
+            },
+        )
+
+    def start_worker(self) -> Worker:
+        name = f"worker-{len(self.workers) + 1}"
+        log = self.folder / f"{name}.log"
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "--name", name, "--limit", "1"],
+                cwd=self.folder,
+                env=self.place.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        worker = Worker(process=process, log=log)
+        self.workers.append(worker)
+        return worker
+
+    def make_pool(self) -> None:
+        """A pool whose parts are one process each; by itself Prefect starts two more, which look for code to fetch."""
+        known = self.post("/collections/views/aggregate-worker-metadata", None)
+        template = known["prefect"]["process"]["default_base_job_configuration"]
+        template["variables"]["properties"]["command"]["default"] = f"{sys.executable} -m prefect.engine"
+        self.post("/work_pools/", {"name": POOL, "type": "process", "base_job_template": template})
+
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+        """Ask Prefect's API; a `body` of None gets."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api{path}", data, headers)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as response:
+            return json.loads(response.read() or b"null")
+
+    def list_parts(self) -> list[dict[str, Any]]:
+        """The flow runs of all parts, in the order in which they were given out."""
+        found = self.post("/flow_runs/filter", {"flows": {"name": {"any_": ["judge-part"]}}, "limit": 200})
+        return sorted(found, key=lambda one: str(one["created"]))
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return Warehouse(self.url).read_rows(sql)
+
+    def wait_until(self, is_reached: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_reached():
+            assert time.monotonic() < deadline, f"not reached in time\n{self.read_logs()}"
+            assert process is None or process.poll() is None, f"the command has ended: {finish(process)}"
+            time.sleep(0.05)
+
+    def read_logs(self) -> str:
+        logs = [*self.folder.glob("*.log")]
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+
+@contextlib.contextmanager
+def open_pool_house(
+    folder: Path, url: str, endpoint: NotingEndpoint, *, database: str | None = None, **more: str
+) -> Iterator[PoolHouse]:
+    """A house whose Prefect server is up, with no worker yet; all processes end with the block."""
+    house = PoolHouse(folder=folder, port=_find_port(), url=url, endpoint=endpoint, more=more)
+    with _prefect_server(house, database):
+        house.make_pool()
+        try:
+            yield house
+        finally:
+            for worker in house.workers:
+                worker.stop()
+
+
+@contextlib.contextmanager
+def _prefect_server(house: PoolHouse, database: str | None) -> Iterator[None]:
+    environment = {name: value for name, value in house.place.environment().items() if name != "PREFECT_API_URL"}
+    environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_UI_ENABLED": "false"}
+    if database is not None:
+        environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database.replace("postgresql:", "postgresql+asyncpg:")
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(house.port)]
+    with (house.folder / "server.log").open("wb") as output:
+        process = subprocess.Popen(command, cwd=house.folder, env=environment, stdout=output, stderr=output)
+    try:
+        house.wait_until(lambda: _is_up(house.port) or process.poll() is not None)
+        assert process.poll() is None, house.read_logs()
+        yield
+    finally:
+        for pid in list_family(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def write_samples(path: Path, n_samples: int, *, first: int = 0) -> None:
+    """Samples of which no two share a text, so that every request is asked for one of them alone."""
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(first, first + n_samples):
+            subject = f"{SUBJECTS[number % len(SUBJECTS)]} of item {number}"
+            facts = [f"{subject} costs {number + 100} euros.", f"{subject} lasts {number + 7} months."]
+            row = {
+                "id": f"s{number}",
+                "question": f"What is known about item {number}?",
+                "answer": f"{facts[0]} {subject} is blue.",
+                "ground_truth": " ".join(facts),
+                "contexts": [f"On item {number}: {facts[0]}", f"Of item {number} it is said: {facts[1]}"],
+            }
+            file.write(f"{json.dumps(row)}\n")
+
+
+def list_family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents.setdefault(int(stat[1]), []).append(int(entry.name))
+    family = [pid]
+    for one in family:
+        family += parents.get(one, [])
+    return family
+
+
+def _is_up(port: int) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}/api/health", timeout=5) as response:
+            return bool(response.read() == b"true")
+    except OSError:
+        return False
+
+
+def _find_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

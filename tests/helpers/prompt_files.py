@@ -1,0 +1,22 @@
+"""Prompt files for the tests: the built-in ones as plain data, and edited copies of them on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PACKAGE = Path(__file__).parents[2] / "prompts"
+NAMES = ["attribute", "classify", "extract", "rank"]  # those that give verdicts on items
+ALL_NAMES = sorted(path.stem for path in (PACKAGE / "en").glob("*.yaml"))
+
+
+def read_content(name: str, language: str = "en") -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((PACKAGE / language / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def write_prompt(folder: Path, content: dict[str, Any], *, file_name: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (file_name or f"{content['name']}.yaml")
+    path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return path

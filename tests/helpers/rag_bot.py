@@ -1,0 +1,382 @@
+"""A small RAG bot to be evaluated: real HTTP over a folder of text documents, without any model.
+
+It finds the paragraphs that share most with a question, English or Chinese, and answers with their best sentences. The
+folder is read at each request, so a changed document changes the answers at once. In a test:
+`with start_rag_bot(folder, token="secret") as bot`, then `bot.url`, `bot.stats` and `bot.configure(fail_first=3)`.
+As a process of its own: `python tests/helpers/rag_bot.py FOLDER --port 8099`, which prints its addresses as one line of
+JSON.
+
+`POST /ask` takes {"question": …}, `GET /ask` `?question=…`; both answer {"answer", "contexts": [{"id", "text",
+"score"}]}, an id being FILE#N for the Nth paragraph of FILE. `?stream=sse`, `jsonl` or `text` sends the same in parts.
+`GET /stats` tells what was asked, `POST /configure` changes options, `POST /reset` forgets what was counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import math
+import os
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Set
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+UNKNOWN = "I do not know."
+UNKNOWN_CHINESE = "我不知道。"
+CLIENT_CLOSED = 499  # counted for a request whose client went away before an answer
+_SUFFIXES = (".txt", ".md")
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
+_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
+_COMMON = frozenset(
+    _WORD.findall(
+        "a an and are as at be been by can did do does for from had has have how i in is it its may of on or that the"
+        " their this to was were what when where which who why will with you your"
+    )
+)
+_PART_LENGTH = 9  # characters of an answer in one event of a stream
+_SECOND_BEST = 0.75  # share of the best sentence's score with which another one is said as well
+
+
+@dataclass(frozen=True, kw_only=True)
+class BotOptions:
+    """How the bot behaves; `_first` counts requests to /ask from the start or the last reset."""
+
+    token: str | None = None  # wanted as `Authorization: Bearer …`
+    n_contexts: int = 3
+    fail_first: int = 0  # so many requests get `fail_status`
+    fail_status: int = 503
+    limit_first: int = 0  # so many requests get 429
+    retry_after: str | None = None  # the header of those
+    broken_first: int = 0  # so many answers are JSON that breaks off
+    hang_up_first: int = 0  # so many connections are closed without an answer
+    refuse: str | None = None  # a question that holds this text always gets `fail_status`
+    slow_s: float = 0.0  # before an answer
+    hold_after: int | None = None  # later requests wait until this is changed
+    chunk_bytes: int = 0  # a stream's bytes are sent in pieces of this size, wherever that cuts; 0: event by event
+
+
+@dataclass(kw_only=True)
+class BotStats:
+    """What the bot was asked; exact at any time."""
+
+    n_requests: int = 0
+    in_flight: int = 0
+    max_in_flight: int = 0
+    questions: list[str] = field(default_factory=list)  # in order of arrival, repeated attempts too
+    statuses: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paragraph:
+    """One paragraph of a document; `paragraph_id` is FILE#N, N from 1."""
+
+    paragraph_id: str
+    text: str
+    words: Set[str]
+
+
+class RagBot:
+    """The server in a thread of its own; a context manager. `stats` may be read at any time."""
+
+    def __init__(self, folder: Path, options: BotOptions, port: int = 0) -> None:
+        self.folder = folder
+        self.options = options
+        self.stats = BotStats()
+        self._port = port
+        self._started: Future[int] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="rag-bot", daemon=True)
+
+    @property
+    def root_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """Where questions are asked."""
+        return f"{self.root_url}/ask"
+
+    def __enter__(self) -> RagBot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Return when the port is open; an error of the server (port in use) is raised here."""
+        self._thread.start()
+        self._port = self._started.result(timeout=30)
+
+    def stop(self) -> None:
+        """Close every connection, those of waiting requests too, and wait for the thread; again does nothing."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(timeout=30)
+
+    def configure(self, **changes: Any) -> None:  # noqa: ANN401  # BotOptions checks them
+        """Behave otherwise from here on, for requests that wait too; counters go on."""
+        self._call(lambda: self._configure(changes))
+
+    def reset(self) -> None:
+        """Forget what was asked; requests still in flight stay counted as such."""
+        self._call(self._reset)
+
+    def wait_for(self, n_requests: int, timeout_s: float = 60.0) -> None:
+        """Return when so many requests have arrived since the start or the last reset."""
+
+        async def wait() -> None:
+            while self.stats.n_requests < n_requests:
+                await self._arrival.wait()
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result(timeout=timeout_s)
+
+    def _call(self, change: Any) -> None:  # noqa: ANN401
+        async def call() -> None:
+            change()
+
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=30)
+
+    def _configure(self, changes: dict[str, Any]) -> None:
+        self.options = dataclasses.replace(self.options, **changes)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _reset(self) -> None:
+        self.stats = BotStats(in_flight=self.stats.in_flight, max_in_flight=self.stats.in_flight)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping, self._changed, self._arrival = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # A handler ends with its client, so that a request is over when the client gives up.
+        server = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        runner = web.ServerRunner(server, shutdown_timeout=0.05)
+        try:
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
+        except OSError as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(runner.addresses[0][1])
+        await self._stopping.wait()
+        await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        match f"{request.method} {request.path}":
+            case "POST /ask" | "GET /ask":
+                return await self._handle_question(request)
+            case "GET /stats":
+                return _send_json({item.name: getattr(self.stats, item.name) for item in dataclasses.fields(BotStats)})
+            case "POST /reset":
+                self._reset()
+                return _send_json({})
+            case "POST /configure":
+                self._configure(orjson.loads(await request.read()))
+                return _send_json(dataclasses.asdict(self.options))
+        known = "POST /ask, GET /ask, GET /stats, POST /configure, POST /reset"
+        return _send_json({"error": f"{request.method} {request.path} is not served; known: {known}"}, 404)
+
+    async def _handle_question(self, request: web.BaseRequest) -> web.StreamResponse:
+        stats = self.stats
+        stats.n_requests += 1
+        ordinal = stats.n_requests
+        stats.in_flight += 1
+        stats.max_in_flight = max(stats.max_in_flight, stats.in_flight)
+        self._arrival.set()
+        self._arrival = asyncio.Event()
+        try:
+            response = await self._answer(request, ordinal)
+            stats.statuses[response.status] += 1
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            stats.statuses[CLIENT_CLOSED] += 1
+            raise
+        finally:
+            self.stats.in_flight -= 1
+
+    async def _answer(self, request: web.BaseRequest, ordinal: int) -> web.StreamResponse:
+        question = await _read_question(request)
+        if question is None:
+            return _send_json({"error": 'no question; send {"question": "…"}'}, 400)
+        self.stats.questions.append(question)
+        if self.options.token and request.headers.get("Authorization") != f"Bearer {self.options.token}":
+            return _send_json({"error": "the token is wrong"}, 401)
+        while self.options.hold_after is not None and ordinal > self.options.hold_after:
+            await self._changed.wait()
+        if self.options.slow_s:
+            await asyncio.sleep(self.options.slow_s)
+        if fault := self._make_fault(request, question, ordinal):
+            return fault
+        reply = answer_question(self.folder, question, n_contexts=self.options.n_contexts)
+        stream = request.query.get("stream")
+        if stream is None:
+            return _send_json(reply)
+        if stream not in _STREAMS:
+            return _send_json({"error": f"no stream {stream!r}; known: {', '.join(_STREAMS)}"}, 400)
+        return await self._send_stream(request, reply, stream)
+
+    def _make_fault(self, request: web.BaseRequest, question: str, ordinal: int) -> web.Response | None:
+        options = self.options
+        if ordinal <= options.hang_up_first and request.transport is not None:
+            request.transport.abort()
+            return web.Response(status=CLIENT_CLOSED)
+        if ordinal <= options.fail_first or (options.refuse and options.refuse in question):
+            return _send_json({"error": "the bot is out of order"}, options.fail_status)
+        if ordinal <= options.limit_first:
+            headers = {"Retry-After": options.retry_after} if options.retry_after is not None else {}
+            return _send_json({"error": "too many questions"}, 429, headers)
+        if ordinal <= options.broken_first:
+            return web.Response(body=b'{"answer": "It is', content_type="application/json")
+        return None
+
+    async def _send_stream(self, request: web.BaseRequest, reply: dict[str, Any], stream: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": _STREAMS[stream]})
+        await response.prepare(request)
+        events = list(_stream_events(reply, stream))
+        size = self.options.chunk_bytes
+        whole = b"".join(events)
+        for piece in [whole[at : at + size] for at in range(0, len(whole), size)] if size else events:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        await response.write_eof()
+        return response
+
+
+_STREAMS = {
+    "sse": "text/event-stream",
+    "jsonl": "application/x-ndjson",
+    "text": "text/plain; charset=utf-8",
+}
+
+
+def start_rag_bot(folder: str | Path, *, port: int = 0, **options: Any) -> RagBot:  # noqa: ANN401
+    """The bot over a folder, serving; `options` are the fields of BotOptions. Stop it, or use it in a `with`."""
+    bot = RagBot(Path(folder), BotOptions(**options), port)
+    bot.start()
+    return bot
+
+
+def answer_question(folder: Path, question: str, *, n_contexts: int = 3) -> dict[str, Any]:
+    """What the bot says: `answer` and `contexts`, the best first; no context shares nothing with the question."""
+    paragraphs = read_paragraphs(folder)
+    asked = find_words(question)
+    weights = _weigh_words(asked, paragraphs)
+    scored = [(_score(paragraph.words, weights), paragraph) for paragraph in paragraphs]
+    best = sorted((item for item in scored if item[0] > 0), key=lambda item: -item[0])[:n_contexts]
+    contexts = [{"id": item.paragraph_id, "text": item.text, "score": round(score, 4)} for score, item in best]
+    return {"answer": _say(question, [item.text for _, item in best], weights), "contexts": contexts}
+
+
+def read_paragraphs(folder: Path) -> list[Paragraph]:
+    """All paragraphs of all text files, in order of their names."""
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES):
+        texts = [text.strip() for text in _PARAGRAPHS.split(path.read_text(encoding="utf-8")) if text.strip()]
+        for number, text in enumerate(texts, start=1):
+            paragraph_id = f"{path.relative_to(folder).as_posix()}#{number}"
+            found.append(Paragraph(paragraph_id=paragraph_id, text=text, words=find_words(text)))
+    return found
+
+
+def find_words(text: str) -> Set[str]:
+    """English words without the commonest, of Chinese every two characters that follow each other."""
+    words: set[str] = set()
+    for run in _WORD.findall(text.lower()):
+        if run[0] > "z":
+            words.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        elif run not in _COMMON:
+            words.add(run)
+    return words
+
+
+def _weigh_words(asked: Set[str], paragraphs: list[Paragraph]) -> dict[str, float]:
+    """What a shared word is worth: the fewer paragraphs have it, the more."""
+    counts = {word: sum(word in paragraph.words for paragraph in paragraphs) for word in asked}
+    return {word: math.log(1 + len(paragraphs) / count) for word, count in counts.items() if count}
+
+
+def _score(words: Set[str], weights: dict[str, float]) -> float:
+    return sum(weight for word, weight in weights.items() if word in words)
+
+
+def _say(question: str, texts: list[str], weights: dict[str, float]) -> str:
+    """The best sentence of the best paragraphs, and one more of the same paragraph where it is nearly as good."""
+    best_score, said = 0.0, ""
+    for text in texts:
+        sentences = [sentence.strip() for sentence in _SENTENCES.split(text) if sentence.strip()]
+        scores = [_score(find_words(sentence), weights) for sentence in sentences]
+        if max(scores) > best_score:
+            best_score = max(scores)
+            enough = [at for at, score in enumerate(scores) if score >= _SECOND_BEST * best_score]
+            at_most_two = sorted(sorted(enough, key=lambda at: -scores[at])[:2])
+            said = " ".join(sentences[at] for at in at_most_two)
+    return said or (UNKNOWN_CHINESE if re.search("[\u4e00-\u9fff]", question) else UNKNOWN)
+
+
+async def _read_question(request: web.BaseRequest) -> str | None:
+    if request.method == "GET":
+        return request.query.get("question")
+    try:
+        body = orjson.loads(await request.read())
+    except orjson.JSONDecodeError:
+        return None
+    question = body.get("question") if isinstance(body, dict) else None
+    return question if isinstance(question, str) and question.strip() else None
+
+
+def _stream_events(reply: dict[str, Any], stream: str) -> Iterator[bytes]:
+    """The reply in parts: contexts first, then the answer. One event of SSE has several lines of data."""
+    answer = reply["answer"]
+    parts = [answer[at : at + _PART_LENGTH] for at in range(0, len(answer), _PART_LENGTH)]
+    if stream == "text":
+        yield from (part.encode() for part in parts)
+        return
+    contexts = {"contexts": reply["contexts"]}
+    if stream == "jsonl":
+        yield from (orjson.dumps(event) + b"\n" for event in (contexts, *({"answer": part} for part in parts)))
+        return
+    lines = orjson.dumps(contexts, option=orjson.OPT_INDENT_2).decode().splitlines()
+    yield "".join(["event: contexts\n", *(f"data: {line}\n" for line in lines), "\n"]).encode()
+    yield from (b"data: " + orjson.dumps({"answer": part}) + b"\n\n" for part in parts)
+    yield b"data: [DONE]\n\n"
+
+
+def _send_json(content: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _read_arguments() -> dict[str, Any]:
+    """Folder, port and those options that were given."""
+    parser = argparse.ArgumentParser(description="A small RAG bot over a folder.", argument_default=argparse.SUPPRESS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    for item in dataclasses.fields(BotOptions):
+        kind = {"float": float, "str | None": str}.get(str(item.type), int)
+        parser.add_argument(f"--{item.name.replace('_', '-')}", type=kind)
+    return vars(parser.parse_args())
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    arguments = _read_arguments()
+    endings = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+    bot = start_rag_bot(arguments.pop("folder"), **arguments)
+    addresses = {"url": bot.url, "stats_url": f"{bot.root_url}/stats", "pid": os.getpid()}
+    print(orjson.dumps(addresses).decode(), flush=True)
+    signal.sigwait(endings)
+    bot.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""A warehouse file with runs to review: lighthouses, two statements a text, two contexts a sample, a made-up judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.store import Warehouse, insert_frame
+from evalhouse.warehouse.tables import TABLES, build_frame
+
+ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
+REASON = "as the keeper of the judge read it"
+VERDICTS_OF_SAMPLE = 10
+"""Four statements labelled, four attributed, two contexts ranked."""
+
+
+def make_run(run_id: str, night: int, **columns: object) -> RunRow:
+    values: dict[str, Any] = {
+        "suite": None, "label": None, "href": None, "tags": (), "dataset": "lighthouses", "dataset_hash": "d",
+        "judge": "openai:made-up", "embeddings": None, "language": "en", "metrics": ("faithfulness",),
+        "trigger": "manual", "kb_name": None, "kb_version": None, "flow_run_id": None, "status": "completed",
+        "started_at": datetime(2026, 1, 1) + timedelta(days=night), "finished_at": None, "n_samples": None,
+        "config": {},
+    }  # fmt: skip
+    return RunRow(run_id=run_id, **(values | columns))
+
+
+def make_sample(number: int, **texts: object) -> dict[str, Any]:
+    sample: dict[str, Any] = {
+        "sample_id": f"s{number:02}",
+        "question": f"How high is lighthouse {number}, and who keeps it?",
+        "answer": f"Lighthouse {number} is {number + 30} metres high. Keeper {number} lives on the island.",
+        "ground_truth": f"Lighthouse {number} is {number + 30} metres high. Nobody keeps lighthouse {number}.",
+        "contexts": [f"Lighthouse {number} was built {number + 30} metres high.", f"Gull {number} nests on the pier."],
+    }
+    return sample | texts
+
+
+def list_statements(sample: Mapping[str, Any]) -> list[tuple[str, str, int, str]]:
+    """Id, source, ordinal and text; a text ends its statements with a full stop and a blank."""
+    found = []
+    for prefix, source in (("A", "answer"), ("G", "ground_truth")):
+        for place, text in enumerate(str(sample[source]).split(". "), start=1):
+            found.append((f"{prefix}{place}", source, place, text.rstrip(".") + "."))
+    return found
+
+
+def add_run(warehouse: Warehouse, run: RunRow, samples: Sequence[Mapping[str, Any]]) -> None:
+    """A run in which the judge finds the first statement of each text and the first context good, and no other."""
+    insert_run(warehouse, run)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    stored = []
+    for ordinal, sample in enumerate(samples, start=1):
+        key = {"run_id": run.run_id, "sample_id": sample["sample_id"]}
+        input_hash = f"{run.run_id}-{sample['sample_id']}"
+        stored.append({**sample, "input_hash": input_hash})
+        tables.setdefault("run_samples", []).append({**key, "input_hash": input_hash, "ordinal": ordinal})
+        for statement_id, source, place, text in list_statements(sample):
+            named = {**key, "statement_id": statement_id}
+            is_good = place == 1
+            bad = "FP" if source == "answer" else "FN"
+            statement = {**named, "source": source, "ordinal": place, "text": text}
+            label = {**named, "label": "TP" if is_good else bad, "reason": REASON}
+            support = {**named, "supported": is_good, "context_ranks": [1] if is_good else [], "reason": REASON}
+            rows = (("statements", statement), ("classifications", label), ("attributions", support))
+            for table, row in rows:
+                tables.setdefault(table, []).append(row)
+        for rank in range(1, len(sample["contexts"]) + 1):
+            verdict = {**key, "context_rank": rank, "useful": rank == 1, "reason": REASON}
+            tables.setdefault("context_verdicts", []).append(verdict)
+    columns = {name: kind for name, kind in TABLES["staged_samples"].items() if name not in ("ordinal", "given_id")}
+    with warehouse.writing() as connection:
+        insert_frame(connection, "samples", pl.DataFrame(stored, schema=columns))
+        for table, found in tables.items():
+            insert_frame(connection, table, build_frame(table, found))
+
+
+def change(warehouse: Warehouse, sql: str, *values: object) -> None:
+    with warehouse.writing() as connection:
+        connection.execute(sql, list(values))
+
+
+def add_rows(warehouse: Warehouse, table: str, *rows: Mapping[str, object]) -> None:
+    with warehouse.writing() as connection:
+        insert_frame(connection, table, build_frame(table, rows))
+
+
+def build_warehouse(folder: Path, *, n_samples: int = 12) -> Warehouse:
+    """One run, `r1`, of so many samples; the third has an attack in its texts and in the judge's words."""
+    warehouse = Warehouse(str(folder / "reviewed.duckdb"))
+    warehouse.migrate()
+    samples = [make_sample(number) for number in range(1, n_samples + 1)]
+    if n_samples > 2:
+        samples[2] |= {"question": f"=1+1 {ATTACK}", "answer": ATTACK, "contexts": [ATTACK, "Gull 3 nests."]}
+    add_run(warehouse, make_run("r1", 1), samples)
+    return warehouse

@@ -1,0 +1,234 @@
+"""Rows in, rows out: an in-memory warehouse with every table and view, filled with literal rows.
+
+A test says what the verdicts of a sample are and reads scores or views; nothing is mocked, the SQL is the project's
+own.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+import evalhouse.warehouse
+from evalhouse.warehouse.metric_files import (
+    GRADE_STEP,
+    STEPS,
+    MetricFile,
+    load_metrics,
+    resolve_parameters,
+    view_scripts,
+)
+
+Row = Mapping[str, object]
+Labels = Sequence[str]
+Support = Sequence[Sequence[int]]
+
+_DEFAULTS: dict[str, Row] = {
+    "runs": {
+        "judge": "lexical",
+        "trigger": "manual",
+        "status": "completed",
+        "started_at": datetime(2025, 1, 1),
+        "kind": "evaluation",
+    },
+    "samples": {"question": "Where is it?"},
+    "run_samples": {"ordinal": 1},
+    "llm_calls": {
+        "judge": "lexical",
+        "request_hash": "h",
+        "request_key": 1,
+        "status": "ok",
+        "attempts": 1,
+        "started_at": datetime(2025, 1, 1),
+    },
+    "scores": {"metric_version": "1"},
+    "similarities": {"kind": "answer_ground_truth"},
+    "grades": {"scale_min": 0.0, "scale_max": 10.0},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One row that a metric's SQL gives."""
+
+    value: float | None
+    unscored_reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The verdicts of one sample.
+
+    Labels are those of A1, A2, … and G1, G2, …; support holds, for each of them, the ranks of its contexts. Every step
+    has an outcome without a reason unless `reasons` gives one; steps in `missing` have no outcome at all. `further` are
+    other similarities by kind, `grades` ratings from 0 to 10 by rubric and criterion.
+    """
+
+    sample_id: str = "s"
+    answer: Labels = ()
+    ground_truth: Labels = ()
+    answer_support: Support = ()
+    ground_truth_support: Support = ()
+    useful: Sequence[bool] = ()
+    similarity: float | None = None
+    further: Mapping[str, float] = field(default_factory=dict)
+    grades: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    context_ids: Sequence[str | None] | None = None
+    reference_ids: Sequence[str | None] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    missing: Iterable[str] = ()
+
+
+@cache
+def read_metrics() -> dict[str, MetricFile]:
+    """The built-in metrics, read once."""
+    return load_metrics()
+
+
+@cache
+def list_steps() -> tuple[str, ...]:
+    """All steps that a built-in metric can rest on."""
+    named = {step for metric in read_metrics().values() for step in metric.needs}
+    return (*STEPS, *sorted(named.difference(STEPS)))
+
+
+def rate_everything(rating: float) -> dict[str, Mapping[Any, float]]:
+    """The same for every rubric, and every measure, that a built-in metric rests on: `further` and `grades`."""
+    rubrics = [step.removeprefix(GRADE_STEP) for step in list_steps() if step.startswith(GRADE_STEP)]
+    found = {name: re.findall(r"criterion = '(\w+)'", file.sql) for name, file in read_metrics().items()}
+    criteria = {(rubric, name) for rubric in rubrics for names in found.values() for name in names}
+    measured = {("relevancy", "noncommittal"): 0.0}
+    measured |= {(name, order): rating for name in ("tool_calls", "result_sets") for order in ("in_order", "any_order")}
+    kinds = ("regenerated_question", "bleu", "rouge_l", "chrf", "exact_match")
+    return {"further": dict.fromkeys(kinds, rating / 10), "grades": dict.fromkeys(sorted(criteria), rating) | measured}
+
+
+@cache
+def _read_scripts() -> str:
+    migrations = sorted((Path(evalhouse.warehouse.__file__).parent / "migrations").glob("*.sql"))
+    return "\n".join([*(path.read_text() for path in migrations), *(script.sql for script in view_scripts())])
+
+
+@cache
+def _open_shared() -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect(config={"threads": 1})
+    con.execute(_read_scripts())
+    return con
+
+
+@contextmanager
+def open_rows() -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty warehouse in memory, empty again afterwards.
+
+    One serves all tests and each of them is rolled back, because laying the views takes longer than a test.
+    """
+    con = _open_shared()
+    con.begin()
+    try:
+        yield con
+    finally:
+        con.rollback()
+
+
+@cache
+def _read_schema(table: str) -> pl.Schema:
+    return _open_shared().sql(f"select * from {table} limit 0").pl().schema
+
+
+def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
+    """Append rows; columns left out get a default where the table needs one, else NULL."""
+    if not rows:
+        return
+    schema = _read_schema(table)
+    given = [{**_DEFAULTS.get(table, {}), **row} for row in rows]
+    assert not {name for row in given for name in row} - set(schema)
+    con.register("given_rows", pl.DataFrame(given, schema=schema))
+    con.execute(f"insert into {table} by name select * from given_rows")
+    con.unregister("given_rows")
+
+
+def add_samples(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:
+    """Write everything that is known about these samples of one run."""
+    tables: dict[str, list[Row]] = {}
+    for sample in samples:
+        for table, row in _list_rows(sample, run_id):
+            tables.setdefault(table, []).append({"sample_id": sample.sample_id, **row})
+    for table, rows in tables.items():
+        fill(con, table, *rows)
+
+
+def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
+    run: Row = {"run_id": run_id}
+    input_hash = f"{run_id}-{sample.sample_id}"
+    ids = {"context_ids": sample.context_ids, "reference_context_ids": sample.reference_ids}
+    yield "samples", {"input_hash": input_hash, **ids}
+    yield "run_samples", {**run, "input_hash": input_hash}
+    for step in list_steps():
+        if step not in tuple(sample.missing):
+            yield "outcomes", {**run, "step": step, "reason": sample.reasons.get(step)}
+    sources = (
+        ("answer", "A", sample.answer, sample.answer_support),
+        ("ground_truth", "G", sample.ground_truth, sample.ground_truth_support),
+    )
+    for source, letter, labels, support in sources:
+        for n, label in enumerate(labels, start=1):
+            key = {**run, "statement_id": f"{letter}{n}"}
+            yield "statements", {**key, "source": source, "ordinal": n, "text": f"Statement {letter}{n}."}
+            yield "classifications", {**key, "label": label, "reason": "as read"}
+        for n, ranks in enumerate(support, start=1):
+            key = {**run, "statement_id": f"{letter}{n}"}
+            yield "attributions", {**key, "supported": bool(ranks), "context_ranks": list(ranks)}
+    for rank, useful in enumerate(sample.useful, start=1):
+        yield "context_verdicts", {**run, "context_rank": rank, "useful": useful}
+    if sample.similarity is not None:
+        yield "similarities", {**run, "value": sample.similarity}
+    for kind, value in sample.further.items():
+        yield "similarities", {**run, "kind": kind, "value": value}
+    for (rubric, criterion), rating in sample.grades.items():
+        yield "grades", {**run, "rubric": rubric, "criterion": criterion, "rating": rating}
+
+
+def score(con: duckdb.DuckDBPyConnection, metric: str, run_id: str = "r", **settings: float) -> dict[str, Score]:
+    """What the metric's SQL gives for the run, by sample; fails when a sample has two rows."""
+    file = read_metrics()[metric]
+    parameters = {"run_id": run_id, **resolve_parameters(file, settings)}
+    found = con.execute(file.sql, parameters).fetchall()
+    scores = {row[1]: Score(value=row[2], unscored_reason=row[3]) for row in found}
+    assert len(scores) == len(found), "a sample has more than one row"
+    assert all(row[0] == run_id for row in found)
+    return scores
+
+
+def score_sample(metric: str, sample: Sample, **settings: float) -> Score:
+    """The score of a run that holds this sample alone."""
+    with open_rows() as con:
+        add_samples(con, sample)
+        return score(con, metric, "r", **settings)[sample.sample_id]
+
+
+def value_of(metric: str, sample: Sample, **settings: float) -> float:
+    """The value of a sample that must be scored."""
+    found = score_sample(metric, sample, **settings)
+    assert found.unscored_reason is None
+    assert found.value is not None
+    return found.value
+
+
+def reason_of(metric: str, sample: Sample, **settings: float) -> str:
+    """The reason of a sample that must not be scored."""
+    found = score_sample(metric, sample, **settings)
+    assert found.value is None
+    assert found.unscored_reason is not None
+    return found.unscored_reason
+
+
+def read(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, object]]:
+    """Rows of a query as dictionaries."""
+    return con.sql(sql).pl().to_dicts()

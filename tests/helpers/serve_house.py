@@ -1,0 +1,249 @@
+"""Suites served for real: a RAG bot over a folder of documents, suites that ask it, and `evalhouse serve` as a process
+with a Prefect server of its own. Everything is looked up where a person would: the warehouse and Prefect's API."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from cli_process import COMMAND, Place
+from rag_bot import RagBot, start_rag_bot
+
+from evalhouse.flows.server.api import PrefectApi, PrefectApiError
+from evalhouse.flows.serving.kb_events import make_event
+
+TIMEOUT_S = 120.0
+DOCUMENTS = {
+    "harbour.txt": "High tide at Brankmouth is at six in the morning.\n\nGulls nest on the pier.",
+    "lamp.txt": "The lighthouse lamp is green.\n\nThe tower of the lighthouse is forty metres tall.",
+    "keeper.txt": "Maud Tregarthen keeps the lighthouse.",
+}
+QUESTIONS = {
+    "tide": ("When is high tide at Brankmouth?", "High tide at Brankmouth is at six in the morning."),
+    "lamp": ("What colour is the lighthouse lamp?", "The lighthouse lamp is green."),
+    "tall": ("How tall is the tower of the lighthouse?", "The tower is forty metres tall."),
+    "keeper": ("Who keeps the lighthouse?", "Maud Tregarthen keeps the lighthouse."),
+}
+
+
+@dataclass(kw_only=True)
+class ServeHouse:
+    """A folder with documents, their bot, suites, and the processes that serve them, one after the other."""
+
+    folder: Path
+    bot: RagBot
+    port: int
+    place: Place
+    auth: str | None = None  # user:password that a server of the user's own wants
+    printed: list[Path] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api"
+
+    @property
+    def client(self) -> Place:
+        """Where somebody else on the machine calls commands."""
+        keys = {"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {}
+        return self.place.with_variables(PREFECT_API_URL=self.api_url, **keys)
+
+    def write_document(self, name: str, text: str) -> None:
+        (self.folder / "documents" / name).write_text(text, encoding="utf-8")
+
+    def write_suite(self, name: str, *, cron: str | None = None, kb_name: str | None = None, more: str = "") -> Path:
+        """A suite with a warehouse of its own, so that what others were answered is not on its record."""
+        schedule = f'[schedule]\ncron = "{cron}"\n' if cron else ""
+        trigger = f'[trigger]\nknowledge_base = "{kb_name}"\ndebounce_s = 10\n' if kb_name else ""
+        path = self.folder / f"{name}.toml"
+        path.write_text(
+            f'dataset = "questions.jsonl"\njudge = "lexical"\nwarehouse = "{name}.duckdb"\n{more}\n'
+            f'[target]\nurl = "{self.bot.url}"\nattempts = 1\nconcurrency = 1\ntimeout_s = 300.0\n'
+            f'contexts = "$.contexts[*].text"\ncontext_ids = "$.contexts[*].id"\n{schedule}{trigger}',
+            encoding="utf-8",
+        )
+        return path
+
+    def serve(self, *suites: Path, parallel: int = 1, with_server: bool = True) -> None:
+        """Start serving and wait until it is under way."""
+        printed = self.folder / f"serve-{len(self.printed)}.txt"
+        self.printed.append(printed)
+        own = ["--with-server", "--port", str(self.port)] if with_server else []
+        place = self.place if with_server else self.client
+        with printed.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "serve", *map(str, suites), *own, "--parallel", str(parallel)],
+                cwd=self.folder,
+                env=place.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.wait_until(lambda: "Ctrl-C ends it" in self.told)
+
+    @property
+    def told(self) -> str:
+        """What the process that serves has written so far."""
+        return self.printed[-1].read_text(encoding="utf-8")
+
+    def wait_until(self, is_reached: Callable[[], object]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_reached():
+            assert time.monotonic() < deadline, f"not reached in time; serve has said:\n{self.told}{self._read_log()}"
+            assert self.process is None or self.process.poll() is None, f"serve has ended:\n{self.told}"
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """`kill -9` of the process that serves and of the runs it has started; its server has to notice by itself."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def stop(self) -> int:
+        """Ctrl-C as a terminal sends it: to the whole group."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGINT)
+        status = self.process.wait(timeout=TIMEOUT_S)
+        self.process = None
+        return status
+
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
+        keys = {"PREFECT_API_AUTH_STRING": self.auth} if self.auth else {}
+        return PrefectApi({"PREFECT_API_URL": self.api_url, **keys}).post(path, body)
+
+    def announce(self, kb_name: str, *versions: str) -> None:
+        """Updates in one request, as a busy pipeline sends them."""
+        self.post("/events", [make_event(kb_name, version=version, changed=["lamp.txt#1"]) for version in versions])
+
+    def count_waiting(self, suite: str) -> int:
+        """Flow runs that wait for their turn."""
+        found = self.post("/flow_runs/filter", {"deployments": {"name": {"any_": [suite]}}, "limit": 200})
+        return len([one for one in found if one["state_type"] == "SCHEDULED"])
+
+    def list_flow_runs(self, suite: str) -> list[dict[str, Any]]:
+        """Flow runs of a suite's deployment that are no longer to come, oldest first."""
+        found = self.post("/flow_runs/filter", {"deployments": {"name": {"any_": [suite]}}, "limit": 200})
+        begun = [one for one in found if one["state_type"] != "SCHEDULED"]
+        return sorted(begun, key=lambda one: str(one["start_time"]))
+
+    def query(self, suite: str, sql: str) -> list[dict[str, Any]]:
+        """Rows of a suite's warehouse; none before it has one. A writer may hold the file for a moment."""
+        path = self.folder / f"{suite}.duckdb"
+        while path.exists():
+            try:
+                with duckdb.connect(str(path), read_only=True) as connection:
+                    found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
+                    return found
+            except duckdb.CatalogException:
+                return []
+            except duckdb.IOException:
+                time.sleep(0.05)
+        return []
+
+    def list_runs(self, suite: str, trigger: str | None = None) -> list[dict[str, Any]]:
+        """A suite's runs, oldest first."""
+        runs = self.query(suite, "from runs order by started_at")
+        return [run for run in runs if trigger in (None, run["trigger"])]
+
+    def wait_for_runs(self, suite: str, n: int, *, trigger: str | None = None) -> list[dict[str, Any]]:
+        """The runs of a suite when so many of them have completed, in Prefect too."""
+        self.wait_until(
+            lambda: len([run for run in self.list_runs(suite, trigger) if run["status"] == "completed"]) >= n
+        )
+        self.wait_until(lambda: all(one["end_time"] for one in self.list_flow_runs(suite)))
+        return self.list_runs(suite, trigger)
+
+    def count_judged(self, suite: str, run_id: str) -> dict[str, set[str]]:
+        """The samples of a run that the judge was asked about, and those it was not."""
+        rows = self.query(
+            suite,
+            "select sample_id, bool_or(status = 'ok') as asked from llm_calls "
+            f"where run_id = '{run_id}' group by sample_id",
+        )
+        return {
+            "asked": {row["sample_id"] for row in rows if row["asked"]},
+            "reused": {row["sample_id"] for row in rows if not row["asked"]},
+        }
+
+    def list_responses(self, suite: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """What the bot answered in a run, by sample."""
+        rows = self.query(suite, f"select sample_id, answer, contexts from responses where run_id = '{run_id}'")
+        return {row.pop("sample_id"): row for row in rows}
+
+    def _read_log(self) -> str:
+        log = Path(self.place.variables["PREFECT_HOME"]) / "evalhouse-serve.log"
+        return f"\nits server:\n{log.read_text()[-3000:]}" if log.exists() else ""
+
+
+@contextlib.contextmanager
+def start_prefect_server(house: ServeHouse) -> Iterator[None]:
+    """A server of the user's own, as its handbook says to start one, that wants a key; for the block."""
+    house.auth = "admin:sesame"
+    environment = house.place.environment() | {
+        "PREFECT_SERVER_API_AUTH_STRING": house.auth,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(house.port)]
+    log = house.folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=house.folder, env=environment, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not _is_up(house):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _is_up(house: ServeHouse) -> bool:
+    try:
+        house.post("/flow_runs/filter", {})
+    except PrefectApiError:
+        return False
+    return True
+
+
+def soon(seconds: float) -> str:
+    """A cron expression, with a field for seconds, that is due once, so many seconds from now."""
+    at = datetime.now(UTC) + timedelta(seconds=seconds)
+    return f"{at.minute} {at.hour} {at.day} {at.month} * {at.second}"
+
+
+@contextlib.contextmanager
+def open_serve_house(folder: Path) -> Iterator[ServeHouse]:
+    """A house whose processes end with the block."""
+    (folder / "documents").mkdir()
+    for name, text in DOCUMENTS.items():
+        (folder / "documents" / name).write_text(text, encoding="utf-8")
+    rows = [{"id": key, "question": asked, "ground_truth": truth} for key, (asked, truth) in QUESTIONS.items()]
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = Place(folder=folder, variables={"PREFECT_HOME": str(folder / "prefect")})
+    with start_rag_bot(folder / "documents") as bot:
+        house = ServeHouse(folder=folder, bot=bot, port=port, place=place)
+        try:
+            yield house
+        finally:
+            bot.configure(hold_after=None)
+            if house.process is not None:
+                house.kill()

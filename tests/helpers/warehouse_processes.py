@@ -1,0 +1,142 @@
+"""Other processes for the warehouse's tests: real ones, that hold the file, are killed, or may not write.
+
+A script is Python text; it finds the path of the warehouse in `PATH`, and what it needs most imported.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+ROOT = Path(__file__).parents[2]
+
+_HEAD = """
+import os, signal, sys, time
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+from warehouse_processes import make_batch
+PATH = sys.argv[1]
+def kill_self(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
+"""
+# Files larger than this cannot be written: what a full disk looks like to a program, with no disk to fill.
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))\n"
+# Root may write everywhere. Without its capabilities (of Linux) it is an owner of files like any other.
+BIND_RIGHTS = """
+import ctypes
+if os.geteuid() == 0:
+    ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a script ended: `code` is -9 when it was killed."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def run_script(script: str, path: Path, *more: str) -> Ended:
+    """Run a script to its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", _HEAD + script, str(path), *more],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT), str(ROOT / "tests" / "helpers")])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Ended(code=done.returncode, output=done.stdout.strip(), errors=done.stderr.strip())
+
+
+@contextmanager
+def held_file(path: Path, *, read_only: bool) -> Iterator[int]:
+    """The warehouse file as an analyst's notebook keeps it open; gives the process's id."""
+    script = (
+        f"import duckdb, sys\ncon = duckdb.connect(sys.argv[1], read_only={read_only})\n"
+        "print('open', flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        try:
+            yield process.pid
+        finally:
+            process.communicate("")
+
+
+def make_batch(key: str, *, n: int = 3, label: str = "TP", replaces: tuple[str, ...] = ()) -> Batch:
+    """A batch of run `r` with `n` samples `<key>-1` … that writes to three tables."""
+    ids = replaces or tuple(f"{key}-{number}" for number in range(1, n + 1))
+    keys = [{"run_id": "r", "sample_id": sample_id} for sample_id in ids]
+    return Batch(
+        key=key,
+        run_id="r",
+        replaces=replaces,
+        tables={
+            "statements": build_frame(
+                "statements",
+                [{**row, "statement_id": "A1", "source": "answer", "ordinal": 1, "text": key} for row in keys],
+            ),
+            "classifications": build_frame(
+                "classifications", [{**row, "statement_id": "A1", "label": label, "reason": "why"} for row in keys]
+            ),
+            "outcomes": build_frame("outcomes", [{**row, "step": "classify"} for row in keys]),
+        },
+    )
+
+
+@cache
+def _make_empty() -> bytes:
+    with TemporaryDirectory() as folder:
+        made = Warehouse(f"{folder}/w.duckdb")
+        made.migrate()
+        return made.location.path.read_bytes()
+
+
+def make_warehouse(folder: Path) -> Warehouse:
+    """A warehouse with all tables and views, `w.duckdb` in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "w.duckdb").write_bytes(_make_empty())
+    return Warehouse(str(folder / "w.duckdb"))
+
+
+def count_rows(warehouse: Warehouse, table: str, where: str = "true") -> int:
+    return int(warehouse.read(f"select count(*) as n from {table} where {where}")["n"][0])
+
+
+def count_by_batch(warehouse: Warehouse) -> pl.DataFrame:
+    """One row per batch key that left any trace, with its rows in the ledger and in each of its tables."""
+    return warehouse.read(
+        """
+        with traces as (
+            select 'batches' as place, batch_key as key from batches
+            union all select 'statements', text from statements
+            union all select 'classifications', regexp_replace(sample_id, '-[0-9]+$', '') from classifications
+            union all select 'outcomes', regexp_replace(sample_id, '-[0-9]+$', '') from outcomes
+        )
+        select
+            key,
+            count(*) filter (where place = 'batches') as batches,
+            count(*) filter (where place = 'statements') as statements,
+            count(*) filter (where place = 'classifications') as classifications,
+            count(*) filter (where place = 'outcomes') as outcomes
+        from traces group by key order by key
+        """
+    )

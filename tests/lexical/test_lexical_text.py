@@ -1,0 +1,221 @@
+"""Reading of texts by the lexical judge: sentences, stems, numbers, names, negation, the bounded cache."""
+
+import pytest
+
+from evalhouse.tasks.lexical.numerals import read_number
+from evalhouse.tasks.lexical.sentences import read_alternatives, split_sentences
+from evalhouse.tasks.lexical.texts import TextCache, analyse_text, join_texts
+from evalhouse.tasks.lexical.words import stem_word
+
+
+def read_keys(text: str) -> list[str]:
+    return [token.key for sentence in analyse_text(text).sentences for token in sentence.tokens]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("Dr. Okoye left. She was tired.", ["Dr. Okoye left.", "She was tired."]),
+        ("The U.S. Navy owns No. 7 there.", ["The U.S. Navy owns No. 7 there."]),
+        ("He moved to the U.S. It was cold.", ["He moved to the U.S.", "It was cold."]),
+        ("It opens at 9 a.m. on Mondays.", ["It opens at 9 a.m. on Mondays."]),
+        ("Citrus (i.e. lemons) is sour. Eat it.", ["Citrus (i.e. lemons) is sour.", "Eat it."]),
+        ("Pi is 3.14. Version 2.0.1 is out.", ["Pi is 3.14.", "Version 2.0.1 is out."]),
+        ("Read https://a.example/x.html today. Then rest.", ["Read https://a.example/x.html today.", "Then rest."]),
+        ("Well... it broke. Again?! Yes.", ["Well... it broke.", "Again?!", "Yes."]),
+        ("J. R. Hale wrote it.", ["J. R. Hale wrote it."]),
+        ("1. Mix the flour. 2. Bake it.", ["1. Mix the flour.", "2. Bake it."]),
+        ('"It works." Nobody agreed.', ['"It works."', "Nobody agreed."]),
+        ("See Fig. 3 for it. Done.", ["See Fig. 3 for it.", "Done."]),
+        ("Two lines\nare two", ["Two lines", "are two"]),
+        ("It rose [3]. It fell.", ["It rose [3].", "It fell."]),
+    ],
+)
+def test_english_sentence_ends(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("天黑了。我们回家吧！", ["天黑了。", "我们回家吧！"]),
+        ("她说：“太晚了。”门关上了。", ["她说：“太晚了。”", "门关上了。"]),
+        ("“真的吗？”他问。没人回答。", ["“真的吗？”他问。", "没人回答。"]),
+        ("等等……好吧。", ["等等……", "好吧。"]),
+        ("价格是3.5元。版本为2.0。", ["价格是3.5元。", "版本为2.0。"]),
+        ("它用Python写成.很快。", ["它用Python写成.", "很快。"]),
+    ],
+)
+def test_chinese_and_mixed_sentence_ends(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text) == sentences
+
+
+def test_sentences_lose_no_letter() -> None:
+    text = "Mr. Li paid $3.50 (approx. 25元)。他说：“贵！”Then he left... maybe."
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("connected", "connections"),
+        ("organised", "organization"),
+        ("bought", "buys"),
+        ("studies", "studied"),
+        ("children", "child"),
+        ("running", "runs"),
+        ("risen", "rises"),
+        ("produces", "producing"),
+    ],
+)
+def test_forms_of_a_word_share_a_stem(left: str, right: str) -> None:
+    assert stem_word(left) == stem_word(right)
+
+
+@pytest.mark.parametrize(("left", "right"), [("new", "news"), ("cat", "cater"), ("less", "lesson"), ("bus", "but")])
+def test_other_words_keep_apart(left: str, right: str) -> None:
+    assert stem_word(left) != stem_word(right)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,250,000 people", "#1250000"),
+        ("1.25 million people", "#1250000"),
+        ("125万人", "#1250000"),
+        ("一百二十五万人", "#1250000"),
+        ("30%", "#30%"),
+        ("30 percent", "#30%"),
+        ("百分之三十", "#30%"),
+        ("百分之30", "#30%"),
+        ("百分之三点五", "#3.5%"),
+        ("twenty-five", "#25"),
+        ("two hundred and five", "#205"),
+        ("二〇一九年", "#2019"),
+        ("the 3rd", "#o3"),
+        ("third", "#o3"),
+        ("第三次", "#o3"),
+        ("第3次", "#o3"),
+        ("in October", "#m10"),
+        ("10月", "#m10"),
+        ("2019-10-03", "#m10"),
+        ("2019/10/03", "#m10"),
+        ("on Dec. 5", "#m12"),
+        ("version 2.0.1", "#2.0.1"),
+        ("007", "#7"),
+    ],
+)
+def test_a_number_has_one_key(text: str, number: str) -> None:
+    assert number in read_keys(text)
+
+
+def test_a_score_is_no_date() -> None:
+    assert "#m10" not in read_keys("They won 15-10-3 there")
+
+
+def test_a_month_name_that_is_a_word_is_left_alone() -> None:
+    assert not [key for key in read_keys("They may march home") if key.startswith("#")]
+
+
+def test_lone_one_is_no_number() -> None:
+    assert not [key for key in read_keys("one of them, 一个人") if key.startswith("#")]
+
+
+def test_impossible_chinese_numeral_is_no_number() -> None:
+    assert read_number("chinese", "三五") is None
+
+
+def test_names_are_capitals_inside_a_sentence_and_words_with_digits() -> None:
+    assert analyse_text("Yesterday Ana met the GPT4 team in Oslo").names == {"ana", "gpt4", "oslo"}
+
+
+def test_latin_words_in_chinese_are_names() -> None:
+    assert analyse_text("我们用Kafka部署服务").names == {"kafka"}
+
+
+def test_programming_languages_keep_their_signs() -> None:
+    assert {"c#", "c++"} <= set(read_keys("C# is not C++ here"))
+
+
+def test_dotted_acronym_equals_plain_one() -> None:
+    assert read_keys("the U.S. economy") == read_keys("the US economy")
+
+
+def test_negation_governs_what_follows() -> None:
+    sentence = analyse_text("The valve doesn't open at night").sentences[0]
+    assert stem_word("open") in sentence.negated
+    assert stem_word("valve") not in sentence.negated
+
+
+def test_chinese_negation_and_words_that_only_look_like_it() -> None:
+    assert "支持" in analyse_text("系统不支持导出").sentences[0].negated
+    assert not analyse_text("无论如何，性能不断提升").sentences[0].negated
+
+
+def test_citation_marks_are_no_numbers() -> None:
+    assert "#3" not in read_keys("The bridge is old [3]")
+
+
+def test_full_width_and_accents_compare_equal() -> None:
+    assert read_keys("Café ＡＢＣ１２") == read_keys("Cafe ABC12")
+
+
+def test_yes_and_no_are_something() -> None:
+    assert read_keys("Yes.") == ["yes"]
+    assert read_keys("No") == ["no"]
+
+
+@pytest.mark.parametrize("text", ["", "   ", "?!", "的", "🙂"])
+def test_texts_without_content_are_fine(text: str) -> None:
+    assert analyse_text(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "spellings"),
+    [
+        ("Ana Ruiz / Ana R.", ["Ana Ruiz", "Ana R."]),
+        ("Ana Ruiz/Ruiz", ["Ana Ruiz", "Ruiz"]),
+        ("car/auto/motor car", ["car", "auto", "motor car"]),
+        ("TCP/IP", ["TCP/IP"]),
+        ("120 km/h on dry roads", ["120 km/h on dry roads"]),
+        ("3/4 cup of milk", ["3/4 cup of milk"]),
+        ("https://a.example/b/c", ["https://a.example/b/c"]),
+        ("It is a / b here.\nNext line / more", ["It is a / b here.\nNext line / more"]),
+    ],
+)
+def test_alternative_spellings(text: str, spellings: list[str]) -> None:
+    assert read_alternatives(text) == spellings
+
+
+def test_neighbouring_numbers_and_names_are_runs() -> None:
+    runs = analyse_text("On 4 June 1931 the queen met Ada Lindqvist and painted Oslo").runs
+    assert runs.numbers == (frozenset({"#4", "#m6", "#1931"}),)
+    assert runs.names == (frozenset({"ada", stem_word("lindqvist")}), frozenset({"oslo"}))
+    assert runs.acronyms == {"ada": "al", stem_word("lindqvist"): "al"}
+
+
+@pytest.mark.parametrize("word", ["Twelve", "No", "Rain", "U.S.", "doesn't"])
+def test_a_sentence_reads_alike_with_and_without_digits(word: str) -> None:
+    assert read_keys(f"{word}, it ends 7")[:-1] == read_keys(f"{word}, it ends")
+
+
+def test_joined_texts_hold_the_sentences_of_all() -> None:
+    joined = join_texts([analyse_text("Ants dig."), analyse_text("Bees fly.")])
+    assert joined.keys == analyse_text("Ants dig. Bees fly.").keys
+    assert len(joined.sentences) == 2
+
+
+def test_the_cache_returns_the_same_text_and_stays_bounded() -> None:
+    cache = TextCache(max_characters=100)
+    first = cache.analyse("a small text")
+    assert cache.analyse("a small text") is first
+    for number in range(50):
+        cache.analyse(f"text number {number}")
+    assert cache.n_characters <= 100
+    assert cache.analyse("a small text") is not first
+
+
+def test_a_text_larger_than_the_cache_is_still_read() -> None:
+    cache = TextCache(max_characters=10)
+    assert cache.analyse("Twelve monkeys climbed the tower.").sentences
+    assert cache.n_characters == 0

@@ -1,0 +1,357 @@
+"""The Prefect server a run brings along: a real one, in processes like those of the command line, because what counts
+is what is left in the database and on the terminal when they end, or are ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from evalhouse.flows.server.environment import (
+    configure_prefect_environment,
+    find_api_url,
+    read_user_settings,
+    server_environment,
+)
+from evalhouse.flows.server.local import LocalServer, LocalServerError
+
+ROOT = Path(__file__).resolve().parents[2]
+N_TASKS = 50
+
+# Shaped like `evalhouse run`: server first, then Prefect, then a flow of gathered tasks that ends with an artifact.
+RUN = """
+import asyncio, json, sys, urllib.error, urllib.request
+from evalhouse.flows.server.local import LocalServer
+from evalhouse.flows.server.environment import configure_prefect_environment
+
+assert "prefect" not in sys.modules
+server = LocalServer.start()
+print(json.dumps({"pid": server._process.pid, "log": str(server.log_path)}), flush=True)
+configure_prefect_environment(server.api_url, auth_string=server.auth_string)
+
+from pathlib import Path
+from prefect import flow, task
+from prefect.artifacts import acreate_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+mode = sys.argv[1]
+n_tasks = int(sys.argv[2])
+failed_once = []
+
+@task(retries=2, retry_delay_seconds=0, persist_result=False, cache_policy=NO_CACHE)
+async def judge(number):
+    if number == 7 and not failed_once:
+        failed_once.append(number)
+        raise ConnectionError("once")
+    if number == 8 and mode == "raise":
+        raise ValueError("for good")
+    if number == 9 and mode == "hang":
+        print(json.dumps({"hanging": True}), flush=True)
+        await asyncio.sleep(60)
+    await asyncio.sleep(0.01)
+    return number
+
+@flow(persist_result=False, result_storage=Path("results"))
+async def evaluate():
+    numbers = await asyncio.gather(*[judge(number) for number in range(n_tasks)])
+    await acreate_table_artifact([{"sum": sum(numbers)}], key="scores")
+    return sum(numbers)
+
+outcome = None
+try:
+    server.wait_until_ready()
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener.open(server.api_url + "/admin/version")
+        refused = None
+    except urllib.error.HTTPError as error:
+        with error:
+            refused = error.code
+    outcome = asyncio.run(evaluate())
+except (ValueError, KeyboardInterrupt) as error:
+    outcome = type(error).__name__
+report = server.stop()
+assert server.stop() is report
+print(json.dumps({
+    "outcome": outcome, "refused": refused, "n_flow_runs": report.n_flow_runs, "n_task_runs": report.n_task_runs,
+    "n_unfinished": report.n_unfinished,
+}), flush=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What a run of the script has left on the terminal."""
+
+    messages: list[dict[str, object]]
+    stderr: str
+    status: int
+
+
+def start_run(home: Path, mode: str = "complete", n_tasks: int = N_TASKS) -> subprocess.Popen[str]:
+    script = home.parent / "run.py"
+    script.write_text(RUN)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    unreachable = "http://127.0.0.1:9"
+    return subprocess.Popen(
+        [sys.executable, str(script), mode, str(n_tasks)],
+        cwd=home.parent,
+        env=environ
+        | {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT), "HTTP_PROXY": unreachable, "http_proxy": unreachable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(run: subprocess.Popen[str]) -> Finished:
+    stdout, stderr = run.communicate(timeout=60)
+    return Finished(messages=[json.loads(line) for line in stdout.splitlines()], stderr=stderr, status=run.returncode)
+
+
+def query(home: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(home / "prefect.db")) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def read_message(run: subprocess.Popen[str]) -> dict[str, object]:
+    assert run.stdout is not None
+    message: dict[str, object] = json.loads(run.stdout.readline())
+    return message
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def seconds_until_gone(pid: int, limit_s: float) -> float:
+    began = time.monotonic()
+    while is_alive(pid) and time.monotonic() - began < limit_s:
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="session")
+def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Prefect home with a database in it."""
+    home = tmp_path_factory.mktemp("warm") / "home"
+    home.mkdir()
+    script = (
+        "import asyncio; from prefect.server.database import provide_database_interface;"
+        "asyncio.run(provide_database_interface().create_db())"
+    )
+    subprocess.run([sys.executable, "-c", script], env=os.environ | {"PREFECT_HOME": str(home)}, check=True)
+    return home
+
+
+@pytest.fixture
+def clean_environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory and no setting of Prefect's, with what a test sets taken back."""
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith("PREFECT_") or name.lower() == "no_proxy":
+            del os.environ[name]
+    os.environ["PREFECT_HOME"] = str(tmp_path / "home")
+    yield tmp_path
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    both = [finish(run) for run in [start_run(home), start_run(home)]]
+
+    for run in both:
+        assert (run.stderr, run.status) == ("", 0)
+        started, finished = run.messages
+        assert finished == {
+            "outcome": sum(range(N_TASKS)),
+            "refused": 401,
+            "n_flow_runs": 1,
+            "n_task_runs": N_TASKS,
+            "n_unfinished": 0,
+        }
+        assert not is_alive(int(str(started["pid"])))
+        assert not Path(str(started["log"])).exists()
+    assert query(home, "select state_type, count(*) from task_run group by 1") == [("COMPLETED", 2 * N_TASKS)]
+    assert query(home, "select run_count, count(*) from task_run group by 1 order by 1") == [(1, 98), (2, 2)]
+    assert query(home, "select state_type from flow_run") == [("COMPLETED",)] * 2
+    assert query(home, "select key, type, data from artifact") == [("scores", "table", '"[{\\"sum\\": 1225}]"')] * 2
+
+
+def test_a_flow_that_raises_is_recorded_as_failed_and_prints_nothing(warm_home: Path) -> None:
+    run = finish(start_run(warm_home, "raise"))
+
+    assert (run.stderr, run.status) == ("", 0)
+    assert run.messages[-1]["outcome"] == "ValueError"
+    assert run.messages[-1]["n_unfinished"] == 0
+    [(flow_run_id, state)] = query(warm_home, "select id, state_type from flow_run order by created desc limit 1")
+    assert state == "FAILED"
+    task_runs = f"select count(*) from task_run where flow_run_id = '{flow_run_id}' and state_type = "
+    assert query(warm_home, f"{task_runs} 'FAILED'") == [(1,)]
+
+
+def test_ctrl_c_reaches_the_flow_and_leaves_the_server_to_record_it(warm_home: Path) -> None:
+    run = start_run(warm_home, "hang")
+    server_pid = int(str(read_message(run)["pid"]))
+    read_message(run)
+    assert os.getsid(server_pid) != os.getsid(run.pid)
+    run.send_signal(signal.SIGINT)
+    finished = finish(run)
+
+    assert finished.stderr == ""
+    assert finished.messages[-1]["outcome"] == "KeyboardInterrupt"
+    assert finished.messages[-1]["n_unfinished"] == 0
+    [(state,)] = query(warm_home, "select state_type from flow_run order by created desc limit 1")
+    assert state in {"CRASHED", "CANCELLED"}
+    assert not is_alive(server_pid)
+
+
+@pytest.mark.parametrize("moment", ["starting", "running"])
+def test_the_server_does_not_outlive_a_killed_run(warm_home: Path, moment: str) -> None:
+    run = start_run(warm_home, "hang")
+    started = read_message(run)
+    if moment == "running":
+        read_message(run)
+    assert is_alive(int(str(started["pid"])))
+    run.kill()
+    finish(run)
+
+    assert seconds_until_gone(int(str(started["pid"])), limit_s=5) < 2
+    assert not Path(str(started["log"])).exists()
+
+
+def test_a_server_that_is_not_needed_after_all_ends_at_once(clean_environ: Path) -> None:
+    server = LocalServer.start()
+    report = server.stop()
+
+    assert report.n_task_runs is None
+    assert report.seconds < 2
+    assert not server.log_path.exists()
+    assert not (clean_environ / "home").exists()
+
+
+def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Path, warm_home: Path) -> None:
+    home = clean_environ / "home"
+    shutil.copytree(warm_home, home)
+    with closing(sqlite3.connect(home / "prefect.db")) as connection, connection:
+        connection.execute("update alembic_version set version_num = 'fedcba987654'")
+    server = LocalServer.start()
+
+    with pytest.raises(LocalServerError, match="set PREFECT_HOME to a folder of its own") as caught:
+        server.wait_until_ready()
+    assert "Can't locate revision identified by 'fedcba987654'" in str(caught.value)
+    assert server.stop().n_task_runs is None
+    assert server.log_path.exists()
+    server.log_path.unlink()
+
+
+def test_a_server_that_died_is_reported_without_a_wait(clean_environ: Path) -> None:
+    server = LocalServer.start()
+    server.wait_until_ready()
+    server._process.kill()
+    report = server.stop()
+
+    assert (report.n_flow_runs, report.n_task_runs, report.n_unfinished) == (None, None, None)
+    assert report.seconds < 2
+    report.log_path.unlink()  # kept: it may say why
+
+
+def test_a_server_that_takes_too_long_is_ended(clean_environ: Path) -> None:
+    server = LocalServer.start()
+
+    with pytest.raises(LocalServerError, match=r"not ready after 0\.01 s"):
+        server.wait_until_ready(timeout_s=0.01)
+    server.stop()
+    assert seconds_until_gone(server._process.pid, limit_s=2) < 2
+    server.log_path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (".env", "export PREFECT_API_URL='http://there/api'\n"),
+        ("prefect.toml", '[api]\nurl = "http://there/api"\n'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://there/api"\n'),
+        ("home/profiles.toml", 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "http://there/api"\n'),
+    ],
+)
+def test_a_server_configured_in_a_file_is_found(clean_environ: Path, file: str, text: str) -> None:
+    assert find_api_url() is None
+    (clean_environ / file).parent.mkdir(exist_ok=True)
+    (clean_environ / file).write_text(text)
+
+    assert find_api_url() == "http://there/api"
+    os.environ["PREFECT_API_URL"] = "http://here/api"
+    assert find_api_url() == "http://here/api"
+
+
+def test_the_profile_in_use_decides(clean_environ: Path) -> None:
+    profiles = clean_environ / "elsewhere.toml"
+    profiles.write_text('active = "none"\n[profiles.none]\n[profiles.cloud]\nPREFECT_API_URL = "http://cloud/api"\n')
+    os.environ["PREFECT_PROFILES_PATH"] = str(profiles)
+    assert find_api_url() is None
+    os.environ["PREFECT_PROFILE"] = "cloud"
+    assert find_api_url() == "http://cloud/api"
+    os.environ["PREFECT_TEST_MODE"] = "1"
+    assert find_api_url() is None
+
+
+def test_an_empty_variable_and_a_broken_file_are_no_settings(clean_environ: Path) -> None:
+    os.environ["PREFECT_API_URL"] = ""
+    (clean_environ / "prefect.toml").write_text("[api\n")
+    assert read_user_settings() == {"PREFECT_HOME": str(clean_environ / "home")}
+
+
+def test_a_server_of_the_users_own_keeps_its_settings(clean_environ: Path) -> None:
+    os.environ["PREFECT_API_URL"] = "http://there/api"
+    configure_prefect_environment(None)
+
+    assert os.environ["PREFECT_API_URL"] == "http://there/api"
+    assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "CRITICAL"
+    assert "PREFECT_LOGGING_TO_API_ENABLED" not in os.environ
+    assert "NO_PROXY" not in os.environ
+
+
+def test_what_the_user_has_set_stays(clean_environ: Path) -> None:
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "DEBUG"
+    os.environ["NO_PROXY"] = "intranet"
+    (clean_environ / "prefect.toml").write_text(
+        "[server.services.task_run_recorder]\nbatch_size = 7\n[logging]\nlevel = 'INFO'\n"
+    )
+    environ = server_environment("evalhouse:key")
+    configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
+
+    assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "DEBUG"
+    assert "PREFECT_LOGGING_LEVEL" not in os.environ
+    assert os.environ["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    assert os.environ["PREFECT_API_AUTH_STRING"] == environ["PREFECT_SERVER_API_AUTH_STRING"] == "evalhouse:key"
+    assert "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE" not in environ
+    assert environ["PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE"] == "200"
+
+
+def test_the_servers_log_is_not_quiet_whatever_was_configured_first(clean_environ: Path) -> None:
+    before = server_environment("evalhouse:key")
+    configure_prefect_environment("http://127.0.0.1:1/api", auth_string="evalhouse:key")
+    after = server_environment("evalhouse:key")
+
+    assert "PREFECT_API_URL" not in after
+    assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in after
+    assert {name for name in after if name not in before} <= {"PREFECT_API_AUTH_STRING", "NO_PROXY", "no_proxy"}

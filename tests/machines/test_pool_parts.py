@@ -1,0 +1,98 @@
+"""Parts of a run: how shards are put together, and what is done about a part by what is seen of it."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalhouse.flows.pools.parts import STOPPED, Part, Sight, Verdict, cut_parts, judge_sight, list_shards
+from evalhouse.tasks.settings.run import RunSettings
+
+
+def _see(
+    state_type: str,
+    *,
+    name: str = "",
+    held: bool = False,
+    was_held: bool = False,
+    since_s: float = 0.0,
+    worker_lives: bool = True,
+) -> Verdict:
+    return judge_sight(
+        Sight(
+            state_type=state_type,
+            state_name=name or state_type,
+            held=held,
+            was_held=was_held,
+            since_s=since_s,
+            worker_lives=worker_lives,
+        )
+    )
+
+
+@given(
+    numbers=st.sets(st.integers(0, 60)),
+    shard_size=st.integers(1, 50),
+    part_size=st.integers(1, 300),
+    rest=st.integers(0, 49),
+)
+def test_every_shard_is_in_one_part(numbers: set[int], shard_size: int, part_size: int, rest: int) -> None:
+    n_samples = 61 * shard_size - min(rest, shard_size - 1)
+    parts = cut_parts("r1", sorted(numbers), shard_size=shard_size, part_size=part_size, n_samples=n_samples)
+    found = [number for part in parts for number in list_shards(part.first, part.last, shard_size)]
+    assert found == sorted(numbers)
+    assert all(part.n_samples <= max(part_size, shard_size) for part in parts)
+    assert all(1 <= part.first <= part.last <= n_samples for part in parts)
+    assert len({part.lock_name for part in parts}) == len(parts)
+
+
+def test_neighbours_go_together_and_gaps_divide() -> None:
+    parts = cut_parts("r1", [0, 1, 2, 3, 4, 7, 8], shard_size=10, part_size=30, n_samples=85)
+    assert [(part.first, part.last) for part in parts] == [(1, 30), (31, 50), (71, 85)]
+
+
+def test_a_part_that_is_given_again_is_the_same_but_for_its_attempt() -> None:
+    part = Part(run_id="r1", first=1, last=30, flow_run_id=uuid4())
+    again = part.again()
+    assert (again.first, again.last, again.attempt, again.flow_run_id) == (1, 30, 2, None)
+    assert again.lock_name == part.lock_name
+
+
+@pytest.mark.parametrize("state_type", ["RUNNING", "PENDING", "CRASHED", "FAILED", "CANCELLED", "CANCELLING"])
+def test_a_part_whose_lock_is_held_is_left_to_its_holder(state_type: str) -> None:
+    assert _see(state_type, held=True, since_s=3600.0) == "wait"
+
+
+def test_what_nobody_holds_is_lost_after_a_while() -> None:
+    assert _see("RUNNING", was_held=True, since_s=1.0) == "wait"
+    assert _see("RUNNING", was_held=True, since_s=10.0) == "lost"
+
+
+@pytest.mark.parametrize("state_type", ["RUNNING", "PENDING"])
+def test_what_is_starting_may_take_minutes_while_its_worker_lives(state_type: str) -> None:
+    assert _see(state_type, since_s=300.0) == "wait"
+    assert _see(state_type, since_s=3600.0) == "lost"
+    assert _see(state_type, since_s=10.0, worker_lives=False) == "wait"
+    assert _see(state_type, since_s=60.0, worker_lives=False) == "lost"
+
+
+def test_what_prefect_calls_lost_is_lost_at_once() -> None:
+    assert [_see(state_type) for state_type in ("CRASHED", "FAILED", "CANCELLED")] == ["lost"] * 3
+
+
+def test_a_part_that_waits_for_a_worker_may_wait_for_ever() -> None:
+    assert _see("SCHEDULED", name="Late", since_s=86_400.0) == "wait"
+
+
+def test_what_nobody_would_get_past_stops_the_run() -> None:
+    assert _see("FAILED", name=STOPPED) == "stop"
+    assert _see("COMPLETED") == "done"
+
+
+def test_shards_are_no_larger_than_parts() -> None:
+    assert RunSettings(part_size=50).shard_size == 50
+    assert RunSettings(part_size=50, shard_size=20).shard_size == 20
+    assert RunSettings().shard_size == 128

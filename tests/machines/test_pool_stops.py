@@ -1,0 +1,149 @@
+"""How a run over workers ends before its time and is gone on with: a wrong key, Ctrl-C, a pool that is not there, and
+the same parts as tasks of a task runner. One worker, a lake on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_process import ROOT, finish
+from kill_runs import NotingEndpoint, noting_endpoint
+from pool_house import POOL, TIMEOUT_S, PoolHouse, open_pool_house, write_samples
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
+
+N_SAMPLES = 40
+N_CALLS = 5
+KEY = "sk-test"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolHouse]:
+    folder = tmp_path_factory.mktemp("stops")
+    with pytest.MonkeyPatch.context() as patch, noting_endpoint(latency=0.2, expected_key=KEY) as endpoint:
+        patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
+        with open_pool_house(folder, _name_lake(folder, "shared"), endpoint) as house:
+            house.start_worker()
+            yield house
+
+
+@pytest.fixture
+def lake(house: PoolHouse, request: pytest.FixtureRequest) -> str:
+    """A lake of the test's own, so that what others were answered is not on its record; nobody is at work any more."""
+    _wait_for_ends(house)
+    house.endpoint.asked.clear()
+    house.endpoint.settled.clear()
+    house.url = _name_lake(house.folder, request.node.name)
+    return house.url
+
+
+def _wait_for_ends(house: PoolHouse) -> None:
+    house.wait_until(lambda: all(one["end_time"] for one in house.list_parts()))
+
+
+def _name_lake(folder: Path, name: str) -> str:
+    return f"ducklake:sqlite:///{folder / name}.sqlite?data={folder / name}"
+
+
+def _arguments(house: PoolHouse, *, first: int) -> tuple[str, ...]:
+    """A run over two parts whose texts no other test has."""
+    path = house.folder / f"items-{first}.jsonl"
+    write_samples(path, N_SAMPLES, first=first)
+    return ("run", path.name, "--judge", "openai:judge", "--part-size", "20", "--json")
+
+
+def _count_repeated(endpoint: NotingEndpoint) -> int:
+    asked = Counter(noted.texts for noted in endpoint.asked)
+    assert len(asked) == N_SAMPLES * N_CALLS
+    return sum(asked.values()) - len(asked)
+
+
+def test_a_pool_that_is_not_there_is_named_beside_those_that_are(house: PoolHouse, lake: str) -> None:
+    ended = house.place.call(*_arguments(house, first=0), "--pool", "jugdes", timeout_s=TIMEOUT_S)
+    assert ended.status in (2, 3)
+    told = ended.stderr + ended.stdout
+    assert "no work pool 'jugdes' (it has: judges)" in told
+    assert "prefect worker start --pool jugdes" in told
+
+
+def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str) -> None:
+    house.endpoint.configure(expected_key="sk-other")
+    try:
+        ended = house.place.call(*_arguments(house, first=100), "--pool", POOL, timeout_s=TIMEOUT_S)
+    finally:
+        house.endpoint.configure(expected_key=KEY)
+    assert ended.status == 3, (ended, house.read_logs())
+    assert ended.document["status"] == "failed"
+    assert "Incorrect API key" in ended.document["problem"]
+    (run,) = house.query("select status, problem from runs")
+    assert run["status"] == "failed"
+    # No part goes on alone, and none was given out again for it.
+    _wait_for_ends(house)
+    states = {one["state_type"] for one in house.list_parts() if one["parameters"]["warehouse"] == lake}
+    assert states <= {"FAILED", "CANCELLED"}
+    assert {one["parameters"]["attempt"] for one in house.list_parts()} == {1}
+
+
+def test_ctrl_c_ends_all_parts_and_resume_goes_on(house: PoolHouse, lake: str) -> None:
+    process = house.place.start(*_arguments(house, first=200), "--pool", POOL, "--concurrency", "4")
+    house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 4, process)
+    process.send_signal(signal.SIGINT)
+    stopped = finish(process, timeout_s=TIMEOUT_S)
+    assert stopped.status == 130, (stopped, house.read_logs())
+    assert stopped.document["status"] == "cancelled"
+    house.endpoint.settle()
+    n_asked = len(house.endpoint.asked)
+    assert n_asked < N_SAMPLES * N_CALLS
+    _wait_for_ends(house)
+    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
+    assert {one["state_type"] for one in parts} == {"CANCELLED"}
+    (calls,) = house.query("select count(*) as n from llm_calls where status = 'ok'")
+    assert calls["n"] == n_asked  # whatever was under way was waited for, and is on record
+
+    resumed = house.place.call("resume", "latest", "--json", timeout_s=TIMEOUT_S)
+    assert resumed.status == 0, (resumed, house.read_logs())
+    assert _count_repeated(house.endpoint) == 0
+    assert resumed.document["calls"]["requests"] == N_SAMPLES * N_CALLS - n_asked
+    (row,) = house.query("select count(*) as n, count(distinct (sample_id, step)) as n_keys from outcomes")
+    assert row["n"] == row["n_keys"]
+
+
+def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse, lake: str) -> None:
+    process = house.place.start(*_arguments(house, first=300), "--pool", POOL, "--concurrency", "4")
+    house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 2, process)
+    process.kill()
+    finish(process)
+    resumed = house.place.call("resume", "latest", "--json", timeout_s=TIMEOUT_S)
+    assert resumed.status == 0, (resumed, house.read_logs())
+    assert _count_repeated(house.endpoint) == 0
+    # Nobody was put off the part that was under way; no other flow run was made for it.
+    parts = [one for one in house.list_parts() if one["parameters"]["warehouse"] == lake]
+    assert Counter(one["parameters"]["first"] for one in parts) == {1: 1, 21: 1}
+    assert {one["state_type"] for one in parts} == {"COMPLETED"}
+
+
+def test_a_task_runner_judges_the_same_parts(house: PoolHouse, lake: str) -> None:
+    place = house.place.with_variables(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]))
+    arguments = (*_arguments(house, first=400), "--task-runner", "pool_runners:make_two_processes")
+    ended = place.call(*arguments, timeout_s=TIMEOUT_S)
+    assert ended.status == 0, ended
+    assert ended.document["status"] == "completed"
+    assert ended.document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
+    assert _count_repeated(house.endpoint) == 0
+    processes = house.query("select count(distinct flow_run_id) as n, count(*) as n_calls from llm_calls")
+    assert processes[0]["n_calls"] == N_SAMPLES * N_CALLS
+
+
+def test_a_wrong_key_ends_a_task_runners_run_too(house: PoolHouse, lake: str) -> None:
+    place = house.place.with_variables(
+        PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]), OPENAI_API_KEY="sk-wrong"
+    )
+    arguments = (*_arguments(house, first=500), "--task-runner", "pool_runners:make_two_processes")
+    ended = place.call(*arguments, timeout_s=TIMEOUT_S)
+    assert ended.status == 3, ended
+    assert "Incorrect API key" in ended.document["problem"]

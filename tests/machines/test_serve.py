@@ -1,0 +1,172 @@
+"""`evalhouse serve` from the schedule to the answered update: a real Prefect server, a real bot, real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house, soon
+
+from evalhouse.flows.server.api import PrefectApiError
+
+WAYS = ("command", "python", "curl")
+PYTHON = """
+from prefect.events import emit_event
+emit_event(
+    event="knowledge-base.updated",
+    resource={"prefect.resource.id": "knowledge-base.python"},
+    payload={"version": "v2", "changed": ["lamp.txt#1"]},
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
+    """Three suites that have run once, each on its schedule, and are served on."""
+    with open_serve_house(tmp_path_factory.mktemp("serve")) as house:
+        suites = [house.write_suite(way, cron=soon(45), kb_name=way) for way in WAYS]
+        house.serve(*suites, parallel=len(WAYS))
+        yield house
+
+
+def announce(house: ServeHouse, way: str) -> None:
+    environment = house.client.environment()
+    match way:
+        case "command":
+            done = house.client.call("kb-updated", way, "--version", "v2", "--changed", "lamp.txt#1", "--json")
+            assert done.status == 0, done.stderr
+            assert set(done.document) == {"event_id", "knowledge_base", "version", "changed"}
+        case "python":
+            subprocess.run([sys.executable, "-c", PYTHON], env=environment, check=True, timeout=60)
+        case "curl":
+            event = {
+                "id": "9b2f3c54-0f0a-4a0e-9d2c-5a7a2f3c1e11",
+                "occurred": subprocess.check_output(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"], text=True).strip(),
+                "event": "knowledge-base.updated",
+                "resource": {"prefect.resource.id": "knowledge-base.curl"},
+                "payload": {"version": "v2", "changed": ["lamp.txt#1"]},
+            }
+            post = ["curl", "-sSf", "--noproxy", "*", "-X", "POST", f"{house.api_url}/events"]
+            data = ["-H", "Content-Type: application/json", "-d", json.dumps([event])]
+            subprocess.run([*post, *data], check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def scheduled(house: ServeHouse) -> ServeHouse:
+    """When every suite has run on its schedule."""
+    for way in WAYS:
+        house.wait_for_runs(way, 1)
+    return house
+
+
+@pytest.fixture(scope="module")
+def updated(scheduled: ServeHouse) -> ServeHouse:
+    """When a document has changed, each way of announcing it was used, and its run has ended."""
+    scheduled.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
+    for way in WAYS:
+        announce(scheduled, way)
+    for way in WAYS:
+        scheduled.wait_for_runs(way, 1, trigger="event")
+    return scheduled
+
+
+def test_what_is_served_is_told_with_all_a_newcomer_needs(house: ServeHouse) -> None:
+    assert house.api_url in house.told
+    assert "next 20" in house.told
+    assert "evalhouse kb-updated command --version V --changed ID" in house.told
+
+
+def test_a_suite_runs_on_its_schedule(scheduled: ServeHouse) -> None:
+    for way in WAYS:
+        (run,) = scheduled.list_runs(way, "schedule")
+        assert (run["suite"], run["n_samples"], run["kb_name"]) == (way, len(QUESTIONS), None)
+        (flow_run,) = scheduled.list_flow_runs(way)
+        assert flow_run["state_type"] == "COMPLETED"
+        assert flow_run["name"] == f"{way} {run['run_id']}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_announced_update_leads_to_a_run_that_says_so(updated: ServeHouse, way: str) -> None:
+    (run,) = updated.list_runs(way, "event")
+    assert (run["kb_name"], run["kb_version"], run["kb_changed"]) == (way, "v2", ["lamp.txt#1"])
+    assert run["suite_hash"]
+    (answered,) = updated.query(way, "from kb_updates")
+    assert (answered["run_id"], answered["kb_version"]) == (run["run_id"], "v2")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_what_changed_is_judged_again(updated: ServeHouse, way: str) -> None:
+    (before,) = updated.list_runs(way, "schedule")
+    (run,) = updated.list_runs(way, "event")
+    assert updated.count_judged(way, before["run_id"]) == {"asked": set(QUESTIONS), "reused": set()}
+    first, second = (updated.list_responses(way, one["run_id"]) for one in (before, run))
+    changed = {sample_id for sample_id in QUESTIONS if first[sample_id] != second[sample_id]}
+    assert "red" in second["lamp"]["answer"]
+    assert "tide" not in changed
+    assert updated.count_judged(way, run["run_id"])["asked"] == changed
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_prefect_shows_the_run_with_its_page(updated: ServeHouse, way: str) -> None:
+    (run,) = updated.list_runs(way, "event")
+    flow_run = updated.list_flow_runs(way)[-1]
+    assert flow_run["name"] == f"{way} {run['run_id']}"
+    assert run["run_id"] in flow_run["state"]["message"]
+    (page,) = updated.post("/artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run["id"]]}}})
+    assert (page["key"], page["type"]) == (f"suite-{way}", "markdown")
+    assert f"evalhouse show {run['run_id']}" in page["data"]
+    assert "was updated to version v2, 1 changed document" in page["data"]
+    assert run["flow_run_id"] in page["data"]
+
+
+def test_each_run_is_told_when_it_starts_and_when_it_ends(updated: ServeHouse) -> None:
+    for way in WAYS:
+        for run in updated.list_runs(way):
+            updated.wait_until(lambda: f"{way}: run {run['run_id']} completed" in updated.told)  # noqa: B023
+            lines = [line for line in updated.told.splitlines() if run["run_id"] in line]
+            assert len(lines) == 2, lines
+
+
+def test_a_gate_that_is_not_passed_fails_the_flow_run(updated: ServeHouse) -> None:
+    updated.write_suite("python", kb_name="python", more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
+    flow_run = start(updated, "python")
+    assert flow_run["state_type"] == "FAILED"
+    assert "gate failed: " in flow_run["state"]["message"]
+    assert [(run["status"], run["gate"]) for run in updated.list_runs("python", "manual")] == [("completed", "failed")]
+
+
+def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: ServeHouse) -> None:
+    path = updated.write_suite("command", kb_name="command", more="judge_ = 1")
+    flow_run = start(updated, "command")
+    assert flow_run["state_type"] == "FAILED"
+    assert "command.toml, line 4: judge_" in flow_run["state"]["message"]
+    updated.wait_until(lambda: "judge_" in updated.told)
+    path.unlink()
+    assert "command.toml" in start(updated, "command")["state"]["message"]
+    assert start(updated, "curl")["state_type"] == "COMPLETED"
+
+
+def start(house: ServeHouse, suite: str) -> dict[str, Any]:
+    """What comes of a flow run that a person starts in Prefect."""
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [suite]}}})
+    begun = house.post(f"/deployments/{deployment['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+    found: list[dict[str, Any]] = []
+
+    def has_ended() -> bool:
+        found[:] = [one for one in house.list_flow_runs(suite) if one["id"] == begun["id"] and one["end_time"]]
+        return bool(found)
+
+    house.wait_until(has_ended)
+    return found[0]
+
+
+def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: ServeHouse) -> None:
+    """The last test of the module: nothing is served afterwards."""
+    assert updated.stop() == 0
+    assert "Traceback" not in updated.told
+    with pytest.raises(PrefectApiError, match="cannot be asked"):
+        updated.post("/flow_runs/filter", {})

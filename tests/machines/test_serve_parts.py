@@ -1,0 +1,303 @@
+"""What `evalhouse serve` refuses, what it writes into Prefect's pages, and how often it goes on with a crashed run."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import ROOT, Place
+from warehouse_runs import make_run
+
+from evalhouse.flows.server.api import PrefectApi
+from evalhouse.flows.serving.crashes import hold_flow_run, queue_resume, sweep_crashed
+from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_flow_run
+from evalhouse.flows.serving.lines import RunLines
+from evalhouse.flows.serving.page import describe_end, write_page
+from evalhouse.flows.serving.updates import catch_up
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.rows.kb_updates import KbUpdateRow, append_updates, list_answered
+from evalhouse.warehouse.rows.runs import find_run, insert_run, update_run
+from evalhouse.warehouse.store import Warehouse
+
+SCHEDULED = 'dataset = "sample"\njudge = "lexical"\n[schedule]\ncron = "0 3 * * *"\n'
+
+HOLDING = """
+import time
+from evalhouse.flows.serving.crashes import hold_flow_run
+with hold_flow_run("out"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "nightly.toml").write_text(SCHEDULED)
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path / "home")})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "told"),
+    [
+        (["nightly.toml"], {}, ["--with-server", "PREFECT_API_URL"]),
+        (["nightly.toml", "--with-server"], {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, ["leave out --with-server"]),
+        (["nightly.toml"], {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, ["does not answer"]),
+        (["nightly.toml", "--port", "4200"], {}, ["--with-server starts"]),
+        (["nightly.toml", "--with-server", "--port", "70000"], {}, ["70000"]),
+        (["nightly.toml", "--with-server", "--parallel", "0"], {}, ["--parallel"]),
+        (["bare.toml"], {}, ["bare.toml", "needs a [schedule], a [trigger] or both"]),
+        (["nightly.toml", "sub/nightly.toml"], {}, ["both named 'nightly'"]),
+        (["kb.toml"], {}, ["cannot name a knowledge base"]),
+        (["missing.toml"], {}, ["missing.toml"]),
+        ([], {}, ["SUITE.toml"]),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_words(
+    place: Place, arguments: list[str], variables: dict[str, str], told: list[str]
+) -> None:
+    (place.folder / "bare.toml").write_text('dataset = "sample"\n')
+    (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
+    (place.folder / "sub").mkdir()
+    (place.folder / "sub" / "nightly.toml").write_text(SCHEDULED)
+    done = place.with_variables(**variables).call("serve", *arguments)
+    assert done.status == 2
+    assert "Traceback" not in done.stderr
+    for text in told:
+        assert text in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = place.call("serve", "nightly.toml", "--with-server", "--port", port)
+    assert done.status == 2
+    assert f"port {port} of this machine cannot be had" in done.stderr
+
+
+def test_announcing_imports_no_prefect() -> None:
+    listing = "import sys, evalhouse.flows.commands.kb_updated; print({name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in done.stdout}
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
+    made = Warehouse(str(tmp_path / "house.duckdb"))
+    made.migrate()
+    return made
+
+
+class Api(PrefectApi):
+    """Prefect's API as far as crashed runs are concerned: flow runs in a list, which the filters narrow."""
+
+    def __init__(self, *flow_runs: dict[str, Any]) -> None:
+        self.flow_runs = list(flow_runs)
+        self.created: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+
+    def get(self, path: str) -> Any:  # noqa: ANN401
+        return next(one for one in self.flow_runs if path == f"/flow_runs/{one['id']}")
+
+    def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
+        match path.split("/")[1:]:
+            case ["flow_runs", "filter"]:
+                served = [one for one in self.flow_runs if one["deployment_id"] in body["deployments"]["id"]["any_"]]
+                return [one for one in served if _fits(one, body["flow_runs"])]
+            case ["flow_runs", flow_run_id, "set_state"]:
+                found = self.get(f"/flow_runs/{flow_run_id}")
+                found["state_type"] = body["state"]["type"]
+                return None
+            case ["deployments", _, "create_flow_run"]:
+                self.created.append(body)
+                made = make_flow_run(str(len(self.flow_runs)), "SCHEDULED")
+                self.flow_runs.append(made | {"tags": body["tags"], "parameters": body["parameters"]})
+                return None
+            case ["events", "filter"]:
+                return {"events": self.events, "next_page": None}
+        raise AssertionError(path)
+
+
+def _fits(flow_run: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
+    if "tags" in conditions:
+        return set(conditions["tags"]["all_"]) <= set(flow_run["tags"])
+    if "start_time" in conditions:
+        return bool(flow_run["start_time"]) and flow_run["start_time"] > conditions["start_time"]["after_"]
+    return flow_run["state_type"] in conditions["state"]["type"]["any_"]
+
+
+def make_flow_run(key: str, state: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401
+    row = {"id": key, "name": "sly-fox", "state_type": state, "tags": [], "parameters": {}, "start_time": None}
+    return row | {"deployment_id": "d1"} | values
+
+
+def make_served(warehouse: Warehouse, kb_name: str | None = None) -> ServedSuite:
+    return ServedSuite(
+        name="nightly",
+        kb_name=kb_name,
+        deployment_id="d1",
+        served_since=datetime(2026, 1, 1),
+        warehouse_url=warehouse.location.url,
+    )
+
+
+def test_a_run_that_nobody_holds_is_failed_and_resumed(warehouse: Warehouse) -> None:
+    insert_run(
+        warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running", flow_run_id="in")
+    )
+    inner = make_flow_run("in", "RUNNING", deployment_id=None)
+    api = Api(inner, make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
+    told = sweep_crashed(api, [make_served(warehouse)], alone=True)
+    run = find_run(warehouse, "r1")
+    assert (run.status, run.finished_at is None) == ("failed", False)
+    assert "its process ended before the run did" in str(run.problem)
+    assert [one["state_type"] for one in api.flow_runs[:2]] == ["CRASHED", "CRASHED"]
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
+    assert len(told) == 1
+
+
+def test_a_run_that_is_held_is_left_alone(warehouse: Warehouse) -> None:
+    insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running"))
+    api = Api(make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
+    with hold_run(warehouse.location, "r1"), hold_flow_run("out"):
+        assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
+    assert find_run(warehouse, "r1").status == "running"
+    assert (api.created, api.flow_runs[0]["state_type"]) == ([], "RUNNING")
+
+
+def test_runs_by_hand_and_of_other_suites_are_not_resumed(warehouse: Warehouse) -> None:
+    insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="manual", status="running"))
+    insert_run(warehouse, make_run(run_id="r2", suite="other", trigger="schedule", status="running"))
+    api = Api()
+    assert sweep_crashed(api, [make_served(warehouse)]) == []
+    assert (find_run(warehouse, "r1").status, find_run(warehouse, "r2").status) == ("failed", "running")
+    assert api.created == []
+
+
+def test_what_another_machine_may_be_at_is_left_to_its_heartbeats(warehouse: Warehouse) -> None:
+    api = Api(make_flow_run("out", "RUNNING"))
+    assert sweep_crashed(api, [make_served(warehouse)], alone=False) == []
+    assert api.flow_runs[0]["state_type"] == "RUNNING"
+
+
+def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(warehouse: Warehouse) -> None:
+    api = Api(make_flow_run("out", "PENDING", parameters={"trigger": "event", "event": "e1"}))
+    sweep_crashed(api, [make_served(warehouse)], alone=True)
+    assert api.flow_runs[0]["state_type"] == "CRASHED"
+    assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e1"}]
+
+
+def test_a_run_that_dies_each_time_is_left_after_three_resumptions(warehouse: Warehouse) -> None:
+    api, suite = Api(), make_served(warehouse)
+    for _ in range(3):
+        assert queue_resume(api, suite, "r1")
+        assert queue_resume(api, suite, "r1")  # one waits already
+        api.flow_runs[-1]["state_type"] = "CRASHED"
+    assert len({one["idempotency_key"] for one in api.created}) == 3
+    assert not queue_resume(api, suite, "r1")
+    assert queue_resume(api, suite, "r2")
+
+
+def make_update(event_id: str, at: datetime) -> dict[str, Any]:
+    return {"id": event_id, "occurred": at.replace(tzinfo=UTC).isoformat(), "payload": {}}
+
+
+def test_updates_that_lost_their_flow_run_get_one(warehouse: Warehouse) -> None:
+    api, suite = Api(), make_served(warehouse, kb_name="docs")
+    api.events = [make_update("e1", datetime(2026, 2, 1)), make_update("e2", datetime(2026, 2, 2))]
+    assert catch_up(api, suite, quiet_s=10) == 2
+    assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e2"}]
+    assert catch_up(api, suite, quiet_s=10) == 0  # it waits
+
+
+def test_updates_whose_flow_run_failed_are_not_tried_for_ever(warehouse: Warehouse) -> None:
+    tried = make_flow_run("f1", "FAILED", parameters={"trigger": "event"}, start_time="2026-02-03T00:00:00+00:00")
+    api, suite = Api(tried), make_served(warehouse, kb_name="docs")
+    api.events = [make_update("e1", datetime(2026, 2, 1))]
+    assert catch_up(api, suite, quiet_s=10) == 0
+    assert catch_up(api, suite, quiet_s=10, trigger_is_new=True) == 1
+
+
+def test_fresh_updates_are_left_to_their_trigger_or_wait_for_quiet(warehouse: Warehouse) -> None:
+    api, suite = Api(), make_served(warehouse, kb_name="docs")
+    now = datetime.now(UTC).replace(tzinfo=None)
+    api.events = [make_update("e1", now)]
+    assert catch_up(api, suite, quiet_s=600) == 0
+    assert catch_up(api, suite, quiet_s=600, trigger_is_new=True) == 1
+    due = datetime.fromisoformat(api.created[0]["state"]["state_details"]["scheduled_time"])
+    assert (due.replace(tzinfo=None) - now).total_seconds() == pytest.approx(600, abs=1)
+
+
+def test_each_suite_answers_an_update_for_itself(warehouse: Warehouse) -> None:
+    insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="event"))
+    row = KbUpdateRow(
+        event_id="e1", kb_name="docs", kb_version="v1", kb_changed=("a",), occurred_at=datetime(2026, 2, 1), run_id="r1"
+    )
+    for _ in range(2):
+        append_updates(warehouse, [row], "r1")
+    assert warehouse.read_rows("select count(*) as n from kb_updates") == [{"n": 1}]
+    assert list_answered(warehouse, suite="nightly", kb_name="docs") == {"e1"}
+    assert list_answered(warehouse, suite="other", kb_name="docs") == frozenset()
+    assert list_answered(warehouse, suite="nightly", kb_name="doc") == frozenset()
+
+
+def test_a_flow_run_is_named_after_its_run() -> None:
+    assert find_named_run({"name": name_flow_run("night watch", "r1")}, "night watch") == "r1"
+    assert find_named_run({"name": "sly-fox"}, "night watch") is None
+
+
+def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
+    insert_run(warehouse, make_run(run_id="old", suite="nightly", status="completed"))
+    lines = RunLines([make_served(warehouse)])
+    assert lines.read_news() == []
+    insert_run(
+        warehouse,
+        make_run(run_id="r1", suite="nightly", status="running", trigger="event", kb_name="docs", kb_version="v7"),
+    )
+    insert_run(warehouse, make_run(run_id="r2", suite="other", status="running"))
+    (started,) = lines.read_news()
+    assert "nightly: run r1 has started because docs was updated to version v7" in started
+    assert [run.run_id for run in lines.list_under_way()] == ["r1"]
+    update_run(warehouse, "r1", status="failed", problem="the bot\nis away", finished_at=datetime(2026, 3, 1))
+    (ended,) = lines.read_news()
+    assert "run r1 failed" in ended
+    assert "the bot is away; evalhouse resume r1" in ended
+    update_run(warehouse, "r1", status="running", finished_at=None)
+    assert "r1 goes on" in lines.read_news()[0]
+    assert lines.read_news() == []
+
+
+def test_nothing_from_outside_marks_up_a_page(warehouse: Warehouse) -> None:
+    run = make_run(
+        run_id="r1",
+        suite="a|b",
+        trigger="event",
+        kb_name="docs",
+        kb_version="[x](http://evil) <script>",
+        status="failed",
+    )
+    page = write_page(warehouse, run, None, flow_run_url=None)
+    assert "[x](" not in page
+    assert "<script>" not in page
+    assert "evalhouse resume r1" in page
+    assert describe_end(run, None).endswith("next: evalhouse resume r1")
+
+
+def test_a_process_that_was_killed_holds_no_flow_run(warehouse: Warehouse) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDING], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    api = Api(make_flow_run("out", "RUNNING", parameters={"trigger": "schedule"}))
+    assert sweep_crashed(api, [make_served(warehouse)]) == []
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(sweep_crashed(api, [make_served(warehouse)])) == 1
+    assert api.flow_runs[0]["state_type"] == "CRASHED"

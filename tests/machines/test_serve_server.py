@@ -1,0 +1,131 @@
+"""Suites served by a Prefect server of the user's own that wants a key: what Ctrl-C leaves and the next `serve` takes
+up, updates that come while nobody serves, and deployments for work pools."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from cli_process import ROOT
+from serve_house import QUESTIONS, ServeHouse, open_serve_house, start_prefect_server
+
+SUITE, KB = "night_watch", "the handbook"
+MISSED, N_MISSED = "missed", 4
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
+    with open_serve_house(tmp_path_factory.mktemp("server")) as house, start_prefect_server(house):
+        house.write_suite(SUITE, kb_name=KB)
+        missed = f'dataset = "sample"\njudge = "lexical"\nwarehouse = "{MISSED}.duckdb"\n[limits]\nlimit = 2\n'
+        (house.folder / f"{MISSED}.toml").write_text(f'{missed}[schedule]\ncron = "0 0 1 1 *"\n')
+        yield house
+
+
+@pytest.fixture(scope="module")
+def stopped(house: ServeHouse) -> ServeHouse:
+    """When Ctrl-C has come in the middle of a run, and one more update after that."""
+    house.serve(house.folder / f"{SUITE}.toml", with_server=False)
+    house.bot.configure(hold_after=1)
+    house.announce(KB, "v1")
+    house.bot.wait_for(2)
+    assert house.stop() == 0
+    house.announce(KB, "v2")
+    house.bot.configure(hold_after=None)
+    miss_schedule(house)
+    return house
+
+
+def miss_schedule(house: ServeHouse) -> None:
+    """Flow runs of one suite that were due in the last minutes, while nobody served."""
+    flow_id = house.post("/flows/", {"name": "evaluate-suite"})["id"]
+    schedule = {"schedule": {"cron": "* * * * *", "timezone": "UTC"}}
+    parameters = {"suite": str(house.folder / f"{MISSED}.toml")}
+    body = {"name": MISSED, "flow_id": flow_id, "schedules": [schedule], "parameters": parameters}
+    deployment = house.post("/deployments/", body)
+    end = datetime.now(UTC).replace(second=0, microsecond=0)
+    start = end - timedelta(minutes=N_MISSED, seconds=-1)
+    times = {"start_time": start.isoformat(), "end_time": end.isoformat(), "min_runs": 1, "max_runs": N_MISSED}
+    house.post(f"/deployments/{deployment['id']}/schedule", times)
+
+
+@pytest.fixture(scope="module")
+def served_again(stopped: ServeHouse) -> ServeHouse:
+    stopped.serve(stopped.folder / f"{SUITE}.toml", stopped.folder / f"{MISSED}.toml", parallel=2, with_server=False)
+    stopped.wait_for_runs(SUITE, 2)
+    return stopped
+
+
+def test_ctrl_c_stops_a_run_so_that_it_can_go_on(stopped: ServeHouse) -> None:
+    (run,) = stopped.list_runs(SUITE)
+    assert (run["status"], run["problem"]) == ("cancelled", "stopped by SIGTERM")
+    assert f"run {run['run_id']} goes on when this suite is served again" in stopped.told
+    assert "Traceback" not in stopped.told
+
+
+def test_the_run_goes_on_and_an_update_meanwhile_is_answered(served_again: ServeHouse) -> None:
+    runs = served_again.list_runs(SUITE)
+    assert [(run["status"], run["kb_version"]) for run in runs] == [("completed", "v1"), ("completed", "v2")]
+    answered = served_again.query(SUITE, "from kb_updates")
+    assert {row["kb_version"]: row["run_id"] for row in answered} == {run["kb_version"]: run["run_id"] for run in runs}
+    asked = Counter(served_again.bot.stats.questions)
+    # Twice for two runs, and the one that was under way at Ctrl-C once more.
+    assert sorted(asked.values()) == [2] * (len(QUESTIONS) - 1) + [3]
+
+
+def test_of_the_schedule_that_was_missed_one_run_is_made_up(served_again: ServeHouse) -> None:
+    served_again.wait_for_runs(MISSED, 1)
+    served_again.wait_until(lambda: len(served_again.list_flow_runs(MISSED)) >= N_MISSED)
+    served_again.wait_for_runs(MISSED, 1)
+    assert [run["trigger"] for run in served_again.list_runs(MISSED)] == ["schedule"]
+    states = Counter(one["state_name"] for one in served_again.list_flow_runs(MISSED))
+    assert states == {"Superseded": N_MISSED - 1, "Completed": 1}
+
+
+def test_a_second_process_does_not_serve_the_same_suite(served_again: ServeHouse) -> None:
+    done = served_again.client.call("serve", f"{SUITE}.toml")
+    assert done.status == 2
+    assert f"suite {SUITE} is served by another process of this machine already" in done.stderr
+
+
+def test_without_its_key_nothing_is_announced(house: ServeHouse) -> None:
+    done = house.place.with_variables(PREFECT_API_URL=house.api_url).call("kb-updated", KB, "--version", "v9")
+    assert done.status == 2
+    assert "PREFECT_API_AUTH_STRING" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_file_for_work_pools_deploys_its_schedule_and_its_trigger(house: ServeHouse) -> None:
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    _run(house, [*prefect, "work-pool", "create", "evalhouse", "--type", "process"])
+    path = ROOT / "flows" / "prefect.yaml"
+    _run(house, [*prefect, "deploy", "--all", "--prefect-file", str(path)])
+
+    found = {one["name"]: one for one in house.post("/deployments/filter", {}) if one["work_pool_name"]}
+    assert found.keys() == {one["name"] for one in yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]}
+    for deployment in found.values():
+        assert deployment["entrypoint"] == "evalhouse.flows.suite.evaluate_suite"
+        assert deployment["global_concurrency_limit"]["limit"] == 1
+        assert not deployment["pull_steps"]
+    (schedule,) = found["nightly"]["schedules"]
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    names = [one["name"] for one in house.post("/automations/filter", {})]
+    assert "handbook: handbook was updated" in names
+
+
+def _run(house: ServeHouse, command: list[str]) -> None:
+    done = subprocess.run(
+        command,
+        cwd=house.folder,
+        env=house.client.environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,450 @@
+"""Chat models over real HTTP: what is sent, what comes back, and what becomes of everything that can go wrong."""
+
+import asyncio
+import base64
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import judge_factories
+import openai
+import orjson
+import pytest
+from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
+from endpoint import Endpoint, Inject, Raw, running_endpoint
+from endpoint_replies import Fault
+
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
+from evalhouse.tasks.models.endpoint import strip_credentials
+from evalhouse.tasks.models.errors import redact
+from evalhouse.tasks.models.make import check_reachable
+
+KEY = "sk-test-0123456789"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url, KEY)
+        yield running
+
+
+def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
+    data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
+    return Question(
+        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
+    )
+
+
+async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
+    """Ask all at once; a value or an error for each."""
+    async with lay_bench(folder, make_settings(**settings)) as bench:
+        asked = (bench.asker.ask(question, read_statements) for question in questions)
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    return [result if isinstance(result, BaseException) else result.value for result in results]
+
+
+async def test_the_wire_shape(endpoint: Endpoint, tmp_path: Path) -> None:
+    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    (body,) = endpoint.stats.bodies
+    roles = [message["role"] for message in body["messages"]]
+    assert roles[0] == "system"
+    assert roles[-1] == "user"
+    assert set(roles[1:-1]) <= {"user", "assistant"}
+    assert "It is red." in body["messages"][-1]["content"]
+    assert all("It is red. Its number" not in message["content"] for message in body["messages"][:-1])
+    schema = body["response_format"]["json_schema"]
+    assert (schema["name"], schema["strict"], schema["schema"]) == ("extract", True, PROMPTS["extract"].reply_schema)
+    assert (body["model"], body["temperature"]) == ("judge", 0.0)
+
+
+async def test_what_was_sent_and_what_came_stand_on_record_without_key_or_header(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await ask(tmp_path, make_question())
+    (call,) = read_calls(tmp_path)
+    (body,) = endpoint.stats.bodies
+    request = orjson.loads(call["request"])
+    assert request["messages"] == body["messages"]
+    assert request["response_format"] == body["response_format"]
+    assert request["endpoint"] == endpoint.base_url
+    assert orjson.loads(call["reply"]) == {"statements": ["It is red.", "Its number is 1."]}
+    assert (call["judge"], call["model"], call["status"]) == ("openai:judge", "judge", "ok")
+    assert call["prompt_tokens"] == endpoint.stats.prompt_tokens
+    assert call["completion_tokens"] == endpoint.stats.completion_tokens
+    assert KEY not in str(call)
+    assert "authorization" not in str(call).lower()
+
+
+async def test_one_client_serves_all_calls_with_as_many_in_flight_as_allowed(tmp_path: Path) -> None:
+    with running_endpoint(latency=0.5) as endpoint:
+        point_to(endpoint.base_url)
+        await ask(tmp_path, *(make_question(number) for number in range(60)), concurrency=30)
+        assert endpoint.stats.max_in_flight == 30
+        assert endpoint.stats.requests[CHAT] == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"note": "Your previous reply could not be used."}, True),
+        ({"sample_id": "other", "step": "extract_ground_truth"}, True),
+        ({"number": 2}, False),
+        ({"only": ("A1",)}, False),
+        ({"data": {"question": "Number 2?", "text": "It is red. Its number is 1."}}, False),
+        ({"prompt": PROMPTS["rank"], "data": {"question": "?", "ground_truth": "It is red.", "contexts": []}}, False),
+    ],
+)
+def test_what_makes_another_question(endpoint: Endpoint, changes: dict[str, Any], same: bool) -> None:
+    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    one = judge.prepare(make_question()).request_hash
+    assert (judge.prepare(make_question(**changes)).request_hash == one) is same
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "base_url", "same"),
+    [
+        ({}, "judge", None, True),
+        ({"timeout_s": 9.0, "attempts": 2, "concurrency": 3}, "judge", None, True),
+        ({"temperature": 0.5}, "judge", None, False),
+        ({"temperature": None}, "judge", None, False),
+        ({"max_tokens": 100}, "judge", None, False),
+        ({}, "judge-2", None, False),
+        ({}, "judge", "http://other.example/v1", False),
+    ],
+)
+def test_what_makes_another_request(
+    endpoint: Endpoint, settings: dict[str, Any], model: str, base_url: str | None, same: bool
+) -> None:
+    one = make_openai_judge("openai:judge", "judge", make_settings()).prepare(make_question()).request_hash
+    point_to(base_url or endpoint.base_url, "another-key")
+    other = make_openai_judge(f"openai:{model}", model, make_settings(**settings)).prepare(make_question())
+    assert (other.request_hash == one) is same
+
+
+def test_a_changed_prompt_is_another_request(endpoint: Endpoint, tmp_path: Path) -> None:
+    from evalhouse.prompts import load_prompts  # noqa: PLC0415
+
+    text = PROMPTS["extract"].template.replace("You split a text", "You divide a text")
+    (tmp_path / "extract.yaml").write_text(text, encoding="utf-8")
+    own = load_prompts("en", tmp_path)["extract"]
+    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    assert judge.prepare(make_question(prompt=own)).request_hash != judge.prepare(make_question()).request_hash
+
+
+async def test_what_is_asked_for_again_is_named_in_the_instructions(endpoint: Endpoint) -> None:
+    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    request = judge.prepare(make_question(only=("A2", "G1"), number=2, note="Please."))
+    messages: Any = request.payload["messages"]
+    assert messages[0]["content"].endswith("Give verdicts for these ids only: A2, G1. Please.")
+    await judge.close()
+
+
+BAD_BODIES = ("truncated", "empty", "length")
+PASSING = ("rate_limit", "server_error", "unavailable", "reset")
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize("fault", ["fence", "prose"])
+async def test_json_in_other_words_is_read(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
+    endpoint.configure(script={"extract": [Inject(fault=fault)]})
+    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    assert endpoint.stats.requests[CHAT] == 1
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize("fault", BAD_BODIES + PASSING)
+async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
+    endpoint.configure(script={"extract": [Inject(fault=fault)]}, retry_after=0.02)
+    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    first, second = read_calls(tmp_path)
+    assert (first["status"], second["status"]) == ("error", "ok")
+    assert (first["attempts"], second["attempts"]) == (1, 2)
+    assert first["error"]
+    assert (first["reply"] is not None) is (fault in BAD_BODIES)
+    notes = ["could not be used" in body["messages"][0]["content"] for body in endpoint.stats.bodies]
+    assert notes == [False, fault in BAD_BODIES]
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Raw(body="<html>Bad gateway</html>"), "sent no JSON"),
+        (Raw(body={"error": {"message": "overloaded"}}), "status 500: overloaded"),
+        (Raw(body={"choices": []}), "sent no completion"),
+        (Raw(body={"choices": None}), "sent no completion"),
+        (Raw(status=502, body="<html>Bad gateway</html>"), "status 502: Bad gateway"),
+        (Raw(status=500, body={"detail": "worker died"}), "status 500"),
+        (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),
+        (Raw(status=429, body={"error": {"message": "soon"}}, headers={"retry-after-ms": "10"}), "status 429: soon"),
+    ],
+)
+async def test_answers_of_odd_servers_pass(endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str) -> None:
+    endpoint.configure(script={"extract": [answer]})
+    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    assert told in read_calls(tmp_path)[0]["error"]
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_a_request_that_hangs_is_given_up_and_sent_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"extract": [Inject(fault="hang")]})
+    started = time.monotonic()
+    assert await ask(tmp_path, make_question(), timeout_s=0.3) == [["It is red.", "Its number is 1."]]
+    assert time.monotonic() - started < 3
+    assert read_calls(tmp_path)[0]["error"] == "no reply within 0.3 s"
+
+
+async def test_retry_after_is_honoured(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"extract": [Inject(fault="rate_limit")]}, retry_after=1.3)
+    started = time.monotonic()
+    await ask(tmp_path, make_question())
+    assert 1.3 <= time.monotonic() - started < 3.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("refusal", "the model refused: I cannot help with that request."),
+        ("content_filter", "content filter stopped"),
+        ("context_length_exceeded", "too long for the model"),
+    ],
+)
+async def test_what_will_never_work_is_not_sent_again(
+    endpoint: Endpoint,
+    tmp_path: Path,
+    fault: Fault,
+    told: str,
+) -> None:
+    endpoint.configure(script={"extract": [Inject(fault=fault)]})
+    (error,) = await ask(tmp_path, make_question())
+    assert isinstance(error, JudgeFailed)
+    (call,) = read_calls(tmp_path)
+    assert call["status"] == "refused"
+    assert told in call["error"]
+    assert (call["prompt_tokens"] is not None) is (fault != "context_length_exceeded")  # a refusal is paid for as well
+    assert endpoint.stats.requests[CHAT] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "told"),
+    [
+        (
+            Raw(status=403, body={"error": {"message": "Input was flagged by moderation"}}),
+            JudgeFailed,
+            "content filter",
+        ),
+        (Raw(status=413, body="too large"), JudgeFailed, "too long"),
+        (Raw(status=400, body={"object": "error", "message": "Input is too long"}), JudgeFailed, "too long"),
+        (Raw(status=400, body={"error": {"message": "bad", "code": "content_filter"}}), JudgeFailed, "content filter"),
+        (Raw(status=400, body={"error": {"message": "no such field"}}), JudgeFailed, "status 400: no such field"),
+        (Raw(status=400, body={"error": {"message": "x is not a valid model ID"}}), FatalJudgeError, "does not know"),
+        (Raw(status=403, body={"error": {"message": "Region not supported"}}), FatalJudgeError, "refused the key"),
+        (Raw(status=402, body={"error": {"message": "Insufficient Balance"}}), FatalJudgeError, "wants to be paid"),
+    ],
+)
+async def test_refusals_of_many_providers(
+    endpoint: Endpoint, tmp_path: Path, answer: Raw, kind: type[Exception], told: str
+) -> None:
+    endpoint.configure(script={"extract": [answer]})
+    (error,) = await ask(tmp_path, make_question())
+    assert type(error) is kind
+    assert told in str(error)
+    assert endpoint.stats.requests[CHAT] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"expected_key": "sk-another-key-99"}, "refused the key for openai:judge (status 401)"),
+        ({"models": ("gpt",)}, "does not know openai:judge (status 404)"),
+        ({"faults": {"insufficient_quota": 1.0}}, "quota for openai:judge is used up"),
+        ({"no_temperature": True}, "does not take temperature"),
+    ],
+)
+async def test_what_can_never_work_stops_everything_at_once_with_one_message(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    with running_endpoint(latency=0.02, **options) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        started = time.monotonic()
+        questions = [make_question(number) for number in range(60)]
+        results = await ask(tmp_path, *questions, concurrency=4, temperature=0.3)
+        assert time.monotonic() - started < 5
+        assert endpoint.stats.requests[CHAT] <= 4
+        assert {type(result) for result in results} == {FatalJudgeError}
+        messages = {str(result) for result in results}
+        assert len(messages) == 1
+        assert told in messages.pop()
+        assert endpoint.base_url in str(results[0])
+        assert KEY not in f"{results} {read_calls(tmp_path)}"
+
+
+async def test_a_temperature_that_is_not_taken_can_be_left_out(tmp_path: Path) -> None:
+    with running_endpoint(no_temperature=True, keep_bodies=True) as endpoint:
+        point_to(endpoint.base_url)
+        assert await ask(tmp_path, make_question(), temperature=None) == [["It is red.", "Its number is 1."]]
+        assert "temperature" not in endpoint.stats.bodies[0]
+
+
+async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_path: Path) -> None:
+    with running_endpoint(no_json_schema=True, latency=0.01, keep_bodies=True) as endpoint:
+        point_to(endpoint.base_url)
+        results = await ask(tmp_path, *(make_question(number) for number in range(40)), concurrency=4, attempts=1)
+        assert results == [["It is red.", f"Its number is {number}."] for number in range(40)]
+        assert endpoint.stats.statuses == {400: 4, 200: 40}  # one for each that was in flight before it was known
+        assert endpoint.stats.duplicates_answered == 0
+        assert "response_format" not in endpoint.stats.bodies[-1]
+    calls = read_calls(tmp_path)
+    assert [call["status"] for call in calls].count("error") == 4
+    ok = next(call for call in calls if call["status"] == "ok")
+    assert "response_format" not in orjson.loads(ok["request"])
+
+
+async def test_a_text_reply_and_a_schema_reply_are_the_same_question(tmp_path: Path) -> None:
+    with running_endpoint(no_json_schema=True) as endpoint:
+        point_to(endpoint.base_url)
+        await ask(tmp_path, make_question())
+        endpoint.configure(no_json_schema=False)
+        await ask(tmp_path, make_question())
+        assert endpoint.stats.statuses[200] == 1
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_an_endpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+    point_to("http://user:secret-word@127.0.0.1:9/v1", KEY)
+    (error,) = await ask(tmp_path, make_question(), attempts=2)
+    assert isinstance(error, FatalJudgeError)
+    assert "openai:judge cannot be reached" in str(error)
+    assert "127.0.0.1:9" in str(error)
+    told = f"{error} {read_calls(tmp_path)}"
+    assert KEY not in told
+    assert "secret-word" not in told
+
+
+async def test_a_login_in_the_address_takes_the_place_of_the_key_and_is_kept_nowhere(tmp_path: Path) -> None:
+    with running_endpoint(expected_key="x") as endpoint:
+        address = endpoint.base_url.replace("http://", "http://user:secret%20word@")
+        endpoint._check_key = lambda request: None  # type: ignore[method-assign]  # this one looks for a login
+        seen: list[str] = []
+        handle = endpoint._handle_model
+
+        async def look(request: Any, path: str) -> Any:  # noqa: ANN401  # of aiohttp
+            seen.append(request.headers["Authorization"])
+            return await handle(request, path)
+
+        endpoint._handle_model = look  # type: ignore[method-assign]
+        point_to(address, KEY)
+        await ask(tmp_path, make_question())
+        assert seen == ["Basic " + base64.b64encode(b"user:secret word").decode()]
+    assert orjson.loads(read_calls(tmp_path)[0]["request"])["endpoint"] == endpoint.base_url
+
+
+async def test_an_unreachable_judge_is_told_by_doctor(endpoint: Endpoint) -> None:
+    assert "lists it" in await check_reachable(make_settings())
+    with pytest.raises(FatalJudgeError, match="does not list 'other'"):
+        await check_reachable(make_settings(judge="openai:other"))
+
+
+def test_openai_itself_wants_a_key() -> None:
+    with pytest.raises(FatalJudgeError, match="OPENAI_API_KEY is not set"):
+        make_openai_judge("openai:gpt", "gpt", make_settings())
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://api.openai.com/v1/", "https://api.openai.com/v1"),
+        ("https://me:pw@host.example:8443/v1?key=abc#x", "https://host.example:8443/v1"),
+    ],
+)
+def test_addresses_are_kept_without_credentials(address: str, kept: str) -> None:
+    assert strip_credentials(address) == kept
+
+
+def test_keys_are_taken_out_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "my-own-secret-77")
+    told = redact("my-own-secret-77, sk-proj-abcdef123456, Bearer eyJabc.def, http://me:pw@host/v1, sk-…")
+    assert told == "[key], [key], [key] http://[key]host/v1, sk-…"
+
+
+# Judges of users' own
+
+
+def open_factory(name: str) -> ChatModelJudge:
+    return make_factory_judge(f"judge_factories:{name}", make_settings(judge=f"judge_factories:{name}"))
+
+
+async def test_any_langchain_chat_model_is_a_judge(tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, judge=open_factory("make_fake")) as bench:
+        answer = await bench.asker.ask(make_question(), read_statements)
+    assert answer.value == ["It is red."]
+    (call,) = read_calls(tmp_path)
+    assert (call["judge"], call["model"], call["prompt_tokens"]) == (
+        "judge_factories:make_fake", "FakeListChatModel", None
+    )  # fmt: skip
+
+
+async def test_a_factorys_openai_model_is_asked_by_schema(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, judge=open_factory("make_openai")) as bench:
+        assert (await bench.asker.ask(make_question(), read_statements)).value[0] == "It is red."
+    assert endpoint.stats.bodies[0]["response_format"]["json_schema"]["name"] == "extract"
+
+
+def test_what_a_factory_chose_makes_another_request(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = open_factory("make_openai").prepare(make_question()).request_hash
+    assert open_factory("make_openai").prepare(make_question()).request_hash == one
+    monkeypatch.setitem(judge_factories.settings, "temperature", 0.7)
+    warmer = open_factory("make_openai").prepare(make_question()).request_hash
+    assert warmer != one
+    point_to("http://other.example/v1")
+    assert open_factory("make_openai").prepare(make_question()).request_hash != warmer
+
+
+def test_an_objects_address_makes_no_other_request() -> None:
+    hashes = {open_factory("make_odd").prepare(make_question()).request_hash for _ in range(3)}
+    assert len(hashes) == 1
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, make_settings(attempts=2), judge=open_factory("make_odd")) as bench:
+        with pytest.raises(JudgeFailed, match="RuntimeError: the odd model is out of order"):
+            await bench.asker.ask(make_question(), read_statements)
+    assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2]
+    assert "sk-1234567890" not in str(read_calls(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no_such_module:f", "cannot import 'no_such_module'"),
+        ("judge_factories:no_such", "has no function 'no_such'"),
+        ("judge_factories:NOT_CALLABLE", "has no function 'NOT_CALLABLE'"),
+        ("judge_factories:make_something_else", "returned a str; a judge's factory returns a LangChain chat model"),
+        ("judge_factories:break_down", "failed with LookupError: no config file, key \\[key\\]"),
+    ],
+)
+def test_a_factory_that_is_none_is_refused(name: str, told: str) -> None:
+    with pytest.raises(FatalJudgeError, match=told):
+        make_factory_judge(name, make_settings(judge=name))
+
+
+def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_judge_here.py").write_text("from judge_factories import make_fake as make\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert make_factory_judge("my_judge_here:make", make_settings()).model == "FakeListChatModel"
+
+
+def test_the_shorter_way_to_the_wire_is_what_langchain_calls() -> None:
+    """A newer client that has other parts must be noticed here, and not in a night's run."""
+    client = openai.AsyncOpenAI(api_key="k", base_url="http://x/v1")
+    assert {"default_headers", "auth_headers", "base_url"} <= set(dir(client))

@@ -1,0 +1,219 @@
+"""How close two texts are: hashed n-grams without a model, and vectors of a model through the call path."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import lay_bench, make_settings, point_to, read_calls
+from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.metrics.pairwise import cosine_similarity
+
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
+from evalhouse.tasks.models.embeddings import (
+    AskedEmbedder,
+    HashingEmbedder,
+    make_embedding_model,
+    pack_vector,
+    read_vector,
+)
+
+EMBEDDINGS = "/v1/embeddings"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url)
+        yield running
+
+
+async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> list[Any]:  # noqa: ANN401
+    """A value or an error for each pair, by the embeddings of the settings."""
+    settings.setdefault("embeddings", "openai:embedder")
+    async with lay_bench(folder, make_settings(**settings)) as bench:
+        assert isinstance(bench.embedder, AskedEmbedder)
+        asked = (bench.embedder.compare("s1", one, other) for one, other in pairs)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+
+# Without a model
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "least", "most"),
+    [
+        ("The tower is red.", "The tower is red.", 1.0, 1.0),
+        ("The tower is red.", "The towers are red.", 0.4, 0.95),
+        ("The tower is red.", "Fish soup on Friday", 0.0, 0.2),
+        ("灯塔建于一九一一年。", "灯塔是一九一一年建成的。", 0.3, 0.95),
+        ("灯塔建于一九一一年。", "周五供应鱼汤。", 0.0, 0.2),
+        ("", "The tower is red.", 0.0, 0.0),
+        ("", "", 0.0, 0.0),
+    ],
+)
+async def test_hashed_texts_are_close_when_they_share_spellings(
+    one: str, other: str, least: float, most: float
+) -> None:
+    value = await HashingEmbedder().compare("s1", one, other)
+    assert least - 1e-9 <= value <= most + 1e-9
+
+
+async def test_a_value_depends_on_the_two_texts_alone_and_not_on_their_order() -> None:
+    pairs = [(f"Lighthouse {n} is {n} m high.", f"Lighthouse {n} has {n + 1} steps.") for n in range(100)]
+    embedder = HashingEmbedder()
+    together = await asyncio.gather(*(embedder.compare("s", *pair) for pair in pairs))
+    alone = [await HashingEmbedder().compare("s", other, one) for one, other in pairs[:5]]
+    assert together[:5] == pytest.approx(alone)
+
+
+async def test_comparing_leaves_time_for_requests() -> None:
+    embedder, gaps = HashingEmbedder(), list[float]()
+    loop = asyncio.get_running_loop()
+
+    async def watch() -> None:
+        while True:
+            started = loop.time()
+            await asyncio.sleep(0)
+            gaps.append(loop.time() - started)
+            await asyncio.sleep(0.001)
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.gather(*(embedder.compare("s", f"Text {n} " * 50, f"Words {n} " * 50) for n in range(100)))
+    watcher.cancel()
+    assert len(gaps) > 10
+    assert max(gaps) < 1.0
+
+
+async def test_whoever_is_cancelled_takes_nothing_from_the_others() -> None:
+    embedder = HashingEmbedder()
+    one, other = (asyncio.create_task(embedder.compare("s", "a red tower", "a red tower")) for _ in range(2))
+    await asyncio.sleep(0)
+    one.cancel()
+    assert await other == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("one", ["The Tower, the tower.", "a bb ccc", "灯塔建于一九一一年。 灯塔", "x " * 50 + "\n yz"])
+@pytest.mark.parametrize("other", ["A tower of the towers", "bb ccc dddd", "灯塔 是一九一一年建成的。", "x\u3000yz x"])
+async def test_values_are_those_of_counts_that_scikit_learn_makes(one: str, other: str) -> None:
+    counted = CountVectorizer(analyzer="char_wb", ngram_range=(2, 4)).fit_transform([one, other])
+    expected = float(cosine_similarity(counted[0], counted[1])[0, 0])
+    assert await HashingEmbedder().compare("s1", one, other) == pytest.approx(expected, abs=1e-12)
+
+
+async def test_texts_that_cannot_be_compared_fail_and_hang_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(_: object) -> None:
+        raise MemoryError("no n-grams today")
+
+    monkeypatch.setattr("evalhouse.tasks.models.embeddings._count_ngrams", break_down)
+    embedder = HashingEmbedder()
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*(embedder.compare("s", "a", "b") for _ in range(20)), return_exceptions=True)
+    assert {type(result) for result in results} == {JudgeFailed}
+
+
+# Of a model
+
+
+async def test_a_models_vectors_are_asked_for_once_a_text_and_stand_on_record(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    pairs = [("the tower is red", "the tower is red"), ("the tower is red", "fish soup on friday")]
+    same, other = await compare(tmp_path, *pairs)
+    assert same == pytest.approx(1.0, abs=1e-6)
+    assert 0.0 <= other < 0.5
+    assert endpoint.stats.requests[EMBEDDINGS] == 2
+    assert await compare(tmp_path, *pairs) == [same, other]
+    assert endpoint.stats.requests[EMBEDDINGS] == 2
+    calls = read_calls(tmp_path)
+    paid = [call for call in calls if call["status"] == "ok"]
+    assert {(call["step"], call["judge"], call["prompt"]) for call in calls} == {
+        ("similarity", "openai:embedder", None)
+    }
+    assert sum(call["prompt_tokens"] for call in paid) == endpoint.stats.prompt_tokens > 0
+    assert "sk-test" not in str(calls)
+
+
+async def test_another_model_is_asked_anew(endpoint: Endpoint, tmp_path: Path) -> None:
+    await compare(tmp_path, ("one", "two"))
+    await compare(tmp_path, ("one", "two"), embeddings="openai:embedder-2")
+    assert endpoint.stats.requests[EMBEDDINGS] == 4
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"embeddings": [Inject(fault="server_error"), Inject(fault="reset"), Raw(body="<html>")]})
+    assert (await compare(tmp_path, ("red", "red")))[0] == pytest.approx(1.0, abs=1e-6)
+    assert [call["status"] for call in read_calls(tmp_path)].count("error") == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Inject(fault="context_length_exceeded"), "too long for the model"),
+        (
+            Raw(status=400, body={"error": {"message": "the temperature must be set", "param": "temperature"}}),
+            "temperature",
+        ),
+    ],
+)
+async def test_a_refused_text_fails_its_sample_alone(
+    endpoint: Endpoint, tmp_path: Path, answer: Canned, told: str
+) -> None:
+    endpoint.configure(script={"embeddings": [answer]})
+    (error,) = await compare(tmp_path, ("red", "red"))
+    assert isinstance(error, JudgeFailed)
+    assert told in str(error)
+    assert endpoint.stats.requests[EMBEDDINGS] == 1
+
+
+async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_path: Path) -> None:
+    def vector(*numbers: float) -> dict[str, Any]:
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        data = [{"object": "embedding", "index": 0, "embedding": list(numbers)}]
+        return {"object": "list", "model": "embedder", "data": data, "usage": usage}
+
+    endpoint.configure(script={"embeddings": [vector(1.0, 0.0), vector(1.0, 0.0, 0.0)]})
+    (error,) = await compare(tmp_path, ("red", "blue"))
+    assert isinstance(error, JudgeFailed)
+    assert "vectors of" in str(error)
+
+
+async def test_a_wrong_key_for_embeddings_stops_the_judge_as_well(tmp_path: Path) -> None:
+    with running_endpoint(expected_key="sk-right-key-000000") as endpoint:
+        point_to(endpoint.base_url, "sk-wrong-key-000000")
+        async with lay_bench(tmp_path, make_settings(embeddings="openai:embedder")) as bench:
+            assert bench.embedder is not None
+            with pytest.raises(FatalJudgeError, match="refused the key for openai:embedder"):
+                await bench.embedder.compare("s1", "one", "two")
+            with pytest.raises(FatalJudgeError, match="refused the key for openai:embedder"):
+                bench.asker.raise_if_stopped()
+
+
+async def test_any_langchain_embeddings_do(tmp_path: Path) -> None:
+    point_to("http://nowhere.example/v1")
+    same, other = await compare(tmp_path, ("a", "a"), ("a", "b"), embeddings="judge_factories:make_embeddings")
+    assert same == pytest.approx(1.0)
+    assert 0.0 <= other < 1.0
+    assert {call["judge"] for call in read_calls(tmp_path)} == {"judge_factories:make_embeddings"}
+
+
+def test_a_factory_of_something_else_is_refused() -> None:
+    with pytest.raises(FatalJudgeError, match="returned a str; an embeddings factory returns LangChain Embeddings"):
+        make_embedding_model("judge_factories:make_something_else", make_settings())
+
+
+def test_vectors_survive_the_record() -> None:
+    assert list(read_vector(pack_vector([0.5, -0.25, 1.0]))) == [0.5, -0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1]", "null", '{"embedding_float32_base64": 3}', '{"embedding_float32_base64": "abc"}', pack_vector([]),
+     pack_vector([float("nan")]), pack_vector([float("inf"), 1.0])],
+)  # fmt: skip
+def test_a_broken_vector_is_unusable(text: str) -> None:
+    with pytest.raises(UnusableReply):
+        read_vector(text)

@@ -1,0 +1,149 @@
+"""From a name to a judge: which one is made, whether it could be asked, and by which way its requests go."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benches import PROMPTS, lay_bench, make_settings, point_to
+from endpoint import Endpoint, running_endpoint
+
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.judge.errors import FatalJudgeError, TransientJudgeError
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.lexical.judge import LexicalJudge
+from evalhouse.tasks.models.chat import ChatModelJudge
+from evalhouse.tasks.models.make import check_reachable, make_judge
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+KEY = "sk-test-0123456789"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        point_to(running.base_url, KEY)
+        yield running
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "model"),
+    [
+        ("lexical", LexicalJudge, "lexical-2"),
+        ("openai:gpt-4.1-mini", ChatModelJudge, "gpt-4.1-mini"),
+        ("openai:qwen3:8b", ChatModelJudge, "qwen3:8b"),
+        ("judge_factories:make_fake", ChatModelJudge, "FakeListChatModel"),
+        ("judge_factories:make_openai", ChatModelJudge, "judge"),
+    ],
+)
+async def test_a_name_makes_the_judge_that_bears_it(
+    endpoint: Endpoint, name: str, kind: type[object], model: str
+) -> None:
+    judge = make_judge(make_settings(judge=name))
+    assert isinstance(judge, kind)
+    assert (judge.name, judge.model) == (name, model)
+    await judge.close()
+    assert not endpoint.stats.requests
+
+
+def test_the_lexical_judge_wants_no_key_and_a_model_of_openai_does() -> None:
+    make_judge(make_settings(judge="lexical"))
+    with pytest.raises(FatalJudgeError, match="set OPENAI_BASE_URL to an endpoint that needs none, or use --judge lex"):
+        make_judge(make_settings(judge="openai:gpt-4.1-mini"))
+
+
+async def test_an_endpoint_of_ones_own_wants_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
+    del os.environ["OPENAI_API_KEY"]
+    async with lay_bench(tmp_path, judge=make_judge(make_settings(judge="openai:judge"))) as bench:
+        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+
+
+# Whether it could be asked
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lexical", "no model, no network, no key"),
+        ("openai:judge", "the endpoint lists it"),
+        ("judge_factories:make_fake", "its factory returns a chat model"),
+    ],
+)
+async def test_a_judge_that_could_be_asked_is_told_at_no_cost(endpoint: Endpoint, name: str, told: str) -> None:
+    assert told in await check_reachable(make_settings(judge=name))
+    assert not endpoint.stats.kinds
+
+
+async def test_a_wrong_key_is_told_without_the_key() -> None:
+    with running_endpoint(expected_key="sk-right-key-000000") as endpoint:
+        point_to(endpoint.base_url, KEY)
+        with pytest.raises(FatalJudgeError, match="refused the key for openai:judge") as caught:
+            await check_reachable(make_settings())
+        assert KEY not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_proxies")
+async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
+    point_to("http://127.0.0.1:9/v1", KEY)
+    with pytest.raises(TransientJudgeError) as caught:
+        await check_reachable(make_settings(timeout_s=2.0))
+    assert caught.value.unreachable
+
+
+async def test_a_factory_that_breaks_is_told_before_anything_is_asked() -> None:
+    with pytest.raises(FatalJudgeError, match="judge_factories:break_down failed with LookupError"):
+        await check_reachable(make_settings(judge="judge_factories:break_down"))
+
+
+# Proxies
+
+
+def make_question() -> Question:
+    data = {"question": "What colour?", "text": "It is red."}
+    return Question(step="extract_answer", sample_id="s1", prompt=PROMPTS["extract"], data=data)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.filterwarnings("error")
+async def test_a_proxy_of_the_environment_is_the_way_to_judge_and_embeddings(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address exists for the proxy alone, whose part the local endpoint takes."""
+    monkeypatch.setenv("HTTP_PROXY", endpoint.root_url)
+    monkeypatch.setenv("http_proxy", endpoint.root_url)
+    point_to("http://judge.invalid/v1", KEY)
+    async with lay_bench(tmp_path, make_settings(embeddings="openai:embedder", attempts=1)) as bench:
+        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+        assert bench.embedder is not None
+        assert await bench.embedder.compare("s1", "red", "red") == pytest.approx(1.0, abs=1e-6)
+    assert endpoint.stats.kinds == {"extract": 1, "embeddings": 1}
+
+
+@pytest.mark.usefixtures("no_proxies")
+async def test_a_host_named_in_no_proxy_is_asked_directly(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    async with lay_bench(tmp_path, make_settings(attempts=1)) as bench:
+        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+
+
+@pytest.mark.usefixtures("no_proxies")
+async def test_making_and_asking_a_judge_leaves_the_environment_as_it_was(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    before = dict(os.environ)
+    async with lay_bench(tmp_path) as bench:
+        await bench.asker.ask(make_question(), read_statements)
+    assert {name: os.environ.get(name) for name in before} == before

@@ -1,0 +1,322 @@
+"""Errors and replies in the shapes that providers, gateways and proxies really send, each met alone.
+
+Which of them does what is from their documentation and from what their users report: OpenRouter's errors within a
+status 200, Gemini's errors in a list and waits in words, FastAPI's `detail`, Ollama's errors as a text, Azure's filter,
+Groq's misfits, reasoning models that only think, proxies that answer with a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
+from endpoint import Asked, Endpoint, Raw, running_endpoint
+
+from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.models.errors import translate_error
+
+KEY = "sk-test-0123456789"
+CHAT = "/v1/chat/completions"
+GOOD = ["It is red.", "Its number is 1."]
+PAGE = "<!DOCTYPE html><html><head><title>x</title><style>p {}</style></head><body><h1>{}</h1><hr>nginx</body></html>"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        point_to(running.base_url, KEY)
+        yield running
+
+
+def make_question(number: int = 1) -> Question:
+    data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
+    return Question(step="extract_answer", sample_id=f"s{number}", prompt=PROMPTS["extract"], data=data)
+
+
+async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
+    """Ask one after the other; a value or an error for each."""
+    async with lay_bench(folder, make_settings(**settings)) as bench:
+        asked = (bench.asker.ask(question, read_statements) for question in questions or (make_question(),))
+        results = [(await asyncio.gather(one, return_exceptions=True))[0] for one in asked]
+    return [result if isinstance(result, BaseException) else result.value for result in results]
+
+
+def complete(message: object, finish: str = "stop", **more: object) -> Raw:
+    return Raw(body={"choices": [{"message": message, "finish_reason": finish, **more}]})
+
+
+def write_page(title: str, status: int) -> Raw:
+    return Raw(status=status, body=PAGE.replace("{}", title), headers={"Content-Type": "text/html; charset=utf-8"})
+
+
+# What passes: told on record, asked again, and no loss to the sample
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (write_page("502 Bad Gateway", 502), "status 502: 502 Bad Gateway nginx"),
+        (write_page("504 Gateway Time-out", 504), "status 504: 504 Gateway Time-out"),
+        (Raw(status=500), "status 500: (nothing more was said)"),
+        (Raw(status=500, body={"detail": "worker died"}), "status 500: worker died"),
+        (Raw(status=500, body={"error": "llama runner process has ended"}), "status 500: llama runner process"),
+        (Raw(status=408, body={"error": {"message": "timed out", "code": 408}}), "status 408: timed out"),
+        (Raw(status=409, body={"error": {"message": "Conflict"}}), "status 409: Conflict"),
+        (Raw(status=499, body="client closed"), "status 499: client closed"),
+        (
+            Raw(status=529, body={"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+            "status 529: Overloaded",
+        ),
+        (Raw(body={"error": {"message": "Upstream is busy", "code": 502}, "id": "g"}), "status 502: Upstream is busy"),
+        (Raw(body={"choices": None, "error": {"message": "Sorry", "code": 429}}), "status 429: Sorry"),
+        (Raw(body={"error": {"message": "Sorry", "code": "odd"}}), "status 500: Sorry"),
+        (
+            Raw(body={"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": "no GPU"}}}),
+            "status 503: Provider returned error: no GPU",
+        ),
+        (complete({"content": ""}, "error", error={"code": 502, "message": "Idle"}), "status 502: Idle"),
+        (complete({"content": '{"statements": []'}, "error"), "broke the reply off with an error"),
+        (
+            Raw(status=400, body={"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}),
+            "did not fit the schema: Failed to generate JSON.",
+        ),
+        (Raw(body=PAGE), "sent no JSON but '<!DOCTYPE html>"),
+        (Raw(body=""), "sent no JSON but ''"),
+        (
+            Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
+            "sent a stream, which was not asked for: 'data:",
+        ),
+        (complete("It is red."), "the reply was empty"),
+        (complete(None), "the reply was empty"),
+        (complete({"content": None, "tool_calls": []}), "the reply was empty"),
+        (complete({"content": "", "reasoning_content": "It is red, so …"}), "said everything in its thoughts"),
+        (complete({"content": None, "reasoning": "It is red, so …"}), "said everything in its thoughts"),
+    ],
+)
+async def test_what_passes_is_asked_again(endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str) -> None:
+    endpoint.configure(script={"extract": [answer]})
+    assert await ask(tmp_path) == [GOOD]
+    first, second = read_calls(tmp_path)
+    assert (first["status"], second["status"]) == ("error", "ok")
+    assert told in first["error"]
+    assert endpoint.stats.requests[CHAT] == 2
+
+
+async def test_thoughts_are_kept_as_what_came_and_no_answer_is_read_from_them(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    draft = 'I might say {"statements": ["Draft."]}'
+    endpoint.configure(script={"extract": [complete({"content": None, "reasoning_content": draft}, "length")]})
+    assert await ask(tmp_path) == [GOOD]
+    first = read_calls(tmp_path)[0]
+    assert (first["reply"], first["error"]) == (draft, "the reply was cut off at the model's output limit")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "wait_s"),
+    [
+        ({"error": {"message": "Rate limit. Please try again in 80ms."}}, {}, 0.08),
+        ({"error": {"message": "Limit reached. Please try again in 1m2.5s. Visit us."}}, {}, 62.5),
+        ({"error": {"message": "Please try again in 6h0m0s."}}, {}, 21600.0),
+        ({"error": {"message": "Please retry in 34.07s."}}, {"retry-after": "2"}, 2.0),
+        (
+            {"error": {"message": "Please retry later."}},
+            {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT", "date": "Wed, 21 Oct 2026 07:27:30 GMT"},
+            30.0,
+        ),
+        ({"error": {"message": "Please retry later."}}, {"retry-after": "soon"}, None),
+        ({"error": {"message": "Please retry later."}}, {"retry-after": "inf"}, None),
+        ({"error": {"message": "Please retry after 26 seconds."}}, {}, 26.0),
+        ({"error": {"message": "Rate limit reached, please wait 2 minutes 5 seconds"}}, {"retry-after": "nan"}, 125.0),
+    ],
+)
+def test_a_wait_is_read_from_the_header_or_else_from_the_words(
+    body: dict[str, Any], headers: dict[str, str], wait_s: float | None
+) -> None:
+    error = RuntimeError("limited")
+    error.status_code, error.headers = 429, headers  # type: ignore[attr-defined]  # as the errors of clients have them
+    error.message = body["error"]["message"]  # type: ignore[attr-defined]
+    translated = translate_error(error, name="openai:judge", endpoint="http://x/v1")
+    assert getattr(translated, "retry_after_s", "no") == (pytest.approx(wait_s) if wait_s else None)
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_geminis_list_of_errors_is_a_rate_limit_with_its_wait(endpoint: Endpoint, tmp_path: Path) -> None:
+    message = "You exceeded your current quota, please check your plan and billing details. Please retry in 0.05s."
+    body = orjson.dumps([{"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}}]).decode()
+    endpoint.configure(script={"extract": [Raw(status=429, body=body)]})
+    assert await ask(tmp_path) == [GOOD]
+    assert message in read_calls(tmp_path)[0]["error"]
+
+
+# What lasts of one request
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (write_page("413 Request Entity Too Large", 413), "too long for the model: 413 Request Entity Too Large"),
+        (
+            Raw(status=429, body={"error": {"message": "Request too large for gpt on tokens per min (TPM): Limit 9"}}),
+            "too long for the endpoint's limit of tokens a minute",
+        ),
+        (
+            Raw(status=400, body={"error": {"message": "the request exceeds the available context size"}}),
+            "too long for the model",
+        ),
+        (Raw(status=400, body={"error": {"message": "The input token count (9) exceeds"}}), "too long for the model"),
+        (
+            Raw(
+                status=400,
+                body={"object": "error", "message": "longer than the maximum model length of 9", "code": 400},
+            ),
+            "too long for the model",
+        ),
+        (
+            Raw(status=403, body={"error": {"message": "Your input was flagged by moderation", "code": 403}}),
+            "content filter: Your input was flagged",
+        ),
+        (Raw(body={"error": {"message": "requires moderation", "code": 403}}), "content filter: requires moderation"),
+        (write_page("Attention Required!", 403), "status 403: Attention Required!"),
+        (Raw(status=422, body={"detail": [{"loc": ["body", "messages"], "msg": "bad"}]}), 'status 422: [{"loc":'),
+    ],
+)
+async def test_what_lasts_fails_the_question_with_its_reason_and_is_sent_once(
+    endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str
+) -> None:
+    endpoint.configure(script={"extract": [answer]})
+    error, good = await ask(tmp_path, make_question(1), make_question(2))
+    assert isinstance(error, JudgeFailed)
+    assert told in str(error)
+    assert good == ["It is red.", "Its number is 2."]
+    assert [call["status"] for call in read_calls(tmp_path)] == ["refused", "ok"]
+
+
+async def test_an_option_refused_in_fastapis_words_is_left_out(tmp_path: Path) -> None:
+    detail = [{"type": "extra_forbidden", "loc": ["body", "response_format"], "msg": "Extra inputs are not permitted"}]
+
+    def refuse(asked: Asked) -> Raw | None:
+        return Raw(status=422, body={"detail": detail}) if "response_format" in asked.body else None
+
+    with running_endpoint(script={"extract": refuse}) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        assert await ask(tmp_path, make_question(1), make_question(2)) == [GOOD, ["It is red.", "Its number is 2."]]
+    assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok", "ok"]
+
+
+# What lasts of all requests
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "hint"),
+    [
+        (
+            Raw(status=429, body={"error": {"message": "You exceeded it", "type": "insufficient_quota", "code": None}}),
+            "quota for openai:judge is used up (status 429)",
+            "add credit",
+        ),
+        (
+            Raw(status=400, body={"error": {"message": "Hard limit", "code": "billing_hard_limit_reached"}}),
+            "quota for openai:judge is used up (status 400): Hard limit",
+            "add credit",
+        ),
+        (
+            Raw(status=429, body={"error": {"message": "Not active.", "code": "billing_not_active"}}),
+            "used up (status 429): Not active.",
+            "add credit",
+        ),
+        (
+            Raw(status=429, body={"error": {"message": "Too poor", "type": "exceeded_current_quota_error"}}),
+            "used up (status 429): Too poor",
+            "add credit",
+        ),
+        (
+            Raw(status=400, body={"error": {"message": "Your account is in good standing?", "code": "Arrearage"}}),
+            "used up (status 400)",
+            "add credit",
+        ),
+        (
+            Raw(status=403, body={"code": 30001, "message": "Sorry, insufficient account balance"}),
+            "used up (status 403)",
+            "add credit",
+        ),
+        (Raw(body={"error": {"message": "No credits", "code": 402}}), "wants to be paid", "add credit"),
+        (Raw(status=401, body={"detail": "Unauthorized"}), "refused the key", "check OPENAI_API_KEY"),
+        (
+            Raw(status=403, body={"error": {"message": "Project has no access to it"}}),
+            "refused the key",
+            "check OPENAI_API_KEY",
+        ),
+        (
+            Raw(status=404, body={"error": "model 'judge' not found, try pulling it first"}),
+            "does not know openai:judge",
+            "evalhouse doctor",
+        ),
+        (
+            Raw(status=404, body={"error": {"code": "DeploymentNotFound", "message": "It does not exist."}}),
+            "does not know openai:judge",
+            "evalhouse doctor",
+        ),
+        (write_page("404 Not Found", 404), "answers no chat requests (status 404): 404 Not", "check OPENAI_BASE_URL"),
+        (Raw(status=404, body={"detail": "Not Found"}), "(status 404): Not Found", "which usually ends in /v1"),
+        (Raw(status=405, body={"detail": "Method Not Allowed"}), "(status 405)", "check OPENAI_BASE_URL"),
+        (
+            Raw(status=301, headers={"Location": "https://models.example/v1/chat/completions"}),
+            "redirects to https://models.example/v1/chat/completions (status 301)",
+            "set OPENAI_BASE_URL",
+        ),
+        (
+            Raw(status=307, headers={"Location": "/v2/chat/completions"}),
+            "/v2/chat/completions (status 307)",
+            "set OPENAI_BASE_URL",
+        ),
+    ],
+)
+async def test_what_can_never_work_stops_the_run_with_what_to_do(
+    endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str, hint: str
+) -> None:
+    endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
+    async with lay_bench(tmp_path, make_settings(concurrency=4)) as bench:
+        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(30)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(result) for result in results} == {FatalJudgeError}
+    (message,) = {str(result) for result in results}
+    assert told in message
+    assert hint in message
+    assert KEY not in message
+    assert endpoint.stats.requests[CHAT] <= 4
+    assert len(read_calls(tmp_path)) == endpoint.stats.requests[CHAT]
+
+
+async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no_more(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """As a model that only streams does, or an option of which nothing is known."""
+    answer = Raw(status=400, body={"error": {"message": "This model only supports stream mode"}})
+    endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
+    async with lay_bench(tmp_path, make_settings(concurrency=4)) as bench:
+        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(60)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    fatal = {str(result) for result in results if isinstance(result, FatalJudgeError)}
+    assert len(fatal) == 1
+    assert "answered none of the first 8 requests; the last: status 400: This model only supports" in fatal.pop()
+    assert endpoint.stats.requests[CHAT] < 20
+
+
+async def test_an_endpoint_that_has_answered_may_refuse_as_often_as_it_likes(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    def refuse_later(asked: Asked) -> Raw | None:
+        return None if asked.blocks["question"] == "Number 0?" else write_page("Attention Required!", 403)
+
+    endpoint.configure(script={"extract": refuse_later})
+    results = await ask(tmp_path, *(make_question(number) for number in range(14)))
+    assert [type(result) for result in results] == [list] + [JudgeFailed] * 13

@@ -1,0 +1,129 @@
+"""`evalhouse report RUN --against BASE`: parts that add up, and the verdicts that are others, side by side."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import duckdb
+import pytest
+from cli_house import House
+from cli_process import Finished, call_here
+from history_nights import Size, write_nights
+from report_pages import ReportPage
+
+from evalhouse.flows.report.waterfall import draw_parts
+from evalhouse.tasks.comparing.parts import Part
+
+Ask = Callable[..., Finished]
+BAR = re.compile(r"M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H[\d.]+Z")
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nights") / "nights.duckdb"
+    write_nights(path, Size(nights=4, samples=60))
+    return path
+
+
+def report_against(capsys: pytest.CaptureFixture[str], warehouse: Path, folder: Path) -> ReportPage:
+    path = folder / "report.html"
+    arguments = ("latest", "--against", "previous", "--warehouse", str(warehouse), "-o", str(path))
+    finished = call_here(capsys, "report", *arguments)
+    assert finished.status == 0, finished.stderr
+    return ReportPage(path)
+
+
+def test_the_parts_of_every_metric_add_up_to_its_change(
+    capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path
+) -> None:
+    page = report_against(capsys, nights, tmp_path)
+    document = call_here(capsys, "compare", "previous", "latest", "--json", "--warehouse", str(nights)).document
+    moved = [one for one in document["metrics"] if one["change"]]
+    rows = [row for row in page.rows("parts") if row[0] != "because of"]
+    sums = [row for row in rows if row[0] == "all together"]
+    assert [row[3] for row in sums] == [
+        f"{one['change']:+.3f}" if abs(one["change"]) >= 0.0005 else "±0.000" for one in moved
+    ]
+    groups: list[list[float]] = [[]]
+    for row in rows:
+        if row[0] == "all together":
+            groups.append([])
+        else:
+            groups[-1].append(float(row[3].replace("±", "")))
+    for parts, one in zip(groups, moved, strict=False):
+        assert sum(parts) == pytest.approx(one["change"], abs=0.0006 * (len(parts) + 1))
+    assert "answer changed" in {row[0] for row in rows}
+
+
+def draw(*values: float, low_is_good: bool = False) -> list[tuple[str, float, float]]:
+    """The bars of a waterfall as class, left and right."""
+    names = ("answer", "contexts", "noise", "added")
+    parts = [Part(name=name, n=9, n_moved=3, value=value) for name, value in zip(names, values, strict=False)]
+    svg = str(draw_parts(parts, low_is_good=low_is_good)).replace('xmlns="http://www.w3.org/2000/svg"', "")
+    paths = [path for path in ElementTree.fromstring(svg).iter("path") if "part-" in (path.get("class") or "")]
+    found = []
+    for path in paths:
+        match = BAR.fullmatch(path.get("d", ""))
+        assert match
+        found.append((str(path.get("class")), float(match[1]), float(match[3])))
+    return found
+
+
+def test_each_bar_begins_where_the_one_above_ends() -> None:
+    first, second, third, whole = draw(0.04, -0.03, 0.05)
+    assert [first[0], second[0], third[0], whole[0]] == ["part-up", "part-down", "part-up", "part-all"]
+    assert second[2] == pytest.approx(first[2], abs=0.2)
+    assert third[1] == pytest.approx(second[1], abs=0.2)
+    assert (whole[1], whole[2]) == pytest.approx((first[1], third[2]), abs=0.2)
+    width = (whole[2] - whole[1]) / 0.06
+    assert first[2] - first[1] == pytest.approx(0.04 * width, rel=0.02)
+
+
+def test_bars_may_cross_zero_and_a_fault_s_rise_is_bad() -> None:
+    first, second, whole = draw(0.02, -0.05, low_is_good=True)
+    assert [first[0], second[0]] == ["part-down", "part-up"]
+    assert second[1] < first[1] < first[2]
+    assert (whole[1], whole[2]) == pytest.approx((second[1], first[1]), abs=0.2)
+
+
+def test_nothing_is_split_where_nothing_moved(house: House, ask: Ask, tmp_path: Path) -> None:
+    second = next(
+        line for line in house.second.stdout.split() if re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", line.strip(",:"))
+    )
+    path = tmp_path / "report.html"
+    assert ask("report", second.strip(",:"), "--against", house.run_id, "-o", str(path)).status == 0
+    page = ReportPage(path)
+    assert not [element for element in page.elements if element.attributes.get("id") == "parts"]
+    assert all(sample["flips"] == [] for sample in page.samples)
+
+
+def test_both_words_of_a_flipped_statement_stand_side_by_side(
+    capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(nights, tmp_path / "copy.duckdb"))
+    newest = "(select max_by(run_id, started_at) from runs where kind = 'evaluation')"
+    of_one = f"where run_id = {newest} and sample_id = 'tide-1' and statement_id = 'A1'"
+    with duckdb.connect(str(copy)) as connection:
+        ((label,),) = connection.execute(f"select label from classifications {of_one}").fetchall()
+        other = "FP" if label == "TP" else "TP"
+        connection.execute(f"update classifications set label = '{other}', reason = 'Thought again.' {of_one}")
+        connection.execute(f"delete from statements {of_one.replace('A1', 'A2')}")
+    before = {sample["sample_id"]: sample["flips"] for sample in report_against(capsys, nights, tmp_path).samples}
+    page = report_against(capsys, copy, tmp_path)
+    flips = page.sample("tide-1")["flips"]
+    assert len(flips) == len(before["tide-1"]) + 2
+    (flipped,) = [
+        flip for flip in flips if flip["candidate"] and "Thought again." in (flip["candidate"]["reason"] or "")
+    ]
+    assert flipped["change"] == "flipped"
+    assert flipped["base"]["text"] == flipped["candidate"]["text"]
+    assert flipped["base"]["verdict"].startswith(label)
+    assert flipped["candidate"]["verdict"].startswith(other)
+    assert "as read in night" in flipped["base"]["reason"]
+    assert [flip["change"] for flip in flips if flip["candidate"] is None] == ["vanished"]
+    index = page.index
+    assert index["verdicts_changed"][index["ids"].index("tide-1")] == len(flips)

@@ -1,0 +1,223 @@
+"""`evalhouse report --history`: what the page of a long series holds, against the warehouse it was made from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_process import Finished, call_here
+from history_nights import METRICS, SUITE, Size, write_nights
+from report_pages import ReportPage
+
+from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+
+Write = Callable[..., ReportPage]
+SIZE = Size(nights=45, samples=40)
+ATTACK = "</script><img src=x onerror=\"document.title='owned'\">"
+MOST_BYTES_A_RUN = 6_000
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of 45 nights; read it."""
+    path = tmp_path_factory.mktemp("nights") / "nights.duckdb"
+    write_nights(path, SIZE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def con(nights: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The same rows in another file: a command cannot open one that this process holds otherwise."""
+    with duckdb.connect(shutil.copy(nights, nights.with_name("beside.duckdb")), read_only=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def changed(nights: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of the warehouse after some statements."""
+
+    def change(*statements: str) -> Path:
+        path = Path(shutil.copy(nights, tmp_path / "copy.duckdb"))
+        with duckdb.connect(str(path)) as connection:
+            for sql in statements:
+                connection.execute(sql)
+        return path
+
+    return change
+
+
+def ask_history(capsys: pytest.CaptureFixture[str], warehouse: Path, wanted: str, path: Path) -> Finished:
+    return call_here(capsys, "report", "--history", wanted, "--warehouse", str(warehouse), "-o", str(path))
+
+
+@pytest.fixture
+def write(capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path) -> Write:
+    def write_history(warehouse: Path = nights, wanted: str = SUITE) -> ReportPage:
+        finished = ask_history(capsys, warehouse, wanted, tmp_path / "history.html")
+        assert finished.status == 0, finished.stderr
+        return ReportPage(tmp_path / "history.html")
+
+    return write_history
+
+
+def select(con: duckdb.DuckDBPyConnection, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    return con.execute(sql, list(values)).fetchall()
+
+
+def test_every_run_stands_there_with_its_means_the_newest_first(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    page = write()
+    runs = select(con, "select run_id, \"trigger\", gate from runs where kind = 'evaluation' order by started_at desc")
+    rows = page.rows("runs")
+    assert [row[0] for row in rows] == [run[0] for run in runs]
+    assert [(row[3], row[4]) for row in rows] == [run[1:] for run in runs]
+    shown = dict(zip(sorted(METRICS), rows[3][-len(METRICS) :], strict=True))
+    means = dict(select(con, "select metric, mean from run_scores where run_id = ?", runs[3][0]))
+    assert shown == {metric: f"{mean:.3f}" for metric, mean in means.items()}
+    assert {heading.text for heading in page.find("h3")} >= set(METRICS)
+
+
+def test_requests_costs_and_coverage_are_those_of_the_night(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    rows = write().rows("runs")
+    for row in (rows[0], rows[-1]):
+        ((n_requests, cost),) = select(
+            con, "select count(*), sum(cost_usd) from llm_calls where run_id = ? and status <> 'cached'", row[0]
+        )
+        ((coverage,),) = select(con, "select count(value) / count(*) from scores where run_id = ?", row[0])
+        assert row[7] == str(n_requests)
+        assert float(row[8].strip("$")) == pytest.approx(cost, rel=0.01)
+        assert row[9] == f"{coverage:.1%}"
+
+
+def test_what_became_another_is_told_with_its_night(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    nights = [
+        f"{row[0]:%Y-%m-%d %H:%M}" for row in select(con, "select distinct started_at from run_series order by 1")
+    ]
+    changes = {(row[1], row[2]) for row in write().rows("changes") if "prompt" not in row[2]}
+    assert changes == {
+        (nights[27], "judge: openai:judge-small → openai:judge-large"),
+        (nights[36], "formula of faithfulness: version 1 → 2"),
+        (nights[20], "knowledge base: manual v0 → manual v1"),
+        (nights[40], "knowledge base: manual v1 → manual v2"),
+    }
+    prompts = {(row[1], row[2]) for row in write().rows("changes") if "prompt" in row[2]}
+    assert (nights[14], "prompt classify: version 1 → 2") in prompts
+    assert {night for night, _ in prompts} == {nights[14]}
+
+
+def test_each_change_is_a_mark_in_the_lines_it_is_about(write: Write) -> None:
+    page = write()
+    tall, short = page.find("path", **{"class": "mark-break"}), page.find("path", **{"class": "mark-tick"})
+    assert len(tall) == 2 * len(METRICS) + 1, "judge and prompts in all, a formula in its own"
+    assert len(short) == 2 * len(METRICS)
+    told = [title.text for title in page.find("title") if "formula of faithfulness" in title.text]
+    assert len(told) == 1
+
+
+def test_the_worst_are_those_that_fell_since_a_week_ago(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    runs = [row[0] for row in select(con, "select run_id from runs where kind = 'evaluation' order by started_at")]
+    sql = "select sample_id, metric, value from scores where run_id = ?"
+    before, after = (
+        {(sample_id, metric): value for sample_id, metric, value in select(con, sql, run_id)}
+        for run_id in (runs[-8], runs[-1])
+    )
+    fallen: dict[str, list[float]] = {}
+    for (sample_id, metric), value in after.items():
+        old = before[sample_id, metric]
+        move = 0.0 if value is None or old is None else (value - old) * (1 if metric in LOW_IS_GOOD else -1)
+        if move > 1e-9:
+            fallen.setdefault(sample_id, []).append(move)
+    ranked = sorted(fallen, key=lambda one: (-max(fallen[one]), -round(sum(fallen[one]), 9), one))
+    rows = write().rows("worse")
+    assert [row[0] for row in rows] == ranked[:20]
+    assert len(rows) > 3
+
+
+def test_the_flakiest_moved_though_nothing_else_did(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    values: dict[tuple[str, ...], set[float]] = {}
+    rows = select(
+        con,
+        """select sample_id, metric, metric_version, input_hash, judge, value from scores
+        join run_samples using (run_id, sample_id)
+        join (from runs where kind = 'evaluation' order by started_at desc limit 30) as runs using (run_id)
+        where value is not null""",
+    )
+    for *key, value in rows:
+        values.setdefault(tuple(key), set()).add(round(value, 9))
+    wanted = sorted(((max(found) - min(found)) for found in values.values() if len(found) > 1), reverse=True)
+    shown = [float(row[3]) - float(row[2]) for row in write().rows("flaky")]
+    assert shown == pytest.approx(wanted[:20], abs=0.0011)
+    assert shown
+
+
+def test_causes_are_those_of_the_newest_run(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+    ((newest,),) = select(con, "select max_by(run_id, started_at) from runs where kind = 'evaluation'")
+    counted = sorted(n for (n,) in select(con, "select n_samples from run_causes where run_id = ?", newest) if n)
+    assert sorted(int(row[3]) for row in write().rows("causes") if row[3] != "0") == counted
+
+
+def test_a_dataset_outside_suites_has_a_history_too(write: Write, changed: Callable[..., Path]) -> None:
+    path = changed("update runs set suite = null where run_id in (select run_id from runs order by started_at limit 9)")
+    n_noise = 4  # every other one of the first nine was for the sake of noise
+    assert len(write(path, "tides.jsonl").rows("runs")) == 9 - n_noise
+    assert len(write(path, "dataset tides.jsonl").rows("runs")) == 9 - n_noise
+    assert len(write(path, SUITE).rows("runs")) == SIZE.nights - 9 + n_noise
+
+
+def test_one_run_is_a_history_without_a_week_before(write: Write, changed: Callable[..., Path]) -> None:
+    page = write(changed("delete from runs where run_id <> (select min(run_id) from runs)"))
+    assert len(page.rows("runs")) == 1
+    assert not [element for element in page.elements if element.attributes.get("id") == "worse"]
+
+
+def test_a_run_without_scores_is_listed(write: Write, changed: Callable[..., Path]) -> None:
+    newest = "(select max_by(run_id, started_at) from runs where kind = 'evaluation')"
+    page = write(changed(f"delete from scores where run_id = {newest}"))
+    assert page.rows("runs")[0][-len(METRICS) :] == ["–"] * len(METRICS)
+
+
+def test_an_unknown_suite_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path
+) -> None:
+    finished = ask_history(capsys, nights, "weekly", tmp_path / "history.html")
+    assert finished.status == 2
+    assert "of suite 'weekly'" in finished.stderr
+    assert "known: suite nightly" in finished.stderr
+    assert not (tmp_path / "history.html").exists()
+
+
+def test_texts_stay_texts(write: Write, changed: Callable[..., Path]) -> None:
+    attack = ATTACK.replace("'", "''")
+    page = write(
+        changed(
+            f"update runs set judge = '{attack}', problem = '{attack}', label = '{attack}', kb_version = '{attack}'",
+            f"update samples set answer = '{attack}', question = '{attack}'",
+        )
+    )
+    assert not page.find("img")
+    assert len(page.find("script")) == 1
+    assert ATTACK in {element.text for element in page.elements}
+
+
+def test_the_page_allows_its_own_script_alone_and_loads_nothing(write: Write) -> None:
+    page = write()
+    (script,), (meta,) = page.find("script"), page.find("meta", **{"http-equiv": "Content-Security-Policy"})
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in str(meta.attributes["content"])
+    assert not any(name in element.attributes for element in page.elements for name in ("src", "srcset", "style"))
+    assert not re.search(r"https?://(?!www\.w3\.org/)", page.source)
+
+
+def test_size_grows_with_the_runs_and_not_with_their_samples(write: Write, tmp_path: Path) -> None:
+    sizes = []
+    for name, size in (("few", Size(nights=100, samples=2)), ("many", Size(nights=100, samples=20))):
+        write_nights(tmp_path / f"{name}.duckdb", size)
+        sizes.append(len(write(tmp_path / f"{name}.duckdb").source))
+    assert max(sizes) < 100 * MOST_BYTES_A_RUN
+    assert sizes[1] < sizes[0] * 1.2

@@ -1,0 +1,254 @@
+"""`evalhouse review export`: what is picked, what is put on record, what the files hold, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import House
+from cli_process import Finished, call_here
+from review_rows import (
+    ATTACK,
+    REASON,
+    VERDICTS_OF_SAMPLE,
+    add_rows,
+    add_run,
+    build_warehouse,
+    change,
+    make_run,
+    make_sample,
+)
+
+from evalhouse.tasks.reviews.strata import collect_items, label_lexically
+from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, read_items, read_statements, read_texts
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.store import Warehouse
+
+Call = Callable[..., Any]
+
+N_ITEMS = 11 * (VERDICTS_OF_SAMPLE - 1) + 8
+"""One sentence stands in both texts of a sample and is asked about once; the attack is an answer of one statement."""
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    warehouse = build_warehouse(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALHOUSE_WAREHOUSE", str(warehouse.location.path))
+    return warehouse
+
+
+@pytest.fixture
+def export(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls the command; gives its document with --json."""
+
+    def call(*arguments: str) -> Any:  # noqa: ANN401  # a document, or how it ended
+        finished = call_here(capsys, "review", "export", "r1", *arguments)
+        return finished.document if "--json" in arguments and finished.status == 0 else finished
+
+    return call
+
+
+def read_picks(warehouse: Warehouse) -> list[dict[str, Any]]:
+    return warehouse.read_rows("from review_picks")
+
+
+def test_what_is_picked_is_on_record_with_its_probability(warehouse: Warehouse, export: Call) -> None:
+    told = export("-n", "30", "--seed", "4", "--json")
+    picks = read_picks(warehouse)
+    assert {pick["export_id"] for pick in picks} == {told["export_id"]}
+    assert len(picks) == told["n_picked"] == 30
+    assert told["n_items"] == N_ITEMS
+    assert Counter(pick["step"] for pick in picks) == {"classify": 10, "attribute": 10, "rank": 10}
+    assert len({pick["item_hash"] for pick in picks}) == 30
+    for group in told["groups"]:
+        same = [p for p in picks if (p["step"], p["stratum"]) == (group["step"], group["stratum"])]
+        assert len(same) == group["picked"]
+        assert {pick["probability"] for pick in same} == {group["picked"] / group["size"]}
+    assert sum(group["size"] for group in told["groups"]) == N_ITEMS
+    known = {(row["item_hash"], row["judge_label"]) for row in warehouse.read_rows("from review_items")}
+    assert {(pick["item_hash"], pick["judge_label"]) for pick in picks} <= known
+
+
+def test_the_lexical_judge_and_votes_point_at_verdicts(warehouse: Warehouse, export: Call) -> None:
+    vote = {"run_id": "r1", "sample_id": "s05", "step": "rank", "item_id": "C1", "vote": 1, "verdict": "not_useful"}
+    add_rows(warehouse, "votes", vote | {"agrees": False})
+    change(warehouse, "update classifications set label = 'FP' where sample_id = 's07' and statement_id = 'A1'")
+    told = export("-n", "1000", "--json")
+    groups = {(group["step"], group["stratum"]): group for group in told["groups"]}
+    assert groups["rank", "votes"]["size"] == groups["rank", "votes"]["picked"] == 1
+    picks = {
+        (pick["sample_id"], pick["step"], pick["statement_id"] or pick["context_rank"]): pick
+        for pick in read_picks(warehouse)
+    }
+    assert picks["s07", "classify", "A1"]["stratum"] == "judges"
+    assert picks["s05", "rank", 1]["stratum"] == "votes"
+
+
+def test_moved_scores_point_at_verdicts(warehouse: Warehouse, export: Call) -> None:
+    change(warehouse, "update runs set judge = 'lexical'")
+    insert_run(warehouse, make_run("r0", 0))
+    for run_id, value in (("r0", 1.0), ("r1", 0.5)):
+        for sample_id, here in (("s01", value), ("s02", 1.0)):
+            sql = "insert into scores (run_id, sample_id, metric, value, metric_version) values (?, ?, ?, ?, '1')"
+            change(warehouse, sql, run_id, sample_id, "faithfulness", here)
+    told = export("-n", "1000", "--json")
+    gate = [group for group in told["groups"] if group["stratum"] == "gate"]
+    assert [(group["step"], group["size"]) for group in gate] == [("attribute", 2)]
+    picks = [pick for pick in read_picks(warehouse) if pick["stratum"] == "gate"]
+    assert {(pick["sample_id"], pick["statement_id"]) for pick in picks} == {("s01", "A1"), ("s01", "A2")}
+    assert not any(group["stratum"] == "judges" for group in told["groups"]), "a judge agrees with itself"
+
+
+def test_by_chance_alone(warehouse: Warehouse, export: Call) -> None:
+    told = export("-n", "20", "--steps", "rank", "--share-random", "1", "--json")
+    (group,) = told["groups"]
+    assert group == {"step": "rank", "stratum": "rest", "size": 24, "picked": 20, "probability": 20 / 24}
+
+
+def test_more_than_there_is_takes_all_and_says_so(warehouse: Warehouse, export: Call) -> None:
+    finished = export("-n", "1000")
+    assert f"-n 1000 is more than there is: all {N_ITEMS} are in it" in finished.stdout
+    picks = read_picks(warehouse)
+    assert len(picks) == N_ITEMS
+    assert {pick["probability"] for pick in picks} == {1.0}
+
+
+def test_the_same_seed_picks_the_same(warehouse: Warehouse, export: Call) -> None:
+    one, two, other = (export("-n", "20", "--seed", seed, "--json") for seed in ("5", "5", "6"))
+    found: dict[str, set[str]] = {}
+    for pick in read_picks(warehouse):
+        found.setdefault(pick["export_id"], set()).add(pick["item_hash"])
+    assert found[one["export_id"]] == found[two["export_id"]] != found[other["export_id"]]
+
+
+def label_some(warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture[str], n: int) -> list[str]:
+    """Export and label `n` verdicts; gives their hashes."""
+    told = export("-n", str(n), "-o", f"labels-{n}.jsonl", "--json")
+    rows = [json.loads(line) for line in Path(told["file"]).read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row["label"] = row["labels"].split(" or ")[0]
+    Path("filled.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert call_here(capsys, "review", "import", "filled.jsonl", "--reviewer", "Ann").status == 0
+    return [row["item_hash"] for row in rows]
+
+
+def test_what_has_a_label_is_left_out_and_stands_for_itself(
+    warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(label_some(warehouse, export, capsys, 30))
+    told = export("-n", "20", "--json")
+    assert (told["n_items"], told["n_reviewed_before"]) == (N_ITEMS - 30, 30)
+    picks = [pick for pick in read_picks(warehouse) if pick["export_id"] == told["export_id"]]
+    asked = {pick["item_hash"] for pick in picks if pick["asked"]}
+    assert len(asked) == 20
+    assert not asked & before
+    rest = [pick for pick in picks if not pick["asked"]]
+    assert {(pick["stratum"], pick["probability"]) for pick in rest} == {("reviewed", 1.0)}
+    assert {pick["item_hash"] for pick in rest} == before
+    # Weighted, asked and known together are all there is.
+    assert sum(1 / pick["probability"] for pick in picks) == pytest.approx(N_ITEMS)
+
+
+def test_again_asks_about_all(warehouse: Warehouse, export: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(label_some(warehouse, export, capsys, 1000))
+    finished = export("-n", "10")
+    assert finished.status == 2
+    assert f"all {N_ITEMS} verdicts of run r1 have been reviewed; --again" in finished.stderr
+    told = export("-n", "10", "--again", "--json")
+    asked = [p for p in read_picks(warehouse) if p["export_id"] == told["export_id"] and p["asked"]]
+    assert len(asked) == 10
+    assert {pick["item_hash"] for pick in asked} <= before
+    assert {(pick["stratum"], pick["probability"]) for pick in asked} == {("reviewed", 1.0)}
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
+
+
+def test_files_say_what_is_asked_and_not_what_the_judge_said(warehouse: Warehouse, export: Call) -> None:
+    export("-n", "1000", "-o", "v.csv", "--reviewer", "Ann")
+    rows = read_table(Path("v.csv"))
+    assert len(rows) == N_ITEMS
+    assert REASON not in Path("v.csv").read_text(encoding="utf-8")
+    assert {row["label"] for row in rows} == {""}
+    assert {row["reviewer"] for row in rows} == {"Ann"}
+    by_place = {(row["sample_id"], row["step"], row["statement_id"] or row["context_rank"]): row for row in rows}
+    sample = make_sample(2)
+    answer = by_place["s02", "classify", "A2"]
+    assert (answer["labels"], answer["statement"]) == ("TP or FP", "Keeper 2 lives on the island.")
+    assert (answer["ground_truth"], answer["answer"], answer["contexts"]) == (sample["ground_truth"], "", "")
+    truth = by_place["s02", "classify", "G2"]
+    assert (truth["labels"], truth["answer"], truth["ground_truth"]) == ("TP or FN", sample["answer"], "")
+    support = by_place["s02", "attribute", "A2"]
+    assert support["contexts"] == "\n\n".join(f"[C{n}] {text}" for n, text in enumerate(sample["contexts"], start=1))
+    assert (support["answer"], support["ground_truth"]) == ("", "")
+    rank = by_place["s02", "rank", "2"]
+    assert (rank["context"], rank["ground_truth"]) == (sample["contexts"][1], sample["ground_truth"])
+    attack = by_place["s03", "rank", "1"]
+    assert attack["question"] == f"'=1+1 {ATTACK}", "a spreadsheet would take it for a formula"
+
+
+def test_verdicts_of_the_judge_are_in_a_file_on_request(warehouse: Warehouse, export: Call) -> None:
+    export("-n", "5", "--steps", "rank", "-o", "v.jsonl", "--with-verdicts")
+    rows = [json.loads(line) for line in Path("v.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {row["judge_label"] for row in rows} <= {"useful", "not_useful"}
+    assert {row["judge_reason"] for row in rows} == {REASON}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--steps", "rank,score"), "--steps is 'rank,score'; it must name some of classify, attribute, rank"),
+        (("--steps", ","), "it must name some of"),
+        (("-n", "2"), "-n 2 is less than one verdict for each of classify, attribute, rank; name fewer --steps"),
+        (("-o", "v.xlsx"), "v.xlsx ends in .xlsx; name a file in html, csv, jsonl"),
+        (("--with-verdicts",), "the page shows a verdict once one has decided"),
+        (("-o", "there.csv"), "there.csv exists and may hold labels"),
+        (("-o", "no/such/folder.csv"), "no/such/folder.csv: No such file or directory"),
+    ],
+)
+def test_wishes_that_cannot_be_met(
+    warehouse: Warehouse, export: Call, arguments: tuple[str, ...], message: str
+) -> None:
+    Path("there.csv").write_text("somebody's labels")
+    finished: Finished = export(*arguments)
+    assert finished.status == 2
+    assert message in finished.stderr
+    assert Path("there.csv").read_text() == "somebody's labels"
+
+
+def test_runs_that_cannot_be_reviewed(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    insert_run(warehouse, make_run("busy", 2, status="running"))
+    insert_run(warehouse, make_run("empty", 3))
+    add_run(warehouse, make_run("partly", 4, status="incomplete"), [make_sample(1)])
+    change(warehouse, "delete from context_verdicts where run_id = 'partly'")
+
+    def tell(*arguments: str) -> str:
+        return call_here(capsys, "review", "export", *arguments).stderr
+
+    assert "run busy is not finished" in tell("busy")
+    assert "run empty has no verdict of classify, attribute, rank to review" in tell("empty")
+    assert "run partly has no verdict of rank" in tell("partly", "--steps", "rank,classify")
+    assert "run partly is incomplete" in tell("partly", "--steps", "classify")
+    assert "no run fits 'r9'" in tell("r9")
+    assert len({pick["run_id"] for pick in read_picks(warehouse)}) == 1
+
+
+def test_the_lexical_judge_is_asked_as_a_run_asks_it(house: House) -> None:
+    """On a run of its own it says of every verdict what the run says, statements made by rule left aside."""
+    store = Warehouse(str(house.path))
+    rows = read_items(store, house.run_id, REVIEW_STEPS)
+    sample_ids = {row["sample_id"] for row in rows}
+    texts = read_texts(store, house.run_id, sample_ids)
+    found = label_lexically(texts, read_statements(store, house.run_id, sample_ids), REVIEW_STEPS)
+    judged = {item.verdict_key: item.judge_label for item in collect_items(rows)}
+    assert {key: found[key] for key in judged} == judged
+    assert {key[1] for key in judged} == set(REVIEW_STEPS)

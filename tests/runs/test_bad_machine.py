@@ -1,0 +1,319 @@
+"""A machine that is interrupted, full, read-only or shared by two: what is told, what is asked, and what is kept."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import make_rows, write_dataset
+from cli_process import Finished, Place, finish, in_terminal, wait_for
+from endpoint import Endpoint, running_endpoint
+from kill_runs import read_recorded, read_rows, shared_prefect_server
+from warehouse_processes import BIND_RIGHTS, FULL_DISK, make_warehouse
+
+RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "8")
+MAIN = "from evalhouse.flows.cli import main; main()"
+INTERRUPTED, INCOMPLETE, BAD_INPUT = 130, 3, 2
+
+
+@pytest.fixture(scope="module")
+def server(prefect_home: Path) -> Iterator[dict[str, str]]:
+    """The variables of one Prefect server for those tests that are not about bringing one along."""
+    with shared_prefect_server(prefect_home) as variables:
+        yield variables
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        yield running
+
+
+@pytest.fixture
+def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
+    """A place whose runs bring their own Prefect server; temporary files are made in a folder of its own."""
+    folder = tmp_path / "place"
+    folder.mkdir()
+    (tmp_path / "temporary").mkdir()
+    write_dataset(folder, make_rows(24), "berths.jsonl")
+    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
+    return Place(folder=folder, variables={**variables, "TMPDIR": str(tmp_path / "temporary")}, own_server=True)
+
+
+@pytest.fixture
+def place(own: Place, server: dict[str, str]) -> Place:
+    return own.with_variables(**server)
+
+
+def warehouse_path(place: Place) -> Path:
+    return place.folder / "evalhouse.duckdb"
+
+
+def count_requests(endpoint: Endpoint) -> int:
+    return sum(endpoint.stats.requests.values())
+
+
+def list_runs(place: Place) -> list[dict[str, Any]]:
+    """Runs on record with their status; [] as long as there is no table of them, or somebody writes."""
+    try:
+        return read_rows(warehouse_path(place), "select run_id, status from runs")
+    except (duckdb.CatalogException, duckdb.IOException):
+        return []
+
+
+def call_limited(place: Place, limits: str, *arguments: str) -> Finished:
+    """A command in a process that first takes something from itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os\n{limits}\n{MAIN}", *arguments],
+        cwd=place.folder, env=place.environment(), capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    return Finished(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def assert_no_crash(finished: Finished) -> None:
+    assert "Traceback" not in finished.stdout + finished.stderr, finished
+
+
+def find_resume(text: str) -> str:
+    """The run that is named to be resumed."""
+    named = re.search(r"evalhouse resume (\S+)", text)
+    assert named is not None, text
+    return named[1]
+
+
+def assert_resumable(place: Place, run_id: str) -> None:
+    finished = place.call("resume", run_id, "--json")
+    assert finished.status == 0, finished.stderr
+    assert finished.document["status"] == "completed"
+    assert read_rows(warehouse_path(place), "select count(distinct sample_id) as n from scores") == [{"n": 24}]
+    assert set(read_recorded(warehouse_path(place)).values()) == {1}, "nothing on record was asked again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
+    own: Place, endpoint: Endpoint, number: signal.Signals
+) -> None:
+    process = own.start(*RUN)
+    # The first thing that is written, seconds before anything is asked.
+    wait_for(lambda: warehouse_path(own).exists(), process)
+    process.send_signal(number)
+    stopped = finish(process)
+    assert_no_crash(stopped)
+    assert stopped.status == INTERRUPTED
+    assert "Nothing was asked, and nothing was put on record." in stopped.stderr
+    assert count_requests(endpoint) == 0
+    assert list_runs(own) == []
+    assert list(Path(own.variables["TMPDIR"]).iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_while_prefect_comes_up_tells_the_run(
+    own: Place, endpoint: Endpoint, number: signal.Signals
+) -> None:
+    process = own.start(*RUN)
+    wait_for(lambda: bool(list_runs(own)), process)
+    process.send_signal(number)
+    stopped = finish(process)
+    assert_no_crash(stopped)
+    assert stopped.status == INTERRUPTED
+    (run,) = list_runs(own)
+    assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
+    assert count_requests(endpoint) == 0
+    assert list(Path(own.variables["TMPDIR"]).iterdir()) == []
+    if number == signal.SIGINT:
+        assert_resumable(own, run["run_id"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_replies_under_way_are_kept_at_the_first_interruption(
+    place: Place, endpoint: Endpoint, number: signal.Signals
+) -> None:
+    endpoint.configure(latency=0.8)
+    process = place.start(*RUN)
+    wait_for(lambda: count_requests(endpoint) >= 24, process)
+    process.send_signal(number)
+    stopped = finish(process, timeout_s=30)
+    assert_no_crash(stopped)
+    assert stopped.status == INTERRUPTED
+    assert endpoint.stats.statuses[499] == 0, "whoever answers within seconds is waited for"
+    n_on_record = sum(read_recorded(warehouse_path(place)).values())
+    assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < 7 * 24
+    (run,) = list_runs(place)
+    assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
+    assert list(Path(place.variables["TMPDIR"]).iterdir()) == []
+    if number == signal.SIGTERM:
+        endpoint.configure(latency=0.0)
+        assert_resumable(place, run["run_id"])
+        assert endpoint.stats.duplicates == 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_requests_that_hang_do_not_keep_an_interrupted_run(place: Place, endpoint: Endpoint, times: int) -> None:
+    """Once: they are given up after seconds. Twice: the process is gone at once, and nothing needs to be tidied."""
+    endpoint.configure(latency=0.05)
+    process = place.start(*RUN)
+    wait_for(lambda: count_requests(endpoint) >= 24, process)
+    endpoint.configure(faults={"hang": 1.0})
+    n_before = endpoint.stats.faults["hang"]
+    wait_for(lambda: endpoint.stats.faults["hang"] >= n_before + 8, process)
+    process.send_signal(signal.SIGINT)
+    if times == 2:
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+    stopped = finish(process, timeout_s=30)
+    assert_no_crash(stopped)
+    assert stopped.status == INTERRUPTED
+    told = stopped.stdout if times == 1 else stopped.stderr
+    assert ("stopped at once" in stopped.stderr) == (times == 2)
+    (run,) = list_runs(place)
+    assert run == {"run_id": find_resume(told), "status": "cancelled" if times == 1 else "running"}
+    endpoint.configure(faults={}, latency=0.0)
+    assert_resumable(place, run["run_id"])
+
+
+def test_a_terminal_that_is_closed_leaves_a_run_to_resume(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.2)
+    with in_terminal(place, *RUN) as terminal:
+        terminal.read_until(lambda: count_requests(endpoint) >= 24)
+    endpoint.configure(latency=0.0)
+    assert_resumable(place, "latest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What is wrong with the place of a warehouse, and what must be told of it.
+
+    `spoil` is given the path, where a sound warehouse lies if `is_old`; `limits` is what the process takes from itself.
+    """
+
+    told: tuple[str, ...]
+    is_old: bool = True
+    spoil: Callable[[Path], object] = Path.stat
+    limits: str = ""
+
+
+def write_newer(path: Path) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("insert into migrations values (999, 'to_come', 'x', now()::timestamp)")
+
+
+TROUBLES = {
+    "a folder": Trouble(told=("evalhouse.duckdb", "is a folder"), is_old=False, spoil=Path.mkdir),
+    "no warehouse": Trouble(
+        told=("evalhouse.duckdb", "no warehouse that DuckDB", "--warehouse"), spoil=lambda path: path.write_text("x")
+    ),
+    "newer": Trouble(told=("newer evalhouse", "update evalhouse"), spoil=write_newer),
+    "read-only": Trouble(
+        told=("evalhouse.duckdb", "cannot be written"), spoil=lambda path: path.chmod(0o400), limits=BIND_RIGHTS
+    ),
+    "in a read-only folder": Trouble(
+        told=("evalhouse.duckdb", "cannot write beside"),
+        spoil=lambda path: path.parent.chmod(0o500),
+        limits=BIND_RIGHTS,
+    ),
+    "new on a full disk": Trouble(
+        told=("evalhouse.duckdb", "cannot make"), is_old=False, spoil=lambda _: None, limits=FULL_DISK.format(size=1000)
+    ),
+    "old on a full disk": Trouble(
+        told=("evalhouse.duckdb", "no room for replies", "make room", "--warehouse"),
+        limits=FULL_DISK.format(size=15 * 2**20),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_asked(
+    place: Place, endpoint: Endpoint, name: str
+) -> None:
+    trouble = TROUBLES[name]
+    if trouble.is_old:
+        make_warehouse(place.folder).location.path.rename(warehouse_path(place))
+    trouble.spoil(warehouse_path(place))
+    try:
+        finished = call_limited(place, trouble.limits, *RUN)
+    finally:
+        place.folder.chmod(0o700)
+    assert_no_crash(finished)
+    assert finished.status == BAD_INPUT
+    assert finished.stdout == ""
+    assert finished.stderr.startswith("Error: ")
+    assert finished.stderr.count("\n") == 1, finished.stderr
+    assert [text for text in trouble.told if text not in finished.stderr] == [], finished.stderr
+    assert count_requests(endpoint) == 0
+    journal = place.folder / "evalhouse.duckdb.journal"
+    assert not journal.exists() or list(journal.iterdir()) == []
+
+
+def test_a_warehouse_in_a_folder_that_does_not_exist_is_made(place: Place) -> None:
+    finished = place.call(*RUN, "--limit", "2", "--warehouse", "new/folder/w.duckdb", "--json")
+    assert finished.status == 0, finished.stderr
+    assert read_rows(place.folder / "new/folder/w.duckdb", "select status from runs") == [{"status": "completed"}]
+
+
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_was_answered(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.1)
+    process = place.start(*RUN)
+    wait_for(lambda: endpoint.stats.statuses[200] >= 40, process)
+    (segment,) = (place.folder / "evalhouse.duckdb.journal").glob("*.jsonl")
+    # No file may grow beyond what the journal has now and a few replies: the warehouse is larger already.
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (segment.stat().st_size + 30_000, hard))
+    stopped = finish(process)
+    assert_no_crash(stopped)
+    assert stopped.status == INCOMPLETE, stopped
+    assert "make room" in stopped.stderr
+    n_kept = sum(read_recorded(warehouse_path(place)).values())
+    assert 40 <= n_kept <= endpoint.stats.statuses[200] <= n_kept + 2 * 8, "lost is at most what was in flight"
+    (run,) = list_runs(place)
+    assert run["run_id"] == find_resume(stopped.stdout)
+    n_lost = endpoint.stats.statuses[200] - n_kept
+    assert f"; {n_lost} replies came that could not be kept" in stopped.stderr
+    endpoint.configure(latency=0.0)
+    assert_resumable(place, run["run_id"])
+    assert endpoint.stats.duplicates_answered <= n_lost
+
+
+def test_a_run_that_is_under_way_is_not_taken_up_by_another_process(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.4)
+    process = place.start(*RUN, "--json")
+    wait_for(lambda: count_requests(endpoint) >= 10, process)
+    (run,) = list_runs(place) or [{}]
+    refused = place.call("resume", "latest")
+    endpoint.configure(latency=0.0)
+    assert_no_crash(refused)
+    assert refused.status == INCOMPLETE
+    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
+    first = finish(process)
+    assert first.status == 0, first.stderr
+    assert run.get("run_id", first.document["run_id"]) == first.document["run_id"]
+    assert first.document["status"] == "completed"
+    assert endpoint.stats.duplicates == 0
+    assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
+
+
+def test_two_runs_at_once_share_a_warehouse(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.05)
+    rows = make_rows(48)
+    write_dataset(place.folder, rows[:24], "first.jsonl")
+    write_dataset(place.folder, rows[24:], "second.jsonl")
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        ended = list(
+            pool.map(lambda name: place.call("run", name, *RUN[2:], "--json"), ("first.jsonl", "second.jsonl"))
+        )
+    assert [finished.status for finished in ended] == [0, 0], ended
+    assert len({finished.document["run_id"] for finished in ended}) == 2
+    scored = "select count(distinct sample_id) as n from scores where value is not null group by run_id"
+    assert read_rows(warehouse_path(place), scored) == [{"n": 24}, {"n": 24}]
+    assert endpoint.stats.duplicates == 0
+    assert sum(read_recorded(warehouse_path(place)).values()) == count_requests(endpoint)

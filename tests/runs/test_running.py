@@ -1,0 +1,125 @@
+"""Runs as Python starts them, each in a process of its own, because a run settles Prefect's environment for good."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_process import Place
+
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.store import Warehouse
+
+Read = Callable[[str], list[dict[str, Any]]]
+
+FRAME = """
+import polars as pl
+frame = pl.DataFrame({
+    "question": ["How deep is the lock?", "Who opens it?", "When?"],
+    "answer": ["The lock is 7 metres deep.", "The mayor opens it.", None],
+    "ground_truth": ["The lock is 7 metres deep.", "The harbour master opens it.", "At 6."],
+    "contexts": [["The lock is 7 metres deep."], ["Fish soup is sold."], ["It opens at 6."]],
+})
+"""
+START = """
+from evalhouse.flows.run.start_to_end import start_run
+from evalhouse.tasks.settings.run import RunSettings
+settings = RunSettings(dataset="three questions", judge="lexical", warehouse="w.duckdb")
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path) -> Place:
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)}, own_server=True)
+
+
+def run_script(place: Place, script: str) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=place.folder, env=place.environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_a_polars_frame_is_a_dataset(place: Place) -> None:
+    end = (
+        "outcome = start_run(settings, frame=frame)\nprint(outcome.status, outcome.run.dataset, outcome.run.n_samples)"
+    )
+    assert run_script(place, FRAME + START + end) == ["completed three questions 3"]
+    warehouse = Warehouse(str(place.folder / "w.duckdb"))
+    scores = warehouse.read_rows(
+        "select ordinal, value, unscored_reason from scores join run_samples using (run_id, sample_id) "
+        "where metric = 'faithfulness' order by ordinal"
+    )
+    assert [(row["value"], row["unscored_reason"]) for row in scores] == [(1, None), (0, None), (None, "no_answer")]
+
+
+def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Place) -> None:
+    """Verdicts go to the spool while the notebook is open and are in the warehouse at the end."""
+    end = textwrap.dedent("""
+        import contextlib, subprocess, sys
+        reader = (
+            "import duckdb, time; c = duckdb.connect('w.duckdb', read_only=True);"
+            "print('open', flush=True); time.sleep(9)"
+        )
+        @contextlib.contextmanager
+        def watch(bench):
+            # The notebook opens as soon as the samples are loaded, and stays past the patience of a write.
+            open_shard = bench.open_shard
+            async def open_and_read(*arguments):
+                shard = await open_shard(*arguments)
+                notebook = subprocess.Popen([sys.executable, "-c", reader], stdout=subprocess.PIPE)
+                assert notebook.stdout.readline() == b"open\\n"
+                return shard
+            bench.open_shard = open_and_read
+            append = bench.warehouse.append
+            bench.warehouse.append = lambda batch: print("written" if append(batch, patience_s=0.5) else "spooled")
+            yield
+        outcome = start_run(settings, frame=frame, watch=watch)
+        print(outcome.status)
+    """)
+    assert run_script(place, FRAME + START + end) == ["spooled", "completed"]
+    warehouse = Warehouse(str(place.folder / "w.duckdb"))
+    assert warehouse.read("select count(*) as n from outcomes where step = 'classify'")["n"][0] == 3
+    assert list((place.folder / "w.duckdb.spool").iterdir()) == []
+    assert warehouse.read("select count(*) as n from llm_calls where status = 'ok'")["n"][0] > 5
+
+
+def make_run(dataset: Path, content_hash: str) -> RunRow:
+    settings = RunSettings(dataset=str(dataset), judge="lexical", metrics=("faithfulness",))
+    return RunRow(
+        run_id="20260101-000000-abcd", suite=None, label=None, href=None, tags=(), dataset=str(dataset),
+        dataset_hash=content_hash, judge="lexical", embeddings=None, language="en", metrics=("faithfulness",),
+        trigger="manual", kb_name=None, kb_version=None, flow_run_id=None, status="running",
+        started_at=datetime(2026, 1, 1), finished_at=None, n_samples=1, config=settings.model_dump(mode="json"),
+    )  # fmt: skip
+
+
+def test_a_run_that_died_before_its_dataset_was_loaded_is_refused_when_the_dataset_changed(place: Place) -> None:
+    dataset = place.folder / "data.jsonl"
+    dataset.write_text(json.dumps({"question": "Which ferry?", "answer": "The Alma.", "contexts": ["The Alma sails."]}))
+    warehouse = Warehouse(str(place.folder / "w.duckdb"))
+    warehouse.migrate()
+    insert_run(warehouse, make_run(dataset, "another hash"))
+    ended = place.call("resume", "latest", "--warehouse", "w.duckdb")
+    assert ended.status == 2
+    assert "has changed since" in ended.stderr
+    assert "start a new run" in ended.stderr
+
+
+def test_the_file_is_free_between_two_writes(place: Place) -> None:
+    end = textwrap.dedent("""
+        import duckdb
+        outcome = start_run(settings, frame=frame)
+        print(duckdb.connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
+    """)
+    assert run_script(place, FRAME + START + end) == ["True"]
+    assert duckdb.connect(str(place.folder / "w.duckdb"), read_only=True).execute("from runs").fetchone()

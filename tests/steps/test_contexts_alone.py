@@ -1,0 +1,235 @@
+"""`contexts_alone`: no context is seen beside another one, dry or for real, in a run or when it is resumed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import (
+    Says,
+    ScriptedJudge,
+    judge_samples,
+    lay_bench,
+    make_sample,
+    make_settings,
+    read_calls,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)  # fmt: skip
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Canned, Inject, running_endpoint
+from endpoint_replies import Asked
+
+from evalhouse.tasks.judge.errors import RefusedRequest
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.warehouse.rows.samples import StoredSample
+
+JUDGED_BY_CONTEXT = ("attribute", "rank")
+
+
+async def judge_alone(
+    folder: Path,
+    says: Says = say_good,
+    sample: StoredSample | None = None,
+    *,
+    alone: bool = True,
+    **settings: Any,  # noqa: ANN401
+) -> tuple[ScriptedJudge, SampleWork]:
+    """One sample of three contexts unless another one is given."""
+    judge = ScriptedJudge(says)
+    async with lay_bench(folder, make_settings(contexts_alone=alone, **settings), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [sample or make_sample()])
+    return judge, work
+
+
+def read_ids(question: Question, block: str) -> list[str]:
+    value: Any = question.data[block]
+    return [item.id for item in value]
+
+
+def contexts_of(judge: ScriptedJudge, step: str) -> list[list[str]]:
+    return sorted(read_ids(question, "contexts") for question in judge.asked if question.step == step)
+
+
+def say_own(question: Question) -> str:
+    """C2 is useful and supports A1, C3 supports A1 and G1; told with the context's own reason."""
+    if question.step not in JUDGED_BY_CONTEXT:
+        return say_good(question)
+    (context,) = read_ids(question, "contexts")
+    if question.step == "rank":
+        return say_verdicts({"id": context, "label": "useful" if context == "C2" else "not_useful", "reason": context})
+    support = {"A1": ("C2", "C3"), "G1": ("C3",)}
+    asked = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
+    return say_verdicts(
+        *({"id": i, "contexts": [context] if context in support.get(i, ()) else [], "reason": context} for i in asked)
+    )
+
+
+async def test_each_context_has_a_request_of_its_own_with_all_statements(tmp_path: Path) -> None:
+    judge, _ = await judge_alone(tmp_path)
+    for step in JUDGED_BY_CONTEXT:
+        assert contexts_of(judge, step) == [["C1"], ["C2"], ["C3"]]
+    for question in judge.asked:
+        if question.step == "attribute":
+            assert read_ids(question, "answer_statements") == ["A1", "A2"]
+            assert read_ids(question, "ground_truth_statements") == ["G1", "G2"]
+    assert len(judge.asked) == 3 + 2 * 3
+
+
+async def test_verdicts_on_each_context_come_together_in_the_same_rows_as_ever(tmp_path: Path) -> None:
+    judge, work = await judge_alone(tmp_path / "alone", say_own)
+    _, together = await judge_alone(tmp_path / "together", alone=False)
+    assert read_useful(work) == {1: False, 2: True, 3: False}
+    assert read_ranks(work) == {"A1": [2, 3], "A2": [], "G1": [3], "G2": []}
+    assert [row["reason"] for row in work.rows["context_verdicts"]] == ["C1", "C2", "C3"]
+    reasons = {str(row["statement_id"]): row["reason"] for row in work.rows["attributions"]}
+    assert reasons == {"A1": "C2 C3", "A2": "C1 C2 C3", "G1": "C3", "G2": "C1 C2 C3"}
+    assert {table: len(rows) for table, rows in work.rows.items()} == {
+        table: len(rows) for table, rows in together.rows.items()
+    }
+    assert read_outcomes(work) == read_outcomes(together) == dict.fromkeys(read_outcomes(together))
+    assert read_labels(work) == read_labels(together)
+    asked = {question.step for question in judge.asked}
+    assert asked == {"extract_answer", "extract_ground_truth", "classify", "attribute", "rank"}
+
+
+async def test_a_verdict_names_the_call_about_its_own_context(tmp_path: Path) -> None:
+    _, work = await judge_alone(tmp_path, say_own)
+    replies = {call["call_id"]: str(call["reply"]) for call in read_calls(tmp_path)}
+    for row in work.rows["context_verdicts"]:
+        assert f'"C{row["context_rank"]}"' in replies[str(row["call_id"])]
+    attributed = {str(row["statement_id"]): replies[str(row["call_id"])] for row in work.rows["attributions"]}
+    assert '"contexts":["C2"]' in attributed["A1"]
+    assert '"contexts":["C3"]' in attributed["G1"]
+    assert len({row["call_id"] for row in work.rows["context_verdicts"]}) == 3
+
+
+async def test_a_reply_about_a_context_that_was_not_sent_along_is_of_no_use(tmp_path: Path) -> None:
+    def name_all(question: Question) -> str:
+        if question.step != "attribute":
+            return say_good(question)
+        asked = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
+        return say_verdicts(*({"id": item, "contexts": ["C1", "C2", "C3"]} for item in asked))
+
+    _, work = await judge_alone(tmp_path, name_all, attempts=2)
+    assert read_outcomes(work)["attribute_answer"] == "judge_failed"
+    assert work.rows["attributions"] == []
+
+
+@pytest.mark.parametrize("step", JUDGED_BY_CONTEXT)
+async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_all_that_is_asked_anew(
+    tmp_path: Path, step: str
+) -> None:
+    def refuse(question: Question) -> str | Exception:
+        if question.step == step and read_ids(question, "contexts") == ["C2"]:
+            return RefusedRequest("nothing is said about C2")
+        return say_good(question)
+
+    _, work = await judge_alone(tmp_path, refuse)
+    failed = {name for name, reason in read_outcomes(work).items() if reason == "judge_failed"}
+    assert failed == ({"rank"} if step == "rank" else {"attribute_answer", "attribute_ground_truth"})
+    assert work.rows["context_verdicts" if step == "rank" else "attributions"] == []
+    again, work = await judge_alone(tmp_path)
+    assert [(question.step, read_ids(question, "contexts")) for question in again.asked] == [(step, ["C2"])]
+    assert set(read_outcomes(work).values()) == {None}
+
+
+async def test_only_what_sees_contexts_is_asked_anew_when_they_are_set_apart(tmp_path: Path) -> None:
+    await judge_alone(tmp_path, alone=False)
+    judge, _ = await judge_alone(tmp_path)
+    assert sorted(question.step for question in judge.asked) == ["attribute"] * 3 + ["rank"] * 3
+    together, _ = await judge_alone(tmp_path, alone=False)
+    assert together.asked == []
+
+
+async def test_a_single_context_is_alone_either_way_and_paid_for_once(tmp_path: Path) -> None:
+    sample = make_sample(contexts=["Lighthouse 1 was built in 1911 on the northern cape."])
+    first, _ = await judge_alone(tmp_path, sample=sample, alone=False)
+    second, work = await judge_alone(tmp_path, sample=sample)
+    assert len(first.asked) == 5
+    assert second.asked == []
+    assert set(read_outcomes(work).values()) == {None}
+
+
+async def test_equal_contexts_are_judged_each_under_its_own_id(tmp_path: Path) -> None:
+    """C1 and C2 read the same: what is asked differs by the id, so that each verdict is on record for its own."""
+    sample = make_sample(contexts=["The lamp is green.", "The lamp is green."])
+    judge, work = await judge_alone(tmp_path, sample=sample)
+    assert contexts_of(judge, "rank") == [["C1"], ["C2"]]
+    assert read_useful(work) == {1: True, 2: True}
+
+
+async def test_what_no_request_holds_is_split_here_too(tmp_path: Path) -> None:
+    long = "\n\n".join(f"Berth {number} lies behind the pier" + " and the next one" * 20 + "." for number in range(20))
+    sample = make_sample(contexts=["short", long])
+    judge, work = await judge_alone(tmp_path, sample=sample, request_tokens=1000)
+    for step in JUDGED_BY_CONTEXT:
+        asked = contexts_of(judge, step)
+        assert asked[0] == ["C1"]
+        assert len(asked) > 2
+        assert {tuple(ids) for ids in asked[1:]} == {("C2",)}
+    assert set(read_useful(work)) == {1, 2}
+    assert read_ranks(work)["A1"] == [1, 2]
+
+
+async def test_a_sample_without_contexts_asks_nothing_about_them(tmp_path: Path) -> None:
+    judge, work = await judge_alone(tmp_path, sample=make_sample(contexts=[]))
+    assert {question.step for question in judge.asked}.isdisjoint(JUDGED_BY_CONTEXT)
+    assert read_outcomes(work)["rank"] == "no_contexts"
+
+
+# The command
+
+
+def make_rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"berth-{place}",
+            "question": f"Which ship lies at berth {place}?",
+            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
+            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
+            "contexts": [f"The list says that ship {place * 7} lies at berth {place}.", "Ropes are sold.", "It rains."],
+        }
+        for place in range(1, 5)
+    ]
+
+
+def test_the_command_counts_beforehand_what_it_sends_and_resume_keeps_contexts_apart(
+    tmp_path: Path, prefect_home: Path
+) -> None:
+    def refuse_third(asked: Asked) -> Canned:
+        return Inject(fault="context_length_exceeded") if "C3" in asked.items("contexts") else None
+
+    write_dataset(tmp_path, make_rows(), "berths.jsonl")
+    with running_endpoint(keep_bodies=True, script={"rank": refuse_third}) as endpoint:
+        place = Place(
+            folder=tmp_path,
+            variables={
+                "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test",
+            },
+        )  # fmt: skip
+        run = ("run", "berths.jsonl", "--judge", "openai:judge", "--json")
+        estimate = place.call(*run, "--contexts-alone", "--dry-run")
+        together = place.call(*run, "--dry-run")
+        assert endpoint.stats.requests.total() == 0
+        assert estimate.document["requests"] == 4 * (3 + 2 * 3)
+        assert together.document["requests"] == 4 * 5
+
+        first = place.call(*run, "--contexts-alone", "--label", "alone")
+        assert first.document["status"] == "incomplete", first.stderr
+        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 12, "rank": 12}
+        assert endpoint.stats.kinds.total() == estimate.document["requests"] == first.document["calls"]["requests"]
+
+        endpoint.configure(script={})
+        resumed = place.call("resume", "alone", "--json")
+        assert resumed.document["status"] == "completed", resumed.stderr
+        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 12, "rank": 16}
+        assert endpoint.stats.duplicates_answered == 0
+        for body in endpoint.stats.bodies:
+            text = body["messages"][-1]["content"]
+            assert sum(f"\n[C{rank}]" in text for rank in range(1, 4)) <= 1

@@ -1,0 +1,96 @@
+"""Text overlap: values worked out by hand, Chinese as characters, and bounds for any two texts."""
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import ScriptedJudge, lay_bench, make_sample
+from grades import score_work
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalhouse.tasks.measure import measure_sample
+from evalhouse.tasks.pipeline import overlap
+from evalhouse.tasks.pipeline.overlap import KINDS, measure_overlap
+from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+
+
+def test_the_worked_examples_hold() -> None:
+    assert doctest.testmod(overlap).failed == 0
+    assert doctest.testmod(overlap).attempted > 0
+
+
+def test_rouge_l_is_the_f1_of_the_longest_common_subsequence() -> None:
+    # Common in order: the, cat, on, the, mat (5 of 6 and of 7 words).
+    value = measure_overlap("the cat sat on the mat", "the big cat lay on the mat")["rouge_l"]
+    assert value == pytest.approx(2 * 5 / (6 + 7))
+
+
+def test_bleu_of_two_words_in_a_row() -> None:
+    # 1-grams 3 of 4, 2-grams 2 of 3, 3-grams 1 of 2; no 4-gram in common, smoothed to a half of one; equal lengths.
+    value = measure_overlap("a b c x", "a b c y")["bleu"]
+    assert value == pytest.approx((3 / 4 * 2 / 3 * 1 / 2 * (1 / 2) / 1) ** (1 / 4))
+
+
+def test_case_and_punctuation_are_no_words_for_rouge_but_matter_for_an_exact_match() -> None:
+    found = measure_overlap("Berlin.", "berlin")
+    assert found["rouge_l"] == 1
+    assert found["exact_match"] == 0
+    assert measure_overlap("  In  Berlin\n", "In Berlin")["exact_match"] == 1
+
+
+def test_chinese_is_compared_by_characters() -> None:
+    # 首 都 北 京 in common of 6 and of 5 characters; as one word without a gap there would be nothing in common.
+    found = measure_overlap("首都是北京市。", "首都：北京!")
+    assert found["rouge_l"] == pytest.approx(2 * 4 / (6 + 4))
+    assert 0 < found["bleu"] < 1
+    assert measure_overlap("首都是北京", "首都是北京") == dict.fromkeys(KINDS, 1.0)
+
+
+def test_a_word_of_latin_letters_in_chinese_stays_whole() -> None:
+    assert measure_overlap("用 DuckDB 查询", "用DuckDB查询")["rouge_l"] == 1
+
+
+@pytest.mark.parametrize(("answer", "ground_truth"), [("", "something"), ("…", "!"), ("x", "y")])
+def test_nothing_in_common_is_zero(answer: str, ground_truth: str) -> None:
+    found = measure_overlap(answer, ground_truth)
+    assert found["rouge_l"] == found["exact_match"] == 0
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_any_two_texts_have_shares_and_equal_ones_agree(one: str, other: str) -> None:
+    assert all(0 <= value <= 1 for value in measure_overlap(one, other).values())
+    if any(char.isalnum() for char in one):
+        assert measure_overlap(one, one)["exact_match"] == 1
+
+
+# The step
+
+
+async def measure(folder: Path, **changes: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_bench(folder, judge=ScriptedJudge(lambda _: "nothing is asked"), metrics=["bleu"]) as bench:
+        work = make_work(make_sample(**changes))
+        await measure_sample(bench, work)
+        assert bench.asker.counts.requests == 0
+    return work
+
+
+async def test_a_sample_has_all_four_on_record(tmp_path: Path) -> None:
+    work = await measure(tmp_path, answer="in Paris today", ground_truth="in Paris")
+    expected = measure_overlap("in Paris today", "in Paris")
+    assert {row["kind"]: row["value"] for row in work.rows["similarities"]} == expected
+    assert {kind: score_work(work, kind) for kind in KINDS} == {kind: (expected[kind], None) for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"answer": None}, "no_answer"),
+        ({"ground_truth": None}, "no_ground_truth"),
+        ({"answer": None, "ground_truth": None}, "no_answer"),
+    ],
+)
+async def test_without_two_texts_there_is_no_score(tmp_path: Path, changes: dict[str, str | None], reason: str) -> None:
+    work = await measure(tmp_path, **changes)
+    assert score_work(work, "rouge_l") == (None, reason)

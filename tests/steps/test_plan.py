@@ -1,0 +1,100 @@
+"""Metrics and the steps they need, token estimates, and names of judges."""
+
+import pytest
+
+from evalhouse.prompts import Item
+from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, split_by_tokens
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name, make_judge
+from evalhouse.tasks.pipeline.plan import DEFAULT_METRICS, UnknownMetric, plan_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import load_metrics
+
+KNOWN = load_metrics()
+
+
+def test_without_a_choice_come_the_default_metrics_and_all_that_cost_no_more() -> None:
+    plan = plan_run((), KNOWN)
+    names = {metric.name for metric in plan.metrics}
+    assert set(DEFAULT_METRICS) <= names
+    assert {"noise_sensitivity_relevant", "hallucination", "self_knowledge", "context_utilization"} <= names
+    assert plan_run(tuple(names), KNOWN).steps == plan.steps
+
+
+@pytest.mark.parametrize(
+    ("metric", "steps"),
+    [
+        ("faithfulness", {"extract_answer", "attribute_answer"}),
+        ("context_recall", {"extract_ground_truth", "attribute_ground_truth"}),
+        ("factual_f1", {"extract_answer", "extract_ground_truth", "classify"}),
+        ("context_precision", {"rank"}),
+        ("semantic_similarity", {"similarity"}),
+        ("answer_correctness", {"extract_answer", "extract_ground_truth", "classify", "similarity"}),
+    ],
+)
+def test_a_metric_takes_its_own_steps_and_those_they_rest_on(metric: str, steps: set[str]) -> None:
+    plan = plan_run((metric,), KNOWN)
+    assert plan.steps == steps
+    assert [chosen.name for chosen in plan.metrics] == [metric]
+
+
+def test_a_metric_named_twice_is_scored_once() -> None:
+    assert len(plan_run(("faithfulness", "faithfulness"), KNOWN).metrics) == 1
+
+
+def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        UnknownMetric, match=r"unknown metric 'faithfullness'; known: .*answer_correctness, .*faithfulness"
+    ):
+        plan_run(("faithfullness",), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [("", 1, 1), ("The lighthouse was built in 1911 by Ode Varn.", 8, 14), ("灯塔建于一九一一年。", 7, 11)],
+)
+def test_token_estimates_are_about_right(text: str, least: int, most: int) -> None:
+    assert least <= estimate_tokens(text) <= most
+
+
+def make_items(*sizes: int) -> list[Item]:
+    return [Item(id=f"C{number}", text="x" * (4 * size)) for number, size in enumerate(sizes, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ((), []),
+        ((10, 10), [["C1", "C2"]]),
+        ((50, 50, 50), [["C1"], ["C2"], ["C3"]]),
+        ((40, 40, 40, 40), [["C1", "C2"], ["C3", "C4"]]),
+        ((500, 1), [["C1"], ["C2"]]),
+        ((1, 500, 1), [["C1"], ["C2"], ["C3"]]),
+    ],
+)
+def test_lists_are_split_in_order_and_whole(sizes: tuple[int, ...], groups: list[list[str]]) -> None:
+    items = make_items(*sizes)
+    split = split_by_tokens(items, 100)
+    assert [[item.id for item in group] for group in split] == groups
+    assert [item for group in split for item in group] == items
+    assert all(estimate_items(group) <= 100 or len(group) == 1 for group in split)
+
+
+@pytest.mark.parametrize("name", ["lexical", "openai:gpt-4.1-mini", "openai:qwen3:8b", "my.judges:make", "m:f_1"])
+def test_names_of_judges(name: str) -> None:
+    check_judge_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "gpt-4.1", "openai:", "openai: ", "a b:c", "module:", ":f", "m:f:g", "hashing"])
+def test_other_names_are_refused_with_the_allowed_ones(name: str) -> None:
+    with pytest.raises(FatalJudgeError, match="names no judge; allowed: lexical, openai:MODEL"):
+        check_judge_name(name)
+    with pytest.raises(FatalJudgeError, match="names no judge"):
+        make_judge(RunSettings(judge=name))
+
+
+def test_names_of_embeddings() -> None:
+    for name in ("hashing", "openai:text-embedding-3-small", "m:f"):
+        check_embeddings_name(name)
+    with pytest.raises(FatalJudgeError, match="names no embeddings; allowed: hashing"):
+        check_embeddings_name("lexical")

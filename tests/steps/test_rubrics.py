@@ -1,0 +1,322 @@
+"""Rubrics: what their rules make of ratings, what is wrong with a section, and a rubric of one's own in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Endpoint, running_endpoint
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_files import read_content, write_prompt
+
+from evalhouse.prompts import Grade, Said, check_prompts, load_prompts
+from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults, make_rubric, round_half_up
+from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics, write_rubric_metric
+
+VARIABLES = {"question": "text", "answer": "text", "ground_truth": "text"}
+RATING = {"min": 0, "max": 10}
+TONE = {"min": 1, "max": 4}
+
+
+def read_section(**section: Any) -> RubricContent:  # noqa: ANN401  # as it stands in a file
+    return RubricContent.model_validate({"needs": ["answer"], "criteria": {"tone": RATING}, **section})
+
+
+def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -> dict[str, Grade]:  # noqa: ANN401
+    said = {name: Said(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
+    options = {"has_contexts": True, "totals_said": {}, **known}
+    return {grade.criterion: grade for grade in make_rubric("manners", content).settle(said, **options)}
+
+
+# Rules
+
+
+def test_without_rules_what_was_said_counts() -> None:
+    grade = settle(read_section(), {"tone": 7})["tone"]
+    assert (grade.said, grade.rating, grade.rule) == (7, 7, None)
+    assert (grade.scale_min, grade.scale_max, grade.reason) == (0, 10, "of tone")
+
+
+def test_a_cap_lowers_what_is_above_it_and_leaves_the_rest() -> None:
+    rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4, "brevity": 4}}
+    content = read_section(criteria=dict.fromkeys(("truth", "tone", "brevity"), RATING), rules=[rule])
+    grades = settle(content, {"truth": 2, "tone": 9, "brevity": 3})
+    assert {name: grade.rating for name, grade in grades.items()} == {"truth": 2, "tone": 4, "brevity": 3}
+    assert grades["tone"].said == 9
+    assert grades["tone"].rule == "capped at 4: truth is 2, at most 2"
+    assert grades["brevity"].rule is None
+    assert settle(content, {"truth": 2, "tone": 4, "brevity": 3})["tone"].rule is None
+    assert settle(content, {"truth": 3, "tone": 9, "brevity": 3})["tone"].rating == 9
+
+
+@pytest.mark.parametrize(("is_rude", "rating"), [(1.0, 0), (0.0, 8)])
+def test_a_flag_sets_ratings(is_rude: float, rating: float) -> None:
+    rule = {"when": {"criterion": "rude", "is": True}, "set": {"tone": 0}}
+    content = read_section(criteria={"rude": {"kind": "flag"}, "tone": RATING}, rules=[rule])
+    assert settle(content, {"rude": is_rude, "tone": 8})["tone"].rating == rating
+
+
+def test_a_flag_that_is_false_can_be_a_condition_too() -> None:
+    rule = {"when": {"criterion": "polite", "is": False}, "cap": {"tone": 5}}
+    content = read_section(criteria={"polite": {"kind": "flag"}, "tone": RATING}, rules=[rule])
+    assert settle(content, {"polite": 0.0, "tone": 8})["tone"].rule == "capped at 5: polite is false"
+    assert settle(content, {"polite": 1.0, "tone": 8})["tone"].rating == 8
+
+
+@pytest.mark.parametrize(("has_contexts", "rating"), [(True, 6), (False, 0)])
+def test_no_contexts_is_a_condition(has_contexts: bool, rating: float) -> None:
+    content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
+    assert settle(content, {"tone": 6}, has_contexts=has_contexts)["tone"].rating == rating
+
+
+def test_rules_apply_in_their_order_each_to_what_the_ones_before_left() -> None:
+    rules = [
+        {"when": {"criterion": "tone", "at_most": 5}, "cap": {"truth": 3}},
+        {"when": {"criterion": "truth", "at_most": 3}, "set": {"tone": 0}},
+    ]
+    content = read_section(criteria=dict.fromkeys(("tone", "truth"), RATING), rules=rules)
+    assert [grade.rating for grade in settle(content, {"tone": 5, "truth": 9}).values()] == [0, 3]
+    assert [grade.rating for grade in settle(content, {"tone": 6, "truth": 9}).values()] == [6, 9]
+
+
+def test_a_rule_that_changes_nothing_is_not_told() -> None:
+    content = read_section(rules=[{"when": {"no_contexts": True}, "set": {"tone": 0}}])
+    assert settle(content, {"tone": 0}, has_contexts=False)["tone"].rule is None
+
+
+# Totals
+
+
+def test_a_total_is_added_up_after_the_rules_and_never_taken_from_the_judge() -> None:
+    total = {"sum": ["tone", "truth"], "over": 20, "decimals": 1, "metric": "manners_final"}
+    rule = {"when": {"criterion": "truth", "at_most": 2}, "cap": {"tone": 4}}
+    content = read_section(criteria=dict.fromkeys(("tone", "truth"), RATING), rules=[rule], totals={"final": total})
+    grade = settle(content, {"tone": 9, "truth": 1}, totals_said={"final": 0.9})["final"]
+    assert (grade.said, grade.rating, grade.scale_min, grade.scale_max) == (0.9, 0.3, 0, 1)  # 5 / 20 = 0.25
+    assert grade.rule == "recomputed: the judge said 0.9"
+    assert grade.reason == "(4 + 1) / 20"
+    agreeing = settle(content, {"tone": 9, "truth": 9}, totals_said={"final": 0.9})["final"]
+    assert (agreeing.said, agreeing.rating, agreeing.rule) == (0.9, 0.9, None)
+    assert settle(content, {"tone": 9, "truth": 9})["final"].said is None
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "rounded"),
+    [(0.25, 1, 0.3), (0.05, 1, 0.1), (0.35, 1, 0.4), (8.5, 0, 9), (0.449, 1, 0.4), (1.005, 2, 1.01), (0, 1, 0)],
+)  # fmt: skip
+def test_halves_are_rounded_up(value: float, decimals: int, rounded: float) -> None:
+    assert round_half_up(value, decimals) == rounded
+
+
+@given(st.integers(0, 30))
+def test_thirtieths_are_rounded_as_whole_numbers_are(total: int) -> None:
+    assert round_half_up(total / 30, 1) == (2 * total * 10 + 30) // 60 / 10
+
+
+# Names of scores
+
+
+def test_a_lone_criterion_gives_the_score_of_the_rubrics_name() -> None:
+    assert make_rubric("manners", read_section()).metrics == {"manners": "tone"}
+
+
+def test_several_criteria_give_scores_of_their_own() -> None:
+    criteria = {"tone": RATING, "rude": {"kind": "flag", "metric": None}, "truth": {**RATING, "metric": "honesty"}}
+    totals = {"final": {"sum": ["tone"], "over": 10, "decimals": 2, "metric": "manners_final"}}
+    rubric = make_rubric("manners", read_section(criteria=criteria, totals=totals))
+    assert rubric.metrics == {"manners_tone": "tone", "honesty": "truth", "manners_final": "final"}
+
+
+def test_the_reply_has_each_reason_before_what_follows_from_it() -> None:
+    criteria = {"tone": TONE, "rude": {"kind": "flag"}, "depth": {"kind": "spread", "min": 1, "max": 2}}
+    schema = build_reply_schema(read_section(criteria=criteria))
+    parts = schema["properties"]
+    assert schema["required"] == ["tone", "rude", "depth"]
+    assert {name: list(part["properties"]) for name, part in parts.items()} == {
+        "tone": ["reason", "rating"], "rude": ["reason", "verdict"], "depth": ["reason", "scores"],
+    }  # fmt: skip
+    assert parts["tone"]["properties"]["rating"]["enum"] == [1, 2, 3, 4]
+    assert parts["depth"]["properties"]["scores"]["items"]["properties"]["score"]["enum"] == [1, 2]
+
+
+# Faults
+
+FLAGGED = {"criteria": {"tone": RATING, "rude": {"kind": "flag"}}}
+FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "message"),
+    [
+        ({"criteria": {"tone": {"min": 4, "max": 4}}}, "rubric.criteria.tone", "min 4 must be below max 4"),
+        ({"criteria": {"tone": {"kind": "flag", "max": 5}}}, "rubric.criteria.tone", "a flag is 0 or 1"),
+        ({"criteria": {"tone": {**TONE, "anchors": [0, 4]}}}, "rubric.criteria.tone.anchors", "anchor 0 is not on"),
+        ({"criteria": {"it's": TONE}}, "rubric.criteria", "'it's' cannot be a name"),
+        ({"criteria": {"tone": {**TONE, "metric": "My Tone"}}}, "rubric", "'My Tone' cannot be a name"),
+        ({"criteria": {"a": {**TONE, "metric": "m"}, "b": {**TONE, "metric": "m"}}}, "rubric", "'m' is given 2 times"),
+        ({"needs": ["contexts"]}, "rubric.needs", "'contexts' is needed but no variable"),
+        ({"rules": [{"when": {}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_contexts: true}"),
+        ({"rules": [{"when": {"criterion": "tone"}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_co"),
+        ({"rules": [{"when": {"no_contexts": True, "criterion": "tone"}, "cap": {"tone": 1}}]},
+         "rubric.rules[0].when", "must be {no_contexts"),
+        ({"rules": [{"when": {"no_contexts": True}}]}, "rubric.rules[0]", "does nothing"),
+        ({"rules": [{"when": {"no_contexts": True}, "set": {"tune": 1}}]}, "rubric.rules[0]", "'tune' is no criterion"),
+        ({"rules": [{"when": {"criterion": "tune", "at_most": 1}, "set": {"tone": 1}}]}, "rubric.rules[0]", "'tune'"),
+        ({"rules": [{"when": {"no_contexts": True}, "cap": {"tone": 11}}]}, "rubric.rules[0]", "tone: 11 is not on"),
+        ({"rules": [{"when": {"criterion": "tone", "at_most": 11}, "cap": {"tone": 1}}]},
+         "rubric.rules[0]", "tone: 11 is not on its scale"),
+        ({"rules": [{"when": {"criterion": "tone", "is": True}, "cap": {"tone": 1}}]},
+         "rubric.rules[0].when", "tone is no flag"),
+        ({"totals": {"final": {**FINAL, "sum": ["tune"]}}}, "rubric.totals.final.sum", "'tune' is no criterion"),
+        ({"totals": {"tone": FINAL}}, "rubric.totals.tone", "is a criterion"),
+        ({"totals": {"final": {**FINAL, "over": 9}}}, "rubric.totals.final.over", "9 is less than the sum can be (10)"),
+        ({"totals": {"final": {**FINAL, "metric": "manners"}}}, "rubric", "'manners' is given 2 times"),
+    ],
+)  # fmt: skip
+def test_what_does_not_agree_is_told_once_with_its_key(section: dict[str, Any], key: str, message: str) -> None:
+    (problem,) = find_rubric_faults(read_section(**section), variables=VARIABLES, file="manners.yaml")
+    assert problem.key == key
+    assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("tool_calls.yaml", "'tool_calls' is the name of a step of ours"), ("My-Rubric.yaml", "'My-Rubric' cannot be")],
+)
+def test_a_rubrics_name_must_do_as_a_step_and_a_score(file: str, message: str) -> None:
+    problems = list(find_rubric_faults(read_section(), variables=VARIABLES, file=file))
+    assert any(problem.key == "name" and message in problem.message for problem in problems)
+
+
+def test_a_block_that_no_sample_has_is_refused() -> None:
+    (problem,) = find_rubric_faults(read_section(), variables={**VARIABLES, "text": "text"}, file="manners.yaml")
+    assert problem.key == "variables.text"
+    assert "question, answer, ground_truth, contexts" in problem.message
+
+
+def test_a_query_may_stand_for_answer_and_ground_truth() -> None:
+    content = read_section(needs=["answer", "ground_truth"])
+    variables = {"sql": "text", "expected_sql": "text"}
+    assert list(find_rubric_faults(content, variables=variables, file="manners.yaml")) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "key"),
+    [
+        ({"criteria": {}}, "rubric.criteria"),
+        ({"criteria": {"tone": {"max": 1000}}}, "rubric.criteria.tone.max"),
+        ({"criteria": {"tone": {"min": -1, "max": 5}}}, "rubric.criteria.tone.min"),
+        ({"criteria": {"tone": {"kind": "guess"}}}, "rubric.criteria.tone.kind"),
+        ({"needs": ["sleep"]}, "rubric.needs.0"),
+        ({"weights": {}}, "rubric.weights"),
+    ],
+)
+def test_what_the_section_cannot_hold_is_refused_with_its_key(tmp_path: Path, edit: dict[str, Any], key: str) -> None:
+    content = make_manners()
+    content["rubric"] |= edit
+    write_prompt(tmp_path, content)
+    assert key in [problem.key for problem in check_prompts(tmp_path)]
+
+
+# The built-in ones
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_each_score_of_a_built_in_rubric_has_the_metric_file_that_would_be_written(language: str) -> None:
+    metrics = load_metrics()
+    scores = {
+        metric: write_rubric_metric(metric, rubric=prompt.name, criterion=criterion)
+        for prompt in load_prompts(language).values()
+        if prompt.rubric
+        for metric, criterion in prompt.rubric.metrics.items()
+    }
+    graded = {name for name, metric in metrics.items() if any(need.startswith(GRADE_STEP) for need in metric.needs)}
+    assert scores.keys() == graded
+    folder = Path(__file__).parents[2] / "warehouse" / "metrics"
+    assert {name: (folder / f"{name}.sql").read_text(encoding="utf-8") for name in scores} == scores
+
+
+def test_both_languages_judge_by_the_same_rubrics() -> None:
+    sections = [
+        {name: prompt.rubric for name, prompt in load_prompts(language).items() if prompt.rubric}
+        for language in ("en", "zh")
+    ]
+    assert len(sections[0]) >= 9
+    assert sections[0] == sections[1]
+
+
+# One's own
+
+
+def make_manners(name: str = "manners") -> dict[str, Any]:
+    criteria = {"tone": {"kind": "rating", **TONE}, "rude": {"kind": "flag"}}
+    return {
+        "name": name, "version": 1, "language": "en", "description": "Rate the manners of an answer.",
+        "variables": {"question": "text", "answer": "text"},
+        "rubric": {"needs": ["answer"], "criteria": criteria},
+        "system": "Rate the <answer> to the <question>: its tone from 1 to 4, and whether it is rude.",
+        "examples": [],
+    }  # fmt: skip
+
+
+def test_a_name_that_is_built_in_is_refused(tmp_path: Path) -> None:
+    taken = make_manners()
+    taken["rubric"]["criteria"]["tone"]["metric"] = "accuracy"
+    write_prompt(tmp_path, taken)
+    (problem,) = check_prompts(tmp_path)
+    assert problem.message == "gives the score 'accuracy', which is built in; give it another name"
+    write_prompt(tmp_path / "other", make_manners("accuracy"))
+    (problem,) = check_prompts(tmp_path / "other")
+    assert "must be as in the built-in one" in problem.message
+
+
+def test_a_built_in_rubric_may_have_other_words_and_no_other_scale(tmp_path: Path) -> None:
+    content = read_content("accuracy") | {"version": 2}
+    content["system"] += "\nBe kind."
+    write_prompt(tmp_path, content)
+    assert load_prompts("en", tmp_path)["accuracy"].version == "2"
+    content["rubric"]["criteria"]["accuracy"]["max"] = 20
+    write_prompt(tmp_path, content)
+    assert [problem.key for problem in check_prompts(tmp_path)] == ["rubric"]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(expected_key="sk-any") as running:
+        yield running
+
+
+def test_a_rubric_in_a_folder_is_checked_and_gives_its_scores(
+    tmp_path: Path, prefect_home: Path, endpoint: Endpoint
+) -> None:
+    """The endpoint fills the reply's schema: each rating is the lowest of its scale, each flag true."""
+    rows = [
+        {"id": "polite", "question": "Who is there?", "answer": "It is I, madam."},
+        {"id": "silent", "question": "Who is there?"},
+    ]
+    write_dataset(tmp_path, rows, "calls.jsonl")
+    write_prompt(tmp_path / "mine", make_manners())
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-any"}
+    place = Place(folder=tmp_path, variables=variables)
+    checked = place.call("prompts", "check", "mine")
+    assert checked.status == 0, checked.stderr
+    assert "manners" in checked.stdout
+    options = ("--judge", "openai:judge", "--prompts", "mine", "--metrics", "manners_tone,manners_rude")
+    done = place.call("run", "calls.jsonl", *options, "--json")
+    assert done.status == 0, done.stderr
+    means = {name: found["mean"] for name, found in done.document["metrics"].items()}
+    assert means == {"manners_tone": 1 / 4, "manners_rude": 1.0}
+    assert {found["n_unscored"] for found in done.document["metrics"].values()} == {1}
+    assert endpoint.stats.requests["/v1/chat/completions"] == 1
+    sql = "select criterion, rating, scale_max, reason <> '' as has_reason from grades order by criterion"
+    assert place.call("query", sql, "--format", "json").document == [
+        {"criterion": "rude", "rating": 1.0, "scale_max": 1.0, "has_reason": True},
+        {"criterion": "tone", "rating": 1.0, "scale_max": 4.0, "has_reason": True},
+    ]
+    unscored = place.call("query", "select distinct unscored_reason from scores where value is null", "--format", "csv")
+    assert unscored.lines[1:] == ["no_answer"]

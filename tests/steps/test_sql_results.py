@@ -1,0 +1,249 @@
+"""SQL answers in a run: which rows are compared, whose fault a failure is, and what running proves of two queries."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import PROMPTS, ScriptedJudge, lay_bench, make_sample, read_outcomes
+from cli_house import write_dataset
+from cli_process import Place
+from grades import score_work
+
+from evalhouse.tasks.grade import grade_sample
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.measure import measure_sample
+from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.sql_results import compare_results, prove_by_running
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.sandbox.result_sets import run_on_tables
+
+SHIPS = {
+    "ship": [
+        {"id": 1, "name": "Tern", "yard": "Orm"},
+        {"id": 2, "name": "Gull", "yard": "Orm"},
+        {"id": 3, "name": "Auk", "yard": None},
+    ]
+}
+ALL = "select id, name from ship order by id"
+TURNED = "select name as ship, id from ship order by id desc"
+SOME = "select id, name from ship where yard = 'Orm'"
+BROKEN = "select nmae from ship"
+ENDLESS = "with recursive r (n) as (select 1 union all select n + 1 from r) select n from r"
+
+
+def make_pair(expected: str | None = ALL, made: str | None = ALL, **metadata: object) -> StoredSample:
+    given = metadata or {"tables": SHIPS}
+    return make_sample(ground_truth=expected, answer=made, metadata_json=json.dumps(given))
+
+
+def rate(sample: StoredSample) -> dict[str, float]:
+    grades = compare_results(sample)
+    assert not isinstance(grades, str), grades
+    return {grade.criterion: grade.rating for grade in grades}
+
+
+def explain(sample: StoredSample) -> str:
+    grades = compare_results(sample)
+    assert not isinstance(grades, str)
+    (reason,) = {grade.reason for grade in grades}
+    return reason
+
+
+# Rows
+
+
+def test_queries_that_return_the_same_rows_agree_whatever_their_order() -> None:
+    assert set(rate(make_pair()).values()) == {1.0}
+    found = rate(make_pair(ALL, TURNED))
+    assert found["any_order"] == 1
+    assert found["in_order"] == pytest.approx(1 / 3)
+
+
+def test_rows_that_are_missing_cost_recall() -> None:
+    found = rate(make_pair(ALL, SOME))
+    assert found["row_precision"] == 1
+    assert found["row_recall"] == pytest.approx(2 / 3)
+    assert found["any_order"] == pytest.approx(0.8)
+    assert explain(make_pair(ALL, SOME)) == "2 of 3 expected and 2 returned rows agree"
+
+
+def test_a_script_may_take_the_place_of_tables() -> None:
+    setup = "create table ship (id int, name text); insert into ship values (1, 'Tern')"
+    assert rate(make_pair(ALL, TURNED, setup=setup))["any_order"] == 1
+
+
+def test_rows_may_be_given_for_either_side() -> None:
+    rows = [{"id": 1, "name": "Tern"}, {"id": 2, "name": "Gull"}, {"id": 3, "name": "Auk"}]
+    assert rate(make_pair(None, ALL, tables=SHIPS, expected_rows=rows))["in_order"] == 1
+    assert rate(make_pair(ALL, None, tables=SHIPS, rows=rows))["in_order"] == 1
+    assert rate(make_pair(None, None, expected_rows=rows, rows=rows[:2]))["row_recall"] == pytest.approx(2 / 3)
+    assert rate(make_pair(None, None, expected_rows=[], rows=[]))["any_order"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        (make_pair(None, ALL), "no_ground_truth"),
+        (make_pair(ALL, None), "no_answer"),
+        (make_pair(ALL, ALL, note="no data"), "no_ground_truth"),
+        (make_pair(None, ALL, expected_rows=[]), "no_answer"),
+    ],
+)
+def test_what_is_not_there_is_the_reason(sample: StoredSample, reason: str) -> None:
+    assert compare_results(sample) == reason
+
+
+# Whose fault it is
+
+
+@pytest.mark.parametrize(
+    "made", [BROKEN, "", "I cannot tell.", "drop table ship", "copy ship to 'x.csv'", f"{ALL}; {ALL}"]
+)
+def test_a_bots_query_that_fails_scores_zero_and_says_why(made: str) -> None:
+    assert set(rate(make_pair(ALL, made)).values()) == {0.0}
+    assert explain(make_pair(ALL, made)).startswith("the bot's query fails: ")
+
+
+def test_a_bots_query_without_an_end_scores_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.tasks.pipeline.sql_results.run_on_tables", partial(run_on_tables, timeout_s=0.3))
+    assert "stopped after 0.3 s" in explain(make_pair(ALL, ENDLESS))
+
+
+def test_a_bots_rows_that_cannot_be_read_score_zero() -> None:
+    assert "the bot's rows cannot be read: column rows is" in explain(make_pair(ALL, None, tables=SHIPS, rows="none"))
+
+
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (make_pair(BROKEN, ALL), "sample s1: the expected query fails: .*nmae"),
+        (make_pair(ALL, ALL, tables=[SHIPS]), "sample s1: column tables is .* it must be an object"),
+        (make_pair(ALL, ALL, tables={"ship": 7}), "sample s1: table 'ship' is '7'"),
+        (make_pair(ALL, ALL, setup="create tabel"), "sample s1: the set-up script failed"),
+        (make_pair(None, ALL, tables=SHIPS, expected_rows=7), "sample s1: column expected_rows is '7'"),
+        (make_pair(None, ALL, tables={"ship": 7}, expected_rows=[]), "sample s1: table 'ship' is '7'"),
+    ],
+)
+def test_what_the_dataset_got_wrong_stops_the_run_and_is_no_fault_of_the_bot(sample: StoredSample, told: str) -> None:
+    with pytest.raises(FatalJudgeError, match=told):
+        compare_results(sample)
+
+
+# The step
+
+
+async def measure(folder: Path, sample: StoredSample) -> SampleWork:
+    def refuse(_: object) -> str:
+        raise AssertionError("nothing is asked")
+
+    async with lay_bench(folder, judge=ScriptedJudge(refuse), metrics=["result_set_match"]) as bench:
+        work = make_work(sample)
+        await measure_sample(bench, work)
+    return work
+
+
+async def test_a_score_is_the_f1_of_cells_in_any_order_unless_order_is_asked_for(tmp_path: Path) -> None:
+    work = await measure(tmp_path, make_pair(ALL, TURNED))
+    assert read_outcomes(work) == {"result_sets": None}
+    assert score_work(work, "result_set_match") == (1, None)
+    assert score_work(work, "result_set_match", ordered=1)[0] == pytest.approx(1 / 3)
+    assert len({row["criterion"] for row in work.rows["grades"]}) == len(work.rows["grades"]) == 6
+
+
+async def test_without_data_the_sample_is_unscored(tmp_path: Path) -> None:
+    work = await measure(tmp_path, make_pair(ALL, None))
+    assert score_work(work, "result_set_match") == (None, "no_answer")
+
+
+# sql_equivalence: settled by running, or asked
+
+
+@pytest.mark.parametrize("made", [SOME, "select id from ship", "select id, name, yard from ship", f"{ALL} limit 2"])
+async def test_a_difference_in_what_they_return_is_a_proof(made: str) -> None:
+    proof = await prove_by_running(make_pair(ALL, made))
+    assert proof is not None
+    assert (proof.rating, proof.said, proof.rule) == (0, None, "settled by running both")
+    assert proof.reason.startswith("run on the sample's data they differ: ")
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        make_pair(ALL, TURNED),  # the same rows, this time
+        make_pair(ALL, "select name as id, id as name from ship"),  # names that mislead
+        make_pair(ALL, BROKEN),  # perhaps it is for another database
+        make_pair(BROKEN, ALL),
+        make_pair(ALL, SOME, note="no data"),
+        make_pair(ALL, None),
+    ],
+)
+async def test_anything_else_proves_nothing(sample: StoredSample) -> None:
+    assert await prove_by_running(sample) is None
+
+
+async def test_tables_that_cannot_be_read_are_told_before_anything_is_asked() -> None:
+    with pytest.raises(FatalJudgeError, match="sample s1: table 'ship' is '7'"):
+        await prove_by_running(make_pair(ALL, ALL, tables={"ship": 7}))
+
+
+async def grade(folder: Path, sample: StoredSample) -> tuple[ScriptedJudge, SampleWork]:
+    reply = {"sql_equivalence": {"reason": "Both list all ships.", "verdict": True}}
+    judge = ScriptedJudge(lambda _: orjson.dumps(reply).decode())
+    async with lay_bench(folder, judge=judge, metrics=["faithfulness"]) as bench:
+        bench.rubrics = (PROMPTS["sql_equivalence"],)
+        work = make_work(sample)
+        await grade_sample(bench, work)
+    return judge, work
+
+
+async def test_what_is_settled_by_running_costs_no_request(tmp_path: Path) -> None:
+    judge, work = await grade(tmp_path, make_pair(ALL, SOME))
+    assert judge.asked == []
+    (row,) = work.rows["grades"]
+    assert (row["rating"], row["said"], row["call_id"], row["rule"]) == (0, None, None, "settled by running both")
+    assert score_work(work, "sql_equivalence") == (0, None)
+
+
+async def test_what_is_not_settled_is_asked_with_schema_and_both_queries(tmp_path: Path) -> None:
+    sample = make_pair(ALL, TURNED, tables=SHIPS, schema="ship (id int, name text)")
+    judge, work = await grade(tmp_path, sample)
+    (question,) = judge.asked
+    assert question.data == {
+        "question": sample.question, "schema": "ship (id int, name text)", "expected_sql": ALL, "sql": TURNED,
+    }  # fmt: skip
+    assert score_work(work, "sql_equivalence") == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"), [(make_pair(ALL, None), "no_answer"), (make_pair(None, ALL), "no_ground_truth")]
+)
+async def test_without_two_queries_nothing_is_run_or_asked(tmp_path: Path, sample: StoredSample, reason: str) -> None:
+    judge, work = await grade(tmp_path, sample)
+    assert judge.asked == []
+    assert score_work(work, "sql_equivalence") == (None, reason)
+
+
+def test_the_measures_run_from_a_dataset_without_a_model(tmp_path: Path, prefect_home: Path) -> None:
+    call = {"name": "ask_tide", "args": {"day": 1}}
+    rows: list[dict[str, Any]] = [
+        {
+            "id": "same", "question": "Which ships?", "answer": TURNED, "ground_truth": ALL, "tables": SHIPS,
+            "expected_tool_calls": [call], "tool_calls": [{"function": {"name": "ask_tide", "arguments": '{"day":1}'}}],
+        },
+        {"id": "bare", "question": "Which ships?", "answer": SOME, "ground_truth": ALL},
+    ]  # fmt: skip
+    write_dataset(tmp_path, rows, "ships.jsonl")
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    metrics = "result_set_match,tool_call_accuracy,bleu,exact_match"
+    done = place.call("run", "ships.jsonl", "--judge", "lexical", "--metrics", metrics, "--json")
+    assert done.status == 0, done.stderr
+    assert done.document["calls"]["requests"] == 0
+    found = done.document["metrics"]
+    assert (found["result_set_match"]["mean"], found["result_set_match"]["n_unscored"]) == (1, 1)
+    assert (found["tool_call_accuracy"]["mean"], found["tool_call_accuracy"]["n_unscored"]) == (1, 1)
+    assert found["exact_match"]["n_scored"] == found["bleu"]["n_scored"] == 2

@@ -1,0 +1,251 @@
+"""Texts that no request holds: an answer, a ground truth or a single context is asked about in parts that are cut at
+paragraphs, and comes out as if it had been asked about whole.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import (
+    Says,
+    ScriptedJudge,
+    judge_samples,
+    lay_bench,
+    make_sample,
+    make_settings,
+    read_calls,
+    read_detail,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)  # fmt: skip
+
+from evalhouse.prompts import BlockValue
+from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
+from evalhouse.tasks.judge.errors import RefusedRequest
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.shard import SampleWork
+
+TOKENS = 1000
+LONG = " and the keeper writes it down" * 20  # some 150 tokens
+PARAGRAPHS = [
+    f"Berth {number} has {number * 7} rings{LONG}. Its ship is number {number * 3}" for number in range(1, 31)
+]
+LONG_ANSWER = ".\n\n".join(PARAGRAPHS) + "."
+
+
+def read_ids(data: Mapping[str, BlockValue], block: str) -> list[str]:
+    value = data[block]
+    assert not isinstance(value, str)
+    return [item.id for item in value]
+
+
+def measure(question: Question) -> int:
+    """Tokens of the lists of a request."""
+    return sum(estimate_items(value) for value in question.data.values() if not isinstance(value, str))
+
+
+def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
+    return [question for question in judge.asked if question.step == step]
+
+
+def say_sentences(question: Question) -> str:
+    """Statements of a text by its full stops, and a good reply to anything else."""
+    if question.prompt is None or question.prompt.name != "extract":
+        return say_good(question)
+    sentences = [text.strip() for text in str(question.data["text"]).split(".") if text.strip()]
+    return orjson.dumps({"statements": sentences}).decode()
+
+
+async def split_answer(
+    folder: Path, says: Says = say_sentences, *, answer: str = LONG_ANSWER, tokens: int = TOKENS
+) -> tuple[ScriptedJudge, SampleWork]:
+    """One sample with a long answer through all steps."""
+    judge = ScriptedJudge(says)
+    async with lay_bench(folder, make_settings(request_tokens=tokens), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample(answer=answer)])
+    return judge, work
+
+
+def read_statements(work: SampleWork, source: str = "answer") -> list[Mapping[str, Any]]:
+    return [row for row in work.rows["statements"] if row["source"] == source]
+
+
+# An answer
+
+
+async def test_a_long_answer_is_split_in_parts_and_its_statements_are_those_of_the_whole(tmp_path: Path) -> None:
+    judge, work = await split_answer(tmp_path / "parts")
+    asked = [str(question.data["text"]) for question in asked_of(judge, "extract_answer")]
+    assert len(asked) >= 5
+    assert "".join(sorted(asked, key=LONG_ANSWER.index)) == LONG_ANSWER, "each part once and nothing twice"
+    assert all(estimate_tokens(text) <= TOKENS for text in asked)
+    assert all(question.data["question"] == work.sample.question for question in asked_of(judge, "extract_answer"))
+    assert all(text.startswith("Berth ") for text in asked), "a part begins with a paragraph"
+    rows = read_statements(work)
+    assert [row["statement_id"] for row in rows] == [f"A{number}" for number in range(1, 61)]
+    assert [row["ordinal"] for row in rows] == list(range(1, 61))
+
+    whole_judge, whole = await split_answer(tmp_path / "whole", tokens=24_000)
+    assert len(asked_of(whole_judge, "extract_answer")) == 1
+    assert [row["text"] for row in rows] == [row["text"] for row in read_statements(whole)]
+    assert set(read_outcomes(work).values()) == {None}
+    assert set(read_labels(work)) == set(read_labels(whole))
+
+
+async def test_every_statement_names_the_call_of_its_own_part(tmp_path: Path) -> None:
+    judge, work = await split_answer(tmp_path)
+    calls = {call["call_id"]: call for call in read_calls(tmp_path)}
+    said = {row["text"]: orjson.loads(calls[row["call_id"]]["reply"])["statements"] for row in read_statements(work)}
+    assert all(text in statements for text, statements in said.items())
+    named = [row["call_id"] for row in read_statements(work)]
+    assert len(dict.fromkeys(named)) == len(asked_of(judge, "extract_answer"))
+    assert named == sorted(named, key=list(dict.fromkeys(named)).index), "parts follow each other as in the text"
+
+
+async def test_what_two_parts_say_is_a_statement_of_the_first_one(tmp_path: Path) -> None:
+    answer = "\n\n".join(f"Gulls are white.{LONG} {number}. Gulls are white." for number in range(30))
+
+    judge, work = await split_answer(tmp_path, answer=answer)
+    assert len(asked_of(judge, "extract_answer")) >= 4
+    texts = [str(row["text"]) for row in read_statements(work)]
+    assert texts.count("Gulls are white") == 1
+    assert len(texts) == len(set(texts)) == 31
+    calls = {row["text"]: row["call_id"] for row in read_statements(work)}
+    assert calls["Gulls are white"] == read_statements(work)[1]["call_id"]
+
+
+async def test_equal_parts_are_paid_for_once(tmp_path: Path) -> None:
+    """Two pages of a text are the same to the letter."""
+    page = ".\n\n".join(PARAGRAPHS[:6]) + ".\n\n"
+    judge, work = await split_answer(tmp_path, answer=page * 2, tokens=estimate_tokens(page) + 20)
+    assert len(asked_of(judge, "extract_answer")) == 1
+    assert read_outcomes(work)["extract_answer"] is None
+    assert len(read_statements(work)) == 12
+
+
+async def test_a_part_that_asserts_nothing_leaves_the_others_their_statements(tmp_path: Path) -> None:
+    def say_few(question: Question) -> str:
+        if question.step == "extract_answer" and "Berth 1 " in str(question.data["text"]):
+            return '{"statements": []}'
+        return say_sentences(question)
+
+    _, work = await split_answer(tmp_path, say_few)
+    rows = read_statements(work)
+    assert rows[0]["statement_id"] == "A1"
+    assert "Berth 1 " not in str(rows[0]["text"])
+    assert len(rows) > 30
+
+
+async def test_a_long_answer_that_asserts_nothing_names_a_call_for_what_is_missing(tmp_path: Path) -> None:
+    def say_nothing(question: Question) -> str:
+        return '{"statements": []}' if question.step == "extract_answer" else say_sentences(question)
+
+    judge, work = await split_answer(tmp_path, say_nothing)
+    assert len(asked_of(judge, "extract_answer")) >= 5
+    assert set(read_labels(work).values()) == {"FN"}
+    calls = {call["call_id"]: call["step"] for call in read_calls(tmp_path)}
+    assert {calls[str(row["call_id"])] for row in work.rows["classifications"]} == {"extract_answer"}
+
+
+async def test_one_part_of_a_text_that_fails_leaves_no_silent_half(tmp_path: Path) -> None:
+    def refuse_one(question: Question) -> str | Exception:
+        if question.step == "extract_answer" and "Berth 17 " in str(question.data["text"]):
+            return RefusedRequest("the filter does not like berth 17")
+        return say_sentences(question)
+
+    judge, work = await split_answer(tmp_path, refuse_one)
+    n_parts = len(asked_of(judge, "extract_answer"))
+    outcomes = read_outcomes(work)
+    assert outcomes["extract_answer"] == outcomes["classify"] == outcomes["attribute_answer"] == "judge_failed"
+    assert outcomes["extract_ground_truth"] is None
+    assert "berth 17" in read_detail(work, "extract_answer")
+    assert read_statements(work) == []
+    assert read_statements(work, "ground_truth")
+    # All others were answered and are on record: going on costs the one that failed, and what rests on it.
+    again, work = await split_answer(tmp_path)
+    assert n_parts >= 5
+    assert len(asked_of(again, "extract_answer")) == 1
+    assert len(read_statements(work)) == 60
+
+
+async def test_a_question_that_leaves_no_room_goes_into_every_request_whole(tmp_path: Path) -> None:
+    question = "What of the berths?" + " Tell me more." * 2000
+    judge = ScriptedJudge(say_sentences)
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample(question=question, answer=LONG_ANSWER)])
+    assert all(asked.data["question"] == question for asked in judge.asked)
+    assert all(estimate_tokens(str(asked.data["text"])) <= TOKENS // 2 for asked in asked_of(judge, "extract_answer"))
+    assert set(read_outcomes(work).values()) == {None}
+    assert len(read_statements(work)) == 60
+
+
+# One context longer than a request
+
+
+def say_where(word: str) -> Says:
+    """Useful is, and support comes from, each context that holds the word."""
+
+    def says(question: Question) -> str:
+        if question.step not in ("rank", "attribute"):
+            return say_good(question)
+        contexts: Any = question.data["contexts"]
+        holding = [item.id for item in contexts if word in item.text]
+        if question.step == "rank":
+            labels = {item.id: "useful" if item.id in holding else "not_useful" for item in contexts}
+            return say_verdicts(*({"id": item, "label": label, "reason": label} for item, label in labels.items()))
+        statements = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        reason = "found" if holding else "not found"
+        return say_verdicts(*({"id": item, "contexts": holding, "reason": reason} for item in statements))
+
+    return says
+
+
+@pytest.mark.parametrize(("at", "expected"), [(2, True), (17, True), (29, True), (99, False)])
+async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
+    tmp_path: Path, at: int, expected: bool
+) -> None:
+    contexts = ["short", LONG_ANSWER, "short too"]
+    judge = ScriptedJudge(say_where(f"Berth {at} "))
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample(contexts=contexts)])
+    for step in ("rank", "attribute"):
+        sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["contexts"]]
+        parts = sorted((item.text for item in sent if item.id == "C2"), key=LONG_ANSWER.index)
+        assert "".join(parts) == LONG_ANSWER
+        assert {item.id: item.text for item in sent if item.id != "C2"} == {"C1": "short", "C3": "short too"}
+        assert len(sent) == len(parts) + 2
+        assert all(measure(question) <= TOKENS for question in asked_of(judge, step))
+    assert read_useful(work) == {1: False, 2: expected, 3: False}
+    assert len(work.rows["context_verdicts"]) == 3
+    assert set(map(tuple, read_ranks(work).values())) == {(2,) if expected else ()}
+    calls = {call["call_id"]: call for call in read_calls(tmp_path)}
+    for table, told in (("context_verdicts", "useful"), ("attributions", "found")):
+        row = next(row for row in work.rows[table] if row.get("context_rank", 2) == 2)
+        assert row["reason"] == (told if expected else f"not{'_' if told == 'useful' else ' '}{told}")
+        assert told in str(calls[str(row["call_id"])]["reply"])
+
+
+async def test_a_ground_truth_longer_than_a_request_meets_every_context_in_parts(tmp_path: Path) -> None:
+    def say_useful(question: Question) -> str:
+        contexts = read_ids(question.data, "contexts")
+        told = "Berth 29 " in str(question.data["ground_truth"])
+        return say_verdicts(
+            *({"id": item, "label": "useful" if told and item == "C2" else "not_useful"} for item in contexts)
+        )
+
+    judge = ScriptedJudge(lambda question: say_useful(question) if question.step == "rank" else say_sentences(question))
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample(ground_truth=LONG_ANSWER)])
+    asked = asked_of(judge, "rank")
+    truths = [str(question.data["ground_truth"]) for question in asked]
+    assert "".join(sorted(truths, key=LONG_ANSWER.index)) == LONG_ANSWER
+    assert len(truths) > 5
+    assert all(measure(question) + estimate_tokens(str(question.data["ground_truth"])) <= TOKENS for question in asked)
+    assert all(read_ids(question.data, "contexts") == ["C1", "C2", "C3"] for question in asked)
+    assert read_useful(work) == {1: False, 2: True, 3: False}

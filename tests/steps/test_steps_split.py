@@ -1,0 +1,240 @@
+"""Lists that no request holds: split by tokens, judged in parts, merged by id, and never cut.
+
+Single texts that no request holds are in `test_steps_long_texts`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import (
+    Says,
+    ScriptedJudge,
+    judge_samples,
+    lay_bench,
+    make_sample,
+    make_settings,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)
+
+from evalhouse.prompts import BlockValue
+from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
+from evalhouse.tasks.judge.errors import RefusedRequest, TransientJudgeError
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.shard import SampleWork
+
+TOKENS = 1000
+TEXTS = ("question", "ground_truth")
+LONG = " and the keeper writes it down" * 20  # some 150 tokens
+
+
+def read_ids(data: Mapping[str, BlockValue], block: str) -> list[str]:
+    value = data[block]
+    assert not isinstance(value, str)
+    return [item.id for item in value]
+
+
+def measure(question: Question) -> int:
+    """Tokens of the lists of a request."""
+    return sum(estimate_items(value) for value in question.data.values() if not isinstance(value, str))
+
+
+async def judge_long(
+    folder: Path,
+    odd: Mapping[str, Says],
+    *,
+    answers: int = 2,
+    truths: int = 2,
+    contexts: int = 2,
+    **settings: Any,  # noqa: ANN401
+) -> tuple[ScriptedJudge, SampleWork]:
+    """One sample of long items; the extraction is scripted, since its texts are no longer than usual."""
+
+    def says(question: Question) -> str | Exception:
+        if question.step in ("extract_answer", "extract_ground_truth"):
+            count = answers if question.step == "extract_answer" else truths
+            return orjson.dumps({"statements": [f"{question.step} {n}{LONG}" for n in range(1, count + 1)]}).decode()
+        return odd.get(question.step, say_good)(question)
+
+    judge = ScriptedJudge(says)
+    sample = make_sample(contexts=[f"Context {n}.{LONG}" for n in range(1, contexts + 1)])
+    async with lay_bench(folder, make_settings(request_tokens=TOKENS, **settings), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [sample])
+    return judge, work
+
+
+def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
+    return [question for question in judge.asked if question.step == step]
+
+
+async def test_what_fits_is_one_request(tmp_path: Path) -> None:
+    judge, work = await judge_long(tmp_path, {})
+    assert [question.step for question in judge.asked].count("classify") == 1
+    assert len(judge.asked) == 5
+    assert set(read_outcomes(work).values()) == {None}
+
+
+async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_path: Path) -> None:
+    def say_useful(question: Question) -> str:
+        contexts = read_ids(question.data, "contexts")
+        return say_verdicts(*({"id": item, "label": "useful" if item == "C9" else "not_useful"} for item in contexts))
+
+    judge, work = await judge_long(tmp_path, {"rank": say_useful}, contexts=20)
+    asked = asked_of(judge, "rank")
+    assert len(asked) >= 3
+    assert all(measure(question) <= TOKENS for question in asked)
+    assert [item for question in asked for item in read_ids(question.data, "contexts")] == [
+        f"C{rank}" for rank in range(1, 21)
+    ]
+    assert read_useful(work) == {rank: rank == 9 for rank in range(1, 21)}
+
+
+async def test_what_stands_beside_the_contexts_takes_room_as_well(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_good)
+    sample = make_sample(ground_truth=f"It is dark.{LONG * 2}", contexts=[f"Context {n}.{LONG}" for n in range(6)])
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [sample])
+    asked = asked_of(judge, "rank")
+    assert len(asked) == 2
+    for question in asked:
+        assert question.data["ground_truth"] == sample.ground_truth
+        assert measure(question) + sum(estimate_tokens(str(question.data[name])) for name in TEXTS) <= TOKENS
+    assert set(read_useful(work)) == set(range(1, 7))
+
+
+async def test_supporting_contexts_are_the_union_over_all_parts(tmp_path: Path) -> None:
+    def say_support(question: Question) -> str:
+        contexts = read_ids(question.data, "contexts")
+        statements = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        support = {"A1": ["C1", "C7", "C12"], "G2": ["C12"]}
+        return say_verdicts(
+            *(
+                {
+                    "id": item,
+                    "reason": f"of {contexts[0]}",
+                    "contexts": [c for c in support.get(item, []) if c in contexts],
+                }
+                for item in statements
+            )
+        )
+
+    judge, work = await judge_long(tmp_path, {"attribute": say_support}, contexts=12)
+    asked = asked_of(judge, "attribute")
+    assert len(asked) >= 3
+    assert all(measure(question) <= TOKENS for question in asked)
+    assert read_ranks(work) == {"A1": [1, 7, 12], "A2": [], "G1": [], "G2": [12]}
+    rows = {str(row["statement_id"]): row for row in work.rows["attributions"]}
+    assert [rows[item]["supported"] for item in ("A1", "A2", "G1", "G2")] == [True, False, False, True]
+    last = read_ids(asked[-1].data, "contexts")[0]
+    assert rows["G2"]["reason"] == f"of {last}"  # told by the part that supports it, and by no other
+
+
+async def test_many_statements_are_split_as_well_and_meet_all_contexts(tmp_path: Path) -> None:
+    judge, work = await judge_long(tmp_path, {}, answers=8, truths=5, contexts=6)
+    pairs = [
+        (statement, context)
+        for question in asked_of(judge, "attribute")
+        for statement in read_ids(question.data, "answer_statements")
+        + read_ids(question.data, "ground_truth_statements")
+        for context in read_ids(question.data, "contexts")
+    ]
+    assert len(pairs) == len(set(pairs)) == 13 * 6
+    assert all(measure(question) <= TOKENS for question in asked_of(judge, "attribute"))
+    assert len(read_ranks(work)) == 13
+
+
+async def test_each_part_of_one_side_meets_each_part_of_the_other(tmp_path: Path) -> None:
+    """A2 is found in G9, which stands in another part than G1; nothing else is found."""
+
+    def say_labels(question: Question) -> str:
+        answers = read_ids(question.data, "answer_statements")
+        truths = read_ids(question.data, "ground_truth_statements")
+        both = "A2" in answers and "G9" in truths
+        return say_verdicts(
+            *({"id": item, "label": "TP" if both and item == "A2" else "FP"} for item in answers),
+            *({"id": item, "label": "TP" if both and item == "G9" else "FN"} for item in truths),
+        )
+
+    judge, work = await judge_long(tmp_path, {"classify": say_labels}, answers=7, truths=9)
+    asked = asked_of(judge, "classify")
+    assert len(asked) >= 6
+    assert all(measure(question) <= TOKENS for question in asked)
+    labels = read_labels(work)
+    assert {item for item, label in labels.items() if label == "TP"} == {"A2", "G9"}
+    assert len(labels) == 16
+    assert len(work.rows["classifications"]) == 16
+
+
+async def test_a_statement_too_large_for_any_request_is_sent_whole(tmp_path: Path) -> None:
+    giant = "A1 is " + "very " * 3000 + "long"
+
+    def says(question: Question) -> str | Exception:
+        if question.step == "extract_answer":
+            return orjson.dumps({"statements": [giant, "A2 is short"]}).decode()
+        return say_good(question)
+
+    judge = ScriptedJudge(says)
+    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [make_sample()])
+    for step in ("attribute", "classify"):
+        sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["answer_statements"]]
+        assert [(item.id, item.text) for item in sent] == [("A1", giant), ("A2", "A2 is short")]
+    assert set(read_ranks(work)) == set(read_labels(work)) == {"A1", "A2", "G1", "G2"}
+
+
+async def test_what_is_missing_in_one_part_is_asked_for_again_in_that_part(tmp_path: Path) -> None:
+    def leave_out(question: Question) -> str:
+        contexts = read_ids(question.data, "contexts")
+        given = [item for item in contexts if item != "C11" or question.number > 1]
+        return say_verdicts(*({"id": item, "label": "useful"} for item in given))
+
+    judge, work = await judge_long(tmp_path, {"rank": leave_out}, contexts=12)
+    again = [question for question in asked_of(judge, "rank") if question.only]
+    assert [question.only for question in again] == [("C11",)]
+    assert read_ids(again[0].data, "contexts") == ["C11"]
+    assert set(read_useful(work)) == set(range(1, 13))
+
+
+@pytest.mark.parametrize("step", ["rank", "attribute", "classify"])
+async def test_one_part_that_fails_fails_the_step_when_all_have_ended(tmp_path: Path, step: str) -> None:
+    failed: list[Question] = []
+
+    def refuse_first(question: Question) -> str | Exception:
+        if failed and failed[0].data != question.data:
+            return say_good(question)
+        failed.append(question)
+        return RefusedRequest("too long for the model")
+
+    judge, work = await judge_long(tmp_path, {step: refuse_first}, answers=7, truths=7, contexts=20)
+    parts = len(asked_of(judge, step))
+    assert parts >= 3
+    outcomes = read_outcomes(work)
+    expected = ["attribute_answer", "attribute_ground_truth"] if step == "attribute" else [step]
+    assert [name for name, reason in outcomes.items() if reason == "judge_failed"] == expected
+    # A second try pays for no part that was answered.
+    judge.asked.clear()
+    again, _ = await judge_long(tmp_path, {}, answers=7, truths=7, contexts=20)
+    assert len(again.asked) == 1
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_parts_are_retried_one_by_one(tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def fail_once(question: Question) -> str | Exception:
+        key = str(read_ids(question.data, "contexts"))
+        if key in seen:
+            return say_good(question)
+        seen.add(key)
+        return TransientJudgeError("status 500")
+
+    judge, work = await judge_long(tmp_path, {"rank": fail_once}, contexts=12)
+    assert len(asked_of(judge, "rank")) == 2 * len(seen)
+    assert set(read_useful(work)) == set(range(1, 13))

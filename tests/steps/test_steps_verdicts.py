@@ -1,0 +1,271 @@
+"""The steps of one sample: which verdicts they bring, and ids in, ids out whatever the judge leaves out or invents."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import (
+    ScriptedJudge,
+    judge_samples,
+    judge_with,
+    lay_bench,
+    make_sample,
+    make_settings,
+    point_to,
+    read_calls,
+    read_detail,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)  # fmt: skip
+from endpoint import Endpoint, Inject, running_endpoint
+from endpoint_replies import Fault
+
+from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.judge.errors import RefusedRequest
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.warehouse.rows.samples import StoredSample
+
+CHAT = "/v1/chat/completions"
+ALL_STEPS = (
+    "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
+    "similarity",
+)  # fmt: skip
+DONE: dict[str, str | None] = dict.fromkeys(ALL_STEPS)
+LABELS = {"A1": "TP", "A2": "FP", "G1": "TP", "G2": "FN"}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url)
+        yield running
+
+
+async def judge_one(folder: Path, sample: StoredSample | None = None, **settings: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_bench(folder, make_settings(**settings)) as bench:
+        (work,) = await judge_samples(bench, [sample or make_sample()])
+    return work
+
+
+def read_names(body: Mapping[str, Any]) -> str:
+    """What a request's instructions say about the ids it wants."""
+    system: str = body["messages"][0]["content"]
+    return system.partition("for these ids only: ")[2].partition(".")[0]
+
+
+# A good judge
+
+
+async def test_a_sample_takes_five_requests_and_brings_every_verdict(endpoint: Endpoint, tmp_path: Path) -> None:
+    work = await judge_one(tmp_path)
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
+    assert read_outcomes(work) == DONE
+    rows = work.rows["statements"]
+    statements = sorted((row["statement_id"], row["source"], row["ordinal"], row["text"]) for row in rows)
+    assert statements == [
+        ("A1", "answer", 1, "Lighthouse 1 was built in 1911."),
+        ("A2", "answer", 2, "The architect was Ode Varn1."),
+        ("G1", "ground_truth", 1, "Lighthouse 1 was built in 1911."),
+        ("G2", "ground_truth", 2, "The builder was Mira Solveng1."),
+    ]
+    assert read_labels(work) == LABELS
+    assert read_ranks(work) == {"A1": [1], "A2": [], "G1": [1], "G2": [2]}
+    assert [row["supported"] for row in work.rows["attributions"]] == [True, False, True, True]
+    assert read_useful(work) == {1: True, 2: True, 3: False}
+    assert 0.4 < work.rows["similarities"][0]["value"] < 1.0  # type: ignore[operator]
+
+
+async def test_every_verdict_names_the_call_it_came_from(endpoint: Endpoint, tmp_path: Path) -> None:
+    work = await judge_one(tmp_path)
+    steps = {call["call_id"]: call["step"] for call in read_calls(tmp_path)}
+    expected = {
+        "statements": {"extract_answer", "extract_ground_truth"},
+        "classifications": {"classify"},
+        "attributions": {"attribute"},
+        "context_verdicts": {"rank"},
+    }
+    for table, names in expected.items():
+        assert {steps[str(row["call_id"])] for row in work.rows[table]} == names
+        assert all("reason" not in row or row["reason"] for row in work.rows[table])
+
+
+async def test_an_unchanged_sample_costs_nothing_in_a_later_run(endpoint: Endpoint, tmp_path: Path) -> None:
+    first = await judge_one(tmp_path)
+    async with lay_bench(tmp_path, run_id="run-2") as bench:
+        (second,) = await judge_samples(bench, [make_sample()])
+        assert (bench.asker.counts.requests, bench.asker.counts.reused) == (0, 5)
+    assert endpoint.stats.requests[CHAT] == 5
+    assert read_labels(first) == read_labels(second)
+    assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 5
+
+
+async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_record(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await judge_one(tmp_path)
+    await judge_one(tmp_path, make_sample(answer="The builder was Mira Solveng1."))
+    assert endpoint.stats.kinds == {"extract": 3, "classify": 2, "attribute": 2, "rank": 1}
+
+
+# What a sample lacks
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({"answer": None}, {"extract_answer": "no_answer", "classify": "no_answer", "attribute_answer": "no_answer",
+                            "similarity": "no_answer"}),
+        ({"ground_truth": None}, {"extract_ground_truth": "no_ground_truth", "classify": "no_ground_truth",
+                                  "attribute_ground_truth": "no_ground_truth", "rank": "no_ground_truth",
+                                  "similarity": "no_ground_truth"}),
+        ({"contexts": None}, dict.fromkeys(["attribute_answer", "attribute_ground_truth", "rank"], "no_contexts")),
+        ({"contexts": []}, dict.fromkeys(["attribute_answer", "attribute_ground_truth", "rank"], "no_contexts")),
+        ({"answer": "...", "ground_truth": "!"}, dict.fromkeys(
+            ["classify", "attribute_answer", "attribute_ground_truth"], "no_statements")),
+        ({"answer": None, "ground_truth": None, "contexts": None}, {
+            "extract_answer": "no_answer", "extract_ground_truth": "no_ground_truth", "classify": "no_answer",
+            "attribute_answer": "no_answer", "attribute_ground_truth": "no_ground_truth", "rank": "no_ground_truth",
+            "similarity": "no_answer"}),
+    ],
+)  # fmt: skip
+async def test_what_is_missing_is_told_once_for_each_step(
+    endpoint: Endpoint, tmp_path: Path, changes: dict[str, Any], reasons: dict[str, str]
+) -> None:
+    work = await judge_one(tmp_path, make_sample(**changes))
+    assert Counter(str(row["step"]) for row in work.rows["outcomes"]) == Counter(ALL_STEPS)
+    assert read_outcomes(work) == DONE | reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "reasons"),
+    [
+        ({"answer": "..."}, {"G1": "FN", "G2": "FN"}, {"attribute_answer": "no_statements"}),
+        ({"ground_truth": "..."}, {"A1": "FP", "A2": "FP"}, {"attribute_ground_truth": "no_statements"}),
+    ],
+)
+async def test_where_one_text_says_nothing_all_of_the_other_is_missing_or_unfounded_without_asking(
+    endpoint: Endpoint, tmp_path: Path, changes: dict[str, Any], labels: dict[str, str], reasons: dict[str, str]
+) -> None:
+    work = await judge_one(tmp_path, make_sample(**changes))
+    assert read_labels(work) == labels
+    assert read_outcomes(work) == DONE | reasons
+    assert endpoint.stats.kinds["classify"] == 0
+    assert all(row["call_id"] and row["reason"] for row in work.rows["classifications"])
+
+
+async def test_only_the_steps_of_the_chosen_metrics_are_taken(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with lay_bench(tmp_path, metrics=["context_recall"]) as bench:
+        (work,) = await judge_samples(bench, [make_sample()])
+    assert read_outcomes(work) == {"extract_ground_truth": None, "attribute_ground_truth": None}
+    assert endpoint.stats.kinds == {"extract": 1, "attribute": 1}
+    assert set(read_ranks(work)) == {"G1", "G2"}
+
+
+# Ids in, ids out
+
+
+@pytest.mark.parametrize("fault", ["missing_id", "doubled_id", "unknown_label"])
+async def test_what_is_missing_is_asked_for_again_alone(endpoint: Endpoint, tmp_path: Path, fault: Fault) -> None:
+    """The endpoint spoils the first verdict of each kind, and answers the second request for all items it is shown."""
+    spoiled = {kind: [Inject(fault=fault)] for kind in ("classify", "attribute", "rank")}
+    endpoint.configure(script=spoiled)
+    work = await judge_one(tmp_path)
+    assert read_outcomes(work) == DONE
+    assert read_labels(work) == LABELS
+    assert read_ranks(work) == {"A1": [1], "A2": [], "G1": [1], "G2": [2]}
+    assert read_useful(work) == {1: True, 2: True, 3: False}
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 2, "attribute": 2, "rank": 2}
+    again = {body["response_format"]["json_schema"]["name"]: body for body in endpoint.stats.bodies if read_names(body)}
+    assert {kind: read_names(body) for kind, body in again.items()} == {
+        "classify": "A1", "attribute": "A1", "rank": "C1",
+    }  # fmt: skip
+    last = {kind: body["messages"][-1]["content"] for kind, body in again.items()}
+    assert "[A2]" not in last["classify"]
+    assert "[G2]" in last["classify"]  # what A1 is judged against
+    assert "[A2]" not in last["attribute"]
+    assert "[G1]" not in last["attribute"]
+    assert "[C3]" in last["attribute"]
+    assert "[C2]" not in last["rank"]
+
+
+async def test_verdicts_of_both_replies_name_their_own_call(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"classify": [Inject(fault="missing_id")]})
+    work = await judge_one(tmp_path)
+    calls = [call["call_id"] for call in read_calls(tmp_path) if call["step"] == "classify"]
+    by_id = {str(row["statement_id"]): row["call_id"] for row in work.rows["classifications"]}
+    assert by_id == {"A1": calls[1], "A2": calls[0], "G1": calls[0], "G2": calls[0]}
+
+
+async def test_invented_ids_are_left_out(endpoint: Endpoint, tmp_path: Path) -> None:
+    spoiled = {kind: [Inject(fault="invented_id")] for kind in ("classify", "attribute", "rank")}
+    endpoint.configure(script=spoiled)
+    work = await judge_one(tmp_path)
+    assert read_labels(work) == LABELS
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
+
+
+async def test_missing_of_both_sides_are_asked_for_in_one_request_with_both_sides_whole(tmp_path: Path) -> None:
+    def leave_out(question: Question) -> str:
+        labels = [{"id": item, "label": label} for item, label in LABELS.items()]
+        return say_verdicts(*(labels if question.number > 1 else labels[1:3]))
+
+    judge, work = await judge_with(tmp_path, {"classify": leave_out})
+    assert read_labels(work) == LABELS
+    asked = [question for question in judge.asked if question.step == "classify"]
+    assert [question.only for question in asked] == [(), ("A1", "G2")]
+    assert [len(asked[1].data[block]) for block in ("answer_statements", "ground_truth_statements")] == [2, 2]
+
+
+@pytest.mark.parametrize("step", ["classify", "attribute", "rank"])
+async def test_what_stays_missing_fails_the_step_and_is_named(tmp_path: Path, step: str) -> None:
+    lost = "C2" if step == "rank" else "G2"
+
+    def leave_out(question: Question) -> str:
+        verdicts = [entry for entry in orjson.loads(say_good(question))["verdicts"] if entry["id"] != lost]
+        return say_verdicts(*verdicts)
+
+    judge, work = await judge_with(tmp_path, {step: leave_out}, attempts=3)
+    outcomes = read_outcomes(work)
+    failed = [name for name, reason in outcomes.items() if reason == "judge_failed"]
+    assert failed == (["attribute_answer", "attribute_ground_truth"] if step == "attribute" else [step])
+    assert lost in read_detail(work, failed[0])
+    table = {"classify": "classifications", "attribute": "attributions", "rank": "context_verdicts"}[step]
+    assert work.rows[table] == []  # nothing is padded, and half a verdict is none
+    assert [question.only for question in judge.asked if question.step == step] == [(), (lost,), (lost,)]
+
+
+async def test_a_failed_extraction_fails_what_rests_on_it_with_the_same_reason(tmp_path: Path) -> None:
+    def refuse(question: Question) -> RefusedRequest:
+        return RefusedRequest("content filter")
+
+    _, work = await judge_with(tmp_path, {"extract_answer": refuse})
+    assert read_outcomes(work) == DONE | dict.fromkeys(
+        ["extract_answer", "classify", "attribute_answer"], "judge_failed"
+    )
+    assert read_detail(work, "extract_answer") == "content filter"
+    assert set(read_ranks(work)) == {"G1", "G2"}
+
+
+async def test_a_failed_embedding_is_named_as_such(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"embeddings": lambda asked: Inject(fault="context_length_exceeded")})
+    work = await judge_one(tmp_path, embeddings="openai:embedder")
+    assert read_outcomes(work) == DONE | {"similarity": "embedding_failed"}
+
+
+async def test_a_spent_budget_is_the_reason_of_all_that_was_not_asked(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_good)
+    settings = make_settings(budget_usd=0.02, concurrency=1)
+    async with lay_bench(tmp_path, settings, judge=judge, price=Price(input_usd=100.0, output_usd=0.0)) as bench:
+        works = await judge_samples(bench, [make_sample(number) for number in range(1, 6)])
+    assert len(judge.asked) == 2
+    reasons = Counter(reason for work in works for reason in read_outcomes(work).values())
+    assert reasons["budget_exhausted"] == 5 * 6 - 2
+    assert reasons[None] == 5 + 2  # the similarities cost nothing, and two extractions were paid for

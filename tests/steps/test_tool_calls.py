@@ -1,0 +1,266 @@
+"""Tool calls: the shapes they come in, what agrees with what, and calls that nobody can read."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import ScriptedJudge, lay_bench, make_sample, read_outcomes
+from grades import score_work
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.measure import measure_sample
+from evalhouse.tasks.pipeline import tool_calls
+from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.tool_calls import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
+
+ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})
+BOOK = ToolCall(name="book_berth", arguments={"length_m": 12.5})
+LIST = ToolCall(name="list_ships")
+
+
+def grade(expected: list[ToolCall], made: list[ToolCall]) -> dict[str, float]:
+    return {one.criterion: one.rating for one in grade_tool_calls(expected, made)}
+
+
+def explain(expected: list[ToolCall], made: list[ToolCall]) -> str:
+    (reason,) = {one.reason for one in grade_tool_calls(expected, made)}
+    return reason
+
+
+def test_the_worked_examples_hold() -> None:
+    assert doctest.testmod(tool_calls).failed == 0
+    assert doctest.testmod(tool_calls).attempted > 0
+
+
+# Shapes
+
+SHAPES: dict[str, Any] = {
+    "LangChain": {"name": "ask_tide", "args": {"harbour": "Quillon", "day": 1}, "id": "c1", "type": "tool_call"},
+    "OpenAI": {
+        "id": "c1", "type": "function",
+        "function": {"name": "ask_tide", "arguments": '{"harbour": "Quillon", "day": 1}'},
+    },
+    "OpenAI responses": {"type": "function_call", "name": "ask_tide", "arguments": '{"day": 1, "harbour": "Quillon"}'},
+    "Anthropic": {"type": "tool_use", "id": "c1", "name": "ask_tide", "input": {"harbour": "Quillon", "day": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_common_shape_is_the_same_call(shape: str, packed: bool) -> None:
+    calls: Any = [SHAPES[shape]]
+    assert read_tool_calls(json.dumps(calls) if packed else calls, strict=True) == [ASK]
+
+
+@pytest.mark.parametrize("arguments", [{"args": {}}, {"arguments": ""}, {"arguments": "{}"}, {"input": None}, {}])
+def test_a_call_may_have_no_arguments(arguments: dict[str, Any]) -> None:
+    assert read_tool_calls([{"name": "list_ships", **arguments}], strict=True) == [LIST]
+
+
+# Agreement
+
+
+@pytest.mark.parametrize("calls", [[], [LIST], [ASK, BOOK, LIST], [ASK, ASK]])
+def test_calls_as_expected_score_one_in_all(calls: list[ToolCall]) -> None:
+    assert set(grade(calls, calls).values()) == {1.0}
+    assert explain(calls, calls) == "all calls as expected"
+
+
+def test_a_missing_call_costs_as_much_as_an_extra_one() -> None:
+    missing, extra = grade([ASK, BOOK], [ASK]), grade([ASK], [ASK, BOOK])
+    assert missing["any_order"] == extra["any_order"] == missing["in_order"] == pytest.approx(2 / 3)
+    assert missing["names"] == extra["names"] == pytest.approx(2 / 3)
+    assert missing["arguments"] == missing["order"] == 1
+    assert explain([ASK, BOOK], [ASK]) == "missing book_berth"
+    assert explain([ASK], [ASK, BOOK]) == "extra book_berth"
+
+
+@pytest.mark.parametrize(("expected", "made"), [([ASK], []), ([], [ASK]), ([ASK], [BOOK]), ([BOOK, LIST], [ASK])])
+def test_nothing_in_common_is_zero(expected: list[ToolCall], made: list[ToolCall]) -> None:
+    found = grade(expected, made)
+    assert (found["names"], found["any_order"], found["in_order"]) == (0, 0, 0)
+
+
+def test_the_wrong_order_costs_unless_order_is_free() -> None:
+    found = grade([ASK, BOOK, LIST], [BOOK, LIST, ASK])
+    assert found["any_order"] == 1
+    assert found["in_order"] == found["order"] == pytest.approx(2 / 3)
+
+
+def test_a_wrong_argument_costs_its_share_and_the_name_still_counts() -> None:
+    other_day = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 2})
+    assert grade([ASK], [other_day]) == {
+        "names": 1, "arguments": pytest.approx(2 / 3), "order": 1, "in_order": pytest.approx(2 / 3),
+        "any_order": pytest.approx(2 / 3),
+    }  # fmt: skip
+    assert explain([ASK], [other_day]) == "wrong arguments ask_tide: day"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "agreement"),
+    [
+        ({"harbour": "Quillon"}, 2 / 3),  # one is missing
+        ({"harbour": "Quillon", "day": 1, "year": 2024}, 3 / 4),  # one was not expected
+        ({"harbour": "Orm", "day": 9}, 1 / 3),  # none is right
+        ({}, 1 / 3),
+    ],
+)
+def test_arguments_that_are_missing_or_not_expected_are_wrong(arguments: dict[str, Any], agreement: float) -> None:
+    made = ToolCall(name="ask_tide", arguments=arguments)
+    assert grade([ASK], [made])["arguments"] == pytest.approx(agreement)
+
+
+def test_calls_are_paired_so_that_they_agree_best() -> None:
+    days = [ToolCall(name="ask_tide", arguments={"day": day}) for day in (1, 2, 3)]
+    found = grade(days, [days[2], days[0], days[1]])
+    assert found["any_order"] == 1
+    # In order the last two agree wholly, and nothing is left for the third.
+    assert found["in_order"] == pytest.approx(2 * 2 / 6)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "is_equal"),
+    [
+        (1, 1.0, True), (1, "1", False), (1, True, False), (0, False, False), (True, True, True), (None, None, True),
+        ("Quillon", " Quillon ", True), ("Quillon", "quillon", False), ([1, 2], [1.0, 2], True),
+        ([1, 2], [2, 1], False),
+        ({"a": [1]}, {"a": [1.0]}, True), ({"a": 1}, {"a": 1, "b": 2}, False), ({"a": None}, {}, False),
+        ([True], [1], False), ("", None, False),
+    ],
+)  # fmt: skip
+def test_arguments_are_equal_as_json_is(wanted: object, given: object, is_equal: bool) -> None:
+    expected, made = (ToolCall(name="f", arguments={"x": value}) for value in (wanted, given))
+    assert (grade([expected], [made])["any_order"] == 1) is is_equal
+
+
+def test_an_argument_may_have_several_right_values_and_be_left_out() -> None:
+    (call,) = read_tool_calls(
+        [{"name": "ask_tide", "args": {"day": 1}, "accepted": {"harbour": ["Quillon", "Quillon Minor", None]}}],
+        strict=True,
+    )
+    for right in ({"harbour": "Quillon"}, {"harbour": "Quillon Minor"}, {"harbour": None}, {}):
+        assert grade([call], [ToolCall(name="ask_tide", arguments={"day": 1, **right})])["any_order"] == 1
+    assert grade([call], [ToolCall(name="ask_tide", arguments={"day": 1, "harbour": "Orm"})])["any_order"] < 1
+
+
+def test_a_bot_cannot_accept_its_own_arguments() -> None:
+    made = read_tool_calls(
+        [{"name": "ask_tide", "args": {}, "accepted": {"harbour": [None], "day": [None]}}], strict=False
+    )
+    assert grade([ASK], made)["any_order"] == pytest.approx(1 / 3)
+
+
+# What cannot be read
+
+MALFORMED: list[Any] = [
+    "not JSON", "{", 7, {"name": "ask_tide"}, '{"name": "ask_tide"}', [7], [None], [["ask_tide"]], [{}],
+    [{"name": None}], [{"function": None}], [{"function": "ask_tide"}], [{"name": "ask_tide", "args": 7}],
+    [{"name": "ask_tide", "arguments": "{broken"}], [{"name": "ask_tide", "arguments": "[1]"}],
+    [{"name": "ask_tide", "accepted": {"day": 1}}], "[" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", MALFORMED, ids=lambda value: str(value)[:30])
+def test_made_calls_that_cannot_be_read_are_wrong(value: object) -> None:
+    made = read_tool_calls(value, strict=False)
+    assert made
+    assert grade([ASK], made)["any_order"] == 0
+    assert grade([], made)["any_order"] == 0
+
+
+@pytest.mark.parametrize("value", MALFORMED, ids=lambda value: str(value)[:30])
+def test_expected_calls_that_cannot_be_read_are_an_error(value: object) -> None:
+    with pytest.raises(ToolCallError, match=r"must be|no JSON"):
+        read_tool_calls(value, strict=True)
+
+
+def test_one_malformed_call_does_not_spoil_the_others() -> None:
+    made = read_tool_calls([SHAPES["OpenAI"], {"name": "book_berth", "arguments": "{"}], strict=False)
+    found = grade([ASK, BOOK], made)
+    assert (found["names"], found["any_order"]) == (0.5, 0.5)
+    assert "extra book_berth (unreadable)" in explain([ASK, BOOK], made)
+
+
+# Any calls
+
+names = st.sampled_from(["ask", "book", "list"])
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 2), st.text(max_size=2), st.lists(st.integers(), max_size=2)
+)
+calls = st.lists(
+    st.builds(ToolCall, name=names, arguments=st.dictionaries(st.sampled_from("abc"), values, max_size=3)), max_size=5
+)
+
+
+@given(calls, calls)
+def test_any_calls_have_shares_that_are_the_same_from_both_sides(one: list[ToolCall], other: list[ToolCall]) -> None:
+    found = grade(one, other)
+    assert all(0 <= value <= 1 for value in found.values())
+    assert found["in_order"] <= found["any_order"] + 1e-12
+    for name, value in grade(other, one).items():
+        assert value == pytest.approx(found[name])
+
+
+@given(calls, st.randoms(use_true_random=False))
+def test_order_is_of_no_matter_to_what_is_free_of_it(one: list[ToolCall], random: Any) -> None:  # noqa: ANN401
+    shuffled = random.sample(one, k=len(one))
+    assert grade(one, shuffled)["any_order"] == pytest.approx(1)
+    assert grade(one, one)["in_order"] == pytest.approx(1)
+
+
+@given(st.recursive(values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)))
+def test_whatever_a_bot_sends_has_a_score(value: Any) -> None:  # noqa: ANN401
+    assert 0 <= grade([ASK], read_tool_calls(value, strict=False))["any_order"] <= 1
+
+
+# The step
+
+
+async def measure(folder: Path, *metrics: str, **metadata: object) -> SampleWork:
+    def refuse(_: object) -> str:
+        raise AssertionError("nothing is asked")
+
+    judge = ScriptedJudge(refuse)
+    async with lay_bench(folder, judge=judge, metrics=metrics or ["tool_call_accuracy"]) as bench:
+        work = make_work(make_sample(metadata_json=json.dumps(metadata)))
+        await measure_sample(bench, work)
+    return work
+
+
+async def test_a_samples_calls_are_scored_in_order_or_in_any(tmp_path: Path) -> None:
+    expected = [SHAPES["Anthropic"], {"name": "list_ships"}]
+    work = await measure(tmp_path, expected_tool_calls=expected, tool_calls=[{"name": "list_ships"}, SHAPES["OpenAI"]])
+    assert read_outcomes(work) == {"tool_calls": None}
+    assert score_work(work, "tool_call_accuracy") == (0.5, None)
+    assert score_work(work, "tool_call_accuracy", any_order=1) == (1, None)
+    assert {row["criterion"] for row in work.rows["grades"]} == {"names", "arguments", "order", "in_order", "any_order"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"tool_calls": []}, "no_ground_truth"),
+        ({"expected_tool_calls": []}, "no_answer"),
+        ({"expected_tool_calls": [], "tool_calls": []}, None),
+    ],
+)
+async def test_what_is_not_given_is_not_guessed(tmp_path: Path, metadata: dict[str, Any], reason: str | None) -> None:
+    work = await measure(tmp_path, **metadata)
+    assert score_work(work, "tool_call_accuracy") == ((None, reason) if reason else (1, None))
+
+
+async def test_malformed_expectations_stop_the_run_with_one_message_that_names_the_sample(tmp_path: Path) -> None:
+    told = "sample s1, column expected_tool_calls: an expected tool call is .*; it must be "
+    with pytest.raises(FatalJudgeError, match=told):
+        await measure(tmp_path, expected_tool_calls=[{"tool": "ask_tide"}], tool_calls=[])
+
+
+async def test_what_a_bot_made_never_stops_a_run(tmp_path: Path) -> None:
+    work = await measure(tmp_path, expected_tool_calls=[SHAPES["OpenAI"]], tool_calls="I would call ask_tide.")
+    assert score_work(work, "tool_call_accuracy") == (0, None)

@@ -1,0 +1,256 @@
+"""Votes in the steps of a sample, whole or in parts; the settings that are refused; and what SQL says of the votes.
+
+Whole runs with votes are in `test_votes_runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+from benches import (
+    ScriptedJudge,
+    judge_samples,
+    judge_with,
+    lay_bench,
+    make_sample,
+    make_settings,
+    read_calls,
+    read_detail,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)
+from rows import fill, open_rows, read
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.tasks.judge.errors import RefusedRequest
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.shard import SampleWork
+
+Said = str | Exception
+
+
+def say_by_vote(*said: Said) -> Callable[[Question], Said]:
+    return lambda question: said[question.vote - 1]
+
+
+def say_useful(useful: Collection[str], reason: str = "", ids: Collection[str] = ("C1", "C2", "C3")) -> str:
+    return say_verdicts(
+        *({"id": item, "label": "useful" if item in useful else "not_useful", "reason": reason} for item in ids)
+    )
+
+
+def say_labels(labels: Mapping[str, str], reason: str) -> str:
+    return say_verdicts(*({"id": item, "label": label, "reason": reason} for item, label in labels.items()))
+
+
+def say_supports(contexts: Mapping[str, Sequence[str]], reason: str) -> str:
+    return say_verdicts(*({"id": item, "contexts": list(some), "reason": reason} for item, some in contexts.items()))
+
+
+def list_votes(work: SampleWork, step: str, item_id: str) -> list[tuple[object, ...]]:
+    rows = [row for row in work.rows["votes"] if (row["step"], row["item_id"]) == (step, item_id)]
+    return [(row["vote"], row["verdict"], row["agrees"], row["reason"]) for row in rows]
+
+
+async def test_steps_take_the_majority_and_keep_each_vote(tmp_path: Path) -> None:
+    labels = {"A1": "TP", "A2": "FP", "G1": "TP", "G2": "FN"}
+    supports = {"A1": ["C1"], "A2": [], "G1": ["C1", "C2"], "G2": []}
+    odd = {
+        "classify": say_by_vote(
+            say_labels(labels | {"A2": "TP"}, "one"), say_labels(labels, "two"), say_labels(labels, "three")
+        ),
+        "attribute": say_by_vote(
+            say_supports(supports | {"A1": ["C3", "C2"]}, "one"),
+            say_supports(supports, "two"),
+            say_supports(supports | {"A1": ["C1", "C2"]}, "three"),
+        ),
+        "rank": say_by_vote(say_useful({"C1"}, "one"), say_useful({"C1", "C3"}, "two"), say_useful({"C3"}, "three")),
+    }
+    judge, work = await judge_with(tmp_path, odd, votes=3)
+    assert read_labels(work) == labels
+    assert read_ranks(work) == {"A1": [1, 2], "A2": [], "G1": [1, 2], "G2": []}
+    assert read_useful(work) == {1: True, 2: False, 3: True}
+    assert list_votes(work, "classify", "A2") == [
+        (1, "TP", False, "one"), (2, "FP", True, "two"), (3, "FP", True, "three"),
+    ]  # fmt: skip
+    assert list_votes(work, "attribute", "A1") == [
+        (1, "2,3", False, "one"), (2, "1", False, "two"), (3, "1,2", True, "three"),
+    ]  # fmt: skip
+    assert {row[1] for row in list_votes(work, "attribute", "A2")} == {"none"}
+    assert [row[1] for row in list_votes(work, "rank", "C3")] == ["not_useful", "useful", "useful"]
+    assert len(work.rows["votes"]) == 3 * (4 + 4 + 3)
+    reasons = {str(row["statement_id"]): row["reason"] for row in work.rows["attributions"]}
+    assert (reasons["A1"], reasons["G1"]) == ("three", "one")
+    assert [question.vote for question in judge.asked if question.step.startswith("extract")] == [0, 0]
+
+
+async def test_verdicts_and_votes_name_calls_that_are_on_record(tmp_path: Path) -> None:
+    judge, work = await judge_with(tmp_path, {}, votes=3)
+    calls = {call["call_id"]: call["step"] for call in read_calls(tmp_path)}
+    assert len(calls) == len(judge.asked) == 2 + 3 * 3
+    assert all(calls[row["call_id"]] == row["step"] for row in work.rows["votes"])
+    voted = {row["call_id"] for row in work.rows["votes"]}
+    for table in ("classifications", "attributions", "context_verdicts"):
+        assert {row["call_id"] for row in work.rows[table]} <= voted
+
+
+async def test_one_vote_is_none(tmp_path: Path) -> None:
+    judge, work = await judge_with(tmp_path, {}, votes=1)
+    assert {question.vote for question in judge.asked} == {0}
+    assert work.rows["votes"] == []
+    assert set(read_outcomes(work).values()) == {None}
+
+
+@pytest.mark.parametrize("step", ["classify", "attribute", "rank"])
+async def test_a_step_without_a_majority_fails_and_keeps_no_verdict(tmp_path: Path, step: str) -> None:
+    def fail_twice(question: Question) -> Said:
+        return RefusedRequest("filtered") if question.vote > 1 else say_good(question)
+
+    _, work = await judge_with(tmp_path, {step: fail_twice}, votes=3)
+    failed = [name for name, reason in read_outcomes(work).items() if reason == "judge_failed"]
+    assert failed == (["attribute_answer", "attribute_ground_truth"] if step == "attribute" else [step])
+    assert "2 failed, the first: filtered" in read_detail(work, failed[0])
+    assert {row["step"] for row in work.rows["votes"]} == {"classify", "attribute", "rank"} - {step}
+
+
+async def judge_in_parts(
+    folder: Path, step: str, says: Callable[[Question], Said]
+) -> tuple[list[Question], SampleWork]:
+    """A sample whose four contexts and statements do not go into one request; `says` answers one step."""
+    filler = " and the keeper writes it down" * 40
+
+    def answer(question: Question) -> Said:
+        if question.step.startswith("extract"):
+            return orjson.dumps({"statements": [f"{question.step} {n}{filler}" for n in (1, 2)]}).decode()
+        return says(question) if question.step == step else say_good(question)
+
+    judge = ScriptedJudge(answer)
+    sample = make_sample(contexts=[f"Context {n}.{filler}" for n in range(1, 5)])
+    async with lay_bench(folder, make_settings(request_tokens=800, votes=3), judge=judge) as bench:
+        (work,) = await judge_samples(bench, [sample])
+    return [question for question in judge.asked if question.step == step], work
+
+
+def read_ids(question: Question, block: str) -> list[str]:
+    value = question.data[block]
+    assert not isinstance(value, str)
+    return [item.id for item in value]
+
+
+async def test_a_ranking_in_parts_is_voted_on_part_by_part(tmp_path: Path) -> None:
+    def says(question: Question) -> str:
+        useful = {"C1"} if question.vote == 1 else {"C4"}
+        return say_useful(useful, ids=read_ids(question, "contexts"))
+
+    asked, work = await judge_in_parts(tmp_path, "rank", says)
+    parts = {tuple(read_ids(question, "contexts")) for question in asked}
+    assert len(parts) >= 2
+    assert len(asked) == 3 * len(parts)
+    assert read_useful(work) == {1: False, 2: False, 3: False, 4: True}
+    assert [row[1:3] for row in list_votes(work, "rank", "C4")] == [
+        ("not_useful", False), ("useful", True), ("useful", True),
+    ]  # fmt: skip
+
+
+async def test_support_in_parts_is_the_union_of_their_majorities(tmp_path: Path) -> None:
+    """A1 has C1 from two votes and C4 from two others; C2 from one alone."""
+    named = {1: {"C1", "C2"}, 2: {"C1", "C4"}, 3: {"C4"}}
+
+    def says(question: Question) -> str:
+        statements = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
+        here = [item for item in read_ids(question, "contexts") if item in named[question.vote]]
+        return say_supports({item: here if item == "A1" else [] for item in statements}, f"vote {question.vote}")
+
+    asked, work = await judge_in_parts(tmp_path, "attribute", says)
+    n_parts = len({tuple(read_ids(question, "contexts")) for question in asked})
+    assert n_parts >= 2
+    assert read_ranks(work) == {"A1": [1, 4], "A2": [], "G1": [], "G2": []}
+    votes = [row for row in work.rows["votes"] if (row["step"], row["item_id"]) == ("attribute", "A1")]
+    assert len(votes) == 3 * n_parts
+    assert len({row["call_id"] for row in votes}) == 3 * n_parts
+
+
+async def test_a_statement_found_in_any_part_by_its_majority_is_found(tmp_path: Path) -> None:
+    def says(question: Question) -> str:
+        answers = read_ids(question, "answer_statements")
+        truths = read_ids(question, "ground_truth_statements")
+        meet = ("A1" in answers and "G2" in truths and question.vote > 1) or question.vote == 3
+        labels = {item: "TP" if meet and item in ("A1", "A2") else "FP" for item in answers}
+        return say_labels(labels | dict.fromkeys(truths, "FN"), "")
+
+    asked, work = await judge_in_parts(tmp_path, "classify", says)
+    assert len(asked) == 3 * 4
+    assert read_labels(work) == {"A1": "TP", "A2": "FP", "G1": "FN", "G2": "FN"}
+    assert len(list_votes(work, "classify", "A1")) == 3 * 2
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"votes": 4, "judge": "openai:m"}, "--votes: got 4; an even number of votes can tie; give an odd one"),
+        ({"votes": 2}, "--votes: got 2; an even number of votes can tie; give an odd one"),
+        (
+            {"votes": 3},
+            "--votes: got 3; the lexical judge says the same each time; name a model with --judge, or take one vote",
+        ),
+        ({"votes": 0}, "--votes: got 0; input should be greater than or equal to 1"),
+    ],
+)
+def test_votes_that_decide_nothing_are_refused(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, object], told: str
+) -> None:
+    monkeypatch.delenv("EVALHOUSE_JUDGE", raising=False)
+    with pytest.raises(SettingsError) as refused:
+        resolve_settings(flags)
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(("votes", "judge"), [(1, "lexical"), (3, "openai:m"), (99, "module:factory")])
+def test_votes_that_can_decide_are_taken(votes: int, judge: str) -> None:
+    assert resolve_settings({"votes": votes, "judge": judge}).settings.votes == votes
+
+
+# What SQL says of them
+
+
+def make_rows(
+    step: str, item_id: str, agrees: str, *, run_id: str = "r", sample_id: str = "s"
+) -> list[dict[str, object]]:
+    """Votes on one item, one for each letter: y agrees with the majority, n does not."""
+    item = {"run_id": run_id, "sample_id": sample_id, "step": step, "item_id": item_id}
+    return [{**item, "vote": n, "verdict": "v", "agrees": said == "y"} for n, said in enumerate(agrees, start=1)]
+
+
+def test_flips_are_counted_by_item_and_by_vote() -> None:
+    with open_rows() as con:
+        fill(
+            con,
+            "votes",
+            *make_rows("rank", "C1", "yyyyy"),
+            *make_rows("rank", "C2", "yynyn"),
+            *make_rows("rank", "C3", "yyyy"),
+            *make_rows("rank", "C1", "nyyyy", sample_id="t"),
+            *make_rows("attribute", "A1", "yyy"),
+            *make_rows("attribute", "A1", "nnn"),  # another part of the same text
+            *make_rows("classify", "A1", "yyy", run_id="other"),
+        )
+        rows = read(con, "from vote_flips order by run_id desc, step")
+    assert rows == [
+        {"run_id": "r", "step": "attribute", "n_items": 1, "n_flipped": 1, "flip_rate": 1.0,
+         "n_votes": 6, "n_against": 3, "against_rate": 0.5},
+        {"run_id": "r", "step": "rank", "n_items": 4, "n_flipped": 2, "flip_rate": 0.5,
+         "n_votes": 19, "n_against": 3, "against_rate": pytest.approx(3 / 19)},
+        {"run_id": "other", "step": "classify", "n_items": 1, "n_flipped": 0, "flip_rate": 0.0,
+         "n_votes": 3, "n_against": 0, "against_rate": 0.0},
+    ]  # fmt: skip

@@ -1,0 +1,353 @@
+"""A warehouse as a DuckLake, its catalogue in SQLite and in a real PostgreSQL: the same tables, rows and promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polars as pl
+import psycopg
+import pytest
+from postgres_server import PostgresServer, start_postgres
+from warehouse_processes import ROOT, make_batch
+from warehouse_runs import make_run
+
+import evalhouse.warehouse.engine.lake as lake_module
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUrlError
+from evalhouse.warehouse.location import Lake, Location, parse_location
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.runs import insert_run, update_run
+from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
+from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.sandbox.catalog import read_catalog
+from evalhouse.warehouse.sandbox.query import run_query
+from evalhouse.warehouse.store import Warehouse
+
+_WRITER = """
+import sys
+from evalhouse.warehouse.store import Warehouse
+from warehouse_processes import make_batch
+warehouse = Warehouse(sys.argv[1])
+for number in range(int(sys.argv[3])):
+    # Every second batch is written by all of them, as after a crash that nobody noticed.
+    name = f"shared-{number}" if number % 2 else f"{sys.argv[2]}-{number}"
+    warehouse.append_now(make_batch(name, n=5), patience_s=60)
+    print(name, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A lake that is not there yet."""
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    files = tmp_path / "files"
+    if request.param == "sqlite":
+        return f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={files}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return f"ducklake:{server.make_database(f'lake{time.time_ns()}')}?data={files}"
+
+
+def _start_writer(url: str, name: str, n_batches: int) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
+    return subprocess.Popen(
+        [sys.executable, "-c", _WRITER, url, name, str(n_batches)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _count(warehouse: Warehouse, sql: str) -> int:
+    return int(warehouse.read(sql).item())
+
+
+def test_a_lake_has_the_tables_views_and_comments_of_a_file(url: str, tmp_path: Path) -> None:
+    lake, file = Warehouse(url), Warehouse(str(tmp_path / "plain.duckdb"))
+    assert not lake.exists()
+    with pytest.raises(WarehouseMissing):
+        lake.read("select 1")
+    assert lake.migrate() == file.migrate()
+    assert lake.exists()
+    assert lake.migrate() == []
+    of_lake, of_file = read_catalog(lake.location), read_catalog(file.location)
+    assert [relation.name for relation in of_lake.relations] == [relation.name for relation in of_file.relations]
+    for one, other in zip(of_lake.relations, of_file.relations, strict=True):
+        assert one.comment == other.comment
+        assert one.columns == other.columns
+
+
+def test_a_batch_is_written_once_whoever_brings_it(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    batch = make_batch("one", n=7)
+    assert warehouse.append(batch)
+    assert warehouse.append(batch)
+    assert _count(warehouse, "select count(*) from statements") == 7
+
+
+def test_writers_at_once_lose_nothing_and_double_nothing(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    writers = [_start_writer(url, f"w{number}", 8) for number in range(3)]
+    seen: list[int] = []
+    while any(writer.poll() is None for writer in writers):
+        seen.append(_count(warehouse, "select count(*) from statements"))
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    # 3 x 4 batches of their own, and 4 that all of them brought.
+    assert _count(warehouse, "select count(*) from statements") == 5 * (3 * 4 + 4)
+    assert _count(warehouse, "select count(*) from batches") == 3 * 4 + 4
+    # Whoever read meanwhile saw whole batches, and never fewer than before.
+    assert seen == sorted(seen)
+    assert all(number % 5 == 0 for number in seen)
+
+
+def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    writer = _start_writer(url, "victim", 500)
+    assert writer.stdout is not None
+    for _ in range(3):
+        writer.stdout.readline()
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    assert warehouse.append(make_batch("after", n=5), patience_s=30)
+    n_rows = _count(warehouse, "select count(*) from statements")
+    assert n_rows == 5 * _count(warehouse, "select count(*) from batches")
+    assert n_rows >= 20
+
+
+def test_one_process_at_a_time_on_a_run(url: str) -> None:
+    location = parse_location(url)
+    Warehouse(url).migrate()
+    with hold_run(location, "r1"):
+        with pytest.raises(WarehouseBusy, match="r1 is under way in another process"), hold_run(location, "r1"):
+            pass
+        with hold_run(location, "r2"):
+            pass
+    with hold_run(location, "r1"):
+        pass
+
+
+def test_a_query_reads_the_lake_and_nothing_else(url: str, tmp_path: Path) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=3000))  # more than stays in the catalogue: a file
+    assert list((tmp_path / "files").rglob("*.parquet"))
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    assert run_query(warehouse.location, "select count(*) from statements").item() == 3000
+    for sql in (
+        f"select * from read_csv('{secret}')",
+        "select * from postgres_query('__ducklake_metadata_evalhouse', 'select 1')",
+        "select * from sqlite_scan('x', 'y')",
+        "select * from ducklake_cleanup_old_files('evalhouse', cleanup_all => true)",
+    ):
+        with pytest.raises(QueryError):
+            run_query(warehouse.location, sql)
+
+
+def test_the_past_can_be_read_by_its_snapshots(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=5))
+    warehouse.append(make_batch("two", n=5))
+    snapshots = run_query(
+        warehouse.location,
+        "select snapshot_id, commit_message from ducklake_snapshots('evalhouse') where commit_message is not null "
+        "order by snapshot_id",
+    )
+    assert [message.startswith("run ") for message in snapshots["commit_message"]] == [True, True]
+    first = snapshots["snapshot_id"][0]
+    then = run_query(warehouse.location, f"select count(*) from statements at (version => {first})")
+    assert then.item() == 5
+
+
+def test_every_snapshot_of_a_run_names_it(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    sql = "select commit_message from ducklake_snapshots('evalhouse') order by snapshot_id"
+    n_before = run_query(warehouse.location, sql).height
+    insert_run(warehouse, make_run("r"))
+    staging = Staging()
+    staging.add([{"ordinal": 1, "sample_id": "a", "input_hash": "h", "question": "?"}])
+    take_in_samples(warehouse, "r", staging)
+    renew_samples(warehouse, "r", staging)
+    staging.discard()
+    score_run(warehouse, "r", [load_metrics(None)["factual_f1"]], {})
+    update_run(warehouse, "r", status="completed")
+    messages = run_query(warehouse.location, sql)["commit_message"].to_list()[n_before:]
+    assert len(messages) >= 5
+    assert all(message.startswith("run r") for message in messages)
+
+
+def test_batches_wait_in_the_spool_while_the_catalogue_is_down(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    url = f"ducklake:{postgres.make_database('outage')}?data={tmp_path / 'files'}"
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    postgres.stop()
+    try:
+        assert not warehouse.append(make_batch("waits", n=5), patience_s=0.2)
+        with pytest.raises(WarehouseBusy, match="does not answer"):
+            warehouse.append_now(make_batch("raises", n=5), patience_s=0.2)
+    finally:
+        postgres.start()
+    warehouse.flush()
+    assert _count(warehouse, "select count(*) from statements") == 5
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows with each connection that is made anew; whether it only reads."""
+    made: list[bool] = []
+    connect = lake_module._connect
+
+    def connect_and_note(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> object:
+        made.append(read_only)
+        return connect(location, lake, read_only=read_only, deadline=deadline)
+
+    monkeypatch.setattr(lake_module, "_connect", connect_and_note)
+    return made
+
+
+def test_a_connection_is_kept_and_sees_what_others_write(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("mine", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 5
+    n_opened = len(opened)
+    _start_writer(url, "theirs", 1).communicate()
+    assert _count(Warehouse(url), "select count(*) from statements") == 10
+    warehouse.append(make_batch("mine too", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 15
+    assert len(opened) == n_opened
+
+
+def test_a_person_shuts_in_nobody_elses_connection(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=5))
+    for _ in range(2):
+        assert run_query(warehouse.location, "select count(*) from statements").item() == 5
+        wanted = pl.DataFrame({"sample_id": ["one-1", "one-2", "two-1"]})
+        found = warehouse.read(
+            "select sample_id from statements semi join wanted using (sample_id)", frames={"wanted": wanted}
+        )
+        assert found.height == 2
+    with pytest.raises(WarehouseError, match="wanted"):  # a frame is there for its query alone
+        warehouse.read("from wanted")
+    assert _count(warehouse, "select count(*) from statements") == 5
+
+
+def test_compaction_by_others_disturbs_no_kept_connection(url: str, opened: list[bool]) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+    warehouse.append(make_batch("one", n=5))
+    tables = ("statements", "outcomes", "migrations", "batches")
+    before = [_count(warehouse, f"select count(*) from {table}") for table in tables]
+    script = "import sys\nfrom evalhouse.warehouse.upkeep.check_and_compact import *\n"
+    script += "compact_warehouse(Warehouse(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", script, url], check=True, cwd=ROOT)
+    assert [_count(warehouse, f"select count(*) from {table}") for table in tables] == before
+    assert warehouse.append(make_batch("two", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 10
+
+
+def test_a_catalogue_that_took_anothers_name_is_not_mistaken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:sqlite:///{tmp_path / 'c.sqlite'}?data={tmp_path / 'files'}")
+    for n_samples in (5, 7):
+        for path in tmp_path.glob("c.sqlite*"):
+            path.rename(tmp_path / f"old-{path.name}")
+        warehouse.migrate()
+        warehouse.append(make_batch("one", n=n_samples))
+        assert _count(warehouse, "select count(*) from statements") == n_samples
+
+
+def test_a_server_that_came_back_is_connected_to_anew(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:{postgres.make_database('returns')}?data={tmp_path / 'files'}")
+    warehouse.migrate()
+    assert warehouse.append(make_batch("before", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 5
+    postgres.stop()
+    postgres.start()
+    assert _count(warehouse, "select count(*) from statements") == 5
+    assert warehouse.append(make_batch("after", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 10
+
+
+def test_a_kept_connection_leaves_no_transaction_open(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    warehouse = Warehouse(f"ducklake:{postgres.make_database('idle')}?data={tmp_path / 'files'}")
+    warehouse.migrate()
+    for number in range(2):
+        warehouse.append(make_batch(f"batch {number}", n=5))
+        _count(warehouse, "select count(*) from statements")
+    with psycopg.connect(postgres.address("postgres"), autocommit=True) as session:
+        states = session.execute("select state from pg_stat_activity where datname = 'idle'").fetchall()
+    # Two for reading and two for writing, whatever was done.
+    assert states == [("idle",)] * 4
+
+
+def test_threads_share_no_connection(url: str) -> None:
+    warehouse = Warehouse(url)
+    warehouse.migrate()
+
+    def work(number: int) -> int:
+        warehouse.append(make_batch(f"batch {number}", n=5), patience_s=60)
+        return _count(warehouse, f"select count(*) from statements where text = 'batch {number}'")
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(18))) == [5] * 18
+    assert _count(warehouse, "select count(*) from statements") == 90
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("ducklake:postgresql://me:secret@host/db?data=/files", "PGPASSWORD"),
+        ("ducklake:postgresql://me@host/db", "where the files are"),
+        ("ducklake:postgresql://me@host?data=/files", "names no warehouse"),
+        ("ducklake:sqlite:///?data=/files", "names no warehouse"),
+        ("ducklake:mysql://me@host/db?data=/files", "names no warehouse"),
+        ("ducklake:sqlite:////c.sqlite?data=gs://bucket", "allowed is a folder"),
+    ],
+)
+def test_a_url_that_is_no_lake_is_refused(given: str, told: str) -> None:
+    with pytest.raises(WarehouseUrlError, match=told) as refused:
+        parse_location(given)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_url_on_record_names_the_same_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (
+        "ducklake:sqlite:///c.sqlite?data=files",
+        "ducklake:postgresql://me@host:5433/db?data=s3://bucket/some%20prefix&sslmode=require",
+    ):
+        location = parse_location(given)
+        assert parse_location(location.url) == location

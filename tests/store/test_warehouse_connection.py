@@ -1,0 +1,198 @@
+"""Opening and making the file: what is told about places that are no warehouse, busy, or not to be written."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
+
+from evalhouse.warehouse.engine.connection import open_reader, open_writer
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.store import Warehouse
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose rights a test may take away."""
+    yield tmp_path
+    tmp_path.chmod(0o700)
+
+
+def expect_refusal(path: Path, *words: str) -> None:
+    """Both ways of opening give one line with the path and these words."""
+    location = Location(path=path)
+    for way in (open_reader, open_writer):
+        with pytest.raises(WarehouseError) as raised, way(location, patience_s=1):
+            pass
+        text = str(raised.value)
+        assert "\n" not in text
+        assert "http" not in text
+        assert not isinstance(raised.value, WarehouseBusy)
+        assert [word for word in (str(path), *words) if word not in text] == []
+
+
+def test_a_missing_warehouse_says_how_to_get_one(tmp_path: Path) -> None:
+    for path in (tmp_path / "w.duckdb", tmp_path / "no" / "folder" / "w.duckdb"):
+        with pytest.raises(WarehouseMissing, match=r"evalhouse run.*--warehouse"):
+            Warehouse(str(path)).read("select 1")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_makes_missing_folders(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "a" / "b" / "w.duckdb"))
+    warehouse.migrate()
+    assert count_rows(warehouse, "runs") == 0
+
+
+def test_a_folder_is_no_warehouse(tmp_path: Path) -> None:
+    expect_refusal(tmp_path, "is a folder", "evalhouse.duckdb")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"hello " * 5000])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "block-of-locks.txt"  # the name holds words that DuckDB's errors are told apart by
+    path.write_bytes(content)
+    expect_refusal(path, "no warehouse that DuckDB", "--warehouse")
+    assert path.read_bytes() == content
+
+
+def test_an_sqlite_file_is_refused_without_a_look_at_the_network(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "s.db") as con:
+        con.execute("create table a (b)")
+    con.close()
+    expect_refusal(tmp_path / "s.db", "no warehouse that DuckDB")
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = make_warehouse(tmp_path).location.path
+    content = bytearray(path.read_bytes())
+    for place in range(4096, 16384, 64):
+        content[place] ^= 255
+    path.write_bytes(content)
+    expect_refusal(path, "no warehouse that DuckDB", "orrupt")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WarehouseUnwritable, match=r"cannot make the folder .*file"):
+        Warehouse(str(tmp_path / "file" / "w.duckdb")).migrate()
+
+
+def test_a_folder_without_rights_is_told_to_who_may_not_write(folder: Path) -> None:
+    folder.chmod(0o555)
+    ended = run_script(
+        BIND_RIGHTS + "try: Warehouse(PATH).migrate()\nexcept Exception as error: print(type(error).__name__, error)",
+        folder / "w.duckdb",
+    )
+    assert ended.output.startswith("WarehouseUnwritable cannot write beside"), ended
+    assert "Permission denied" in ended.output
+
+
+def test_who_may_only_read_reads_even_what_a_killed_writer_left_in_the_log(folder: Path) -> None:
+    warehouse = make_warehouse(folder)
+    killed = run_script(
+        "import duckdb\ncon = duckdb.connect(PATH)\ncon.execute(\"insert into batches values ('k', 'r', now())\")\n"
+        "kill_self()",
+        warehouse.location.path,
+    )
+    assert killed.code == -9
+    assert (folder / "w.duckdb.wal").stat().st_size > 0
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    script = """
+print(Warehouse(PATH).migrate(), Warehouse(PATH).read_rows("select batch_key from batches"))
+try: Warehouse(PATH).append(make_batch("b"))
+except Exception as error: print(type(error).__name__, error)
+"""
+    lines = run_script(BIND_RIGHTS + script, warehouse.location.path).output.splitlines()
+    assert lines[0] == "[] [{'batch_key': 'k'}]"
+    assert lines[1].startswith("WarehouseUnwritable")
+
+
+def test_a_file_nobody_may_read_is_no_reason_to_wait(folder: Path) -> None:
+    path = make_warehouse(folder).location.path
+    path.chmod(0o000)
+    ended = run_script(
+        BIND_RIGHTS
+        + "begin = time.monotonic()\ntry: Warehouse(PATH).read('select 1')\n"
+        + "except Exception as error: print(type(error).__name__, time.monotonic() - begin < 3, error)",
+        path,
+    )
+    assert ended.output.startswith("WarehouseUnwritable True"), ended
+
+
+def test_making_the_file_is_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "w.duckdb"
+    killed = run_script("from pathlib import Path\nPath.rename = kill_self\nWarehouse(PATH).migrate()", path)
+    assert killed.code == -9
+    assert not path.exists()
+    (tmp_path / "w.duckdb.new").write_bytes(b"half")
+    Warehouse(str(path)).migrate()
+    assert count_rows(Warehouse(str(path)), "runs") == 0
+    assert not (tmp_path / "w.duckdb.new").exists()
+
+
+def test_a_new_file_opens_in_both_supported_releases(tmp_path: Path) -> None:
+    path = tmp_path / "w.duckdb"
+    Warehouse(str(path)).migrate()
+    with duckdb.connect(str(path), read_only=True) as con:
+        found = con.execute("select tags['storage_version'] from duckdb_databases() where not internal").fetchone()
+    assert found is not None
+    assert str(found[0]).startswith("v1.5")
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_holder_is_named_by_its_process(tmp_path: Path, read_only: bool) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with held_file(warehouse.location.path, read_only=read_only) as pid:
+        with pytest.raises(WarehouseBusy, match=rf"kept open by .*python.* \(PID {pid}\); close it there"):
+            warehouse.append_now(make_batch("b"), patience_s=0.2)
+        if not read_only:
+            with pytest.raises(WarehouseBusy), open_reader(warehouse.location, patience_s=0.2):
+                pass
+        else:
+            assert count_rows(warehouse, "batches") == 0
+    warehouse.append_now(make_batch("b"), patience_s=5)
+    assert count_rows(warehouse, "batches") == 1
+
+
+def test_a_connection_of_the_same_process_counts_as_a_holder(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with duckdb.connect(str(warehouse.location.path)), pytest.raises(WarehouseBusy, match="this very process"):
+        warehouse.append_now(make_batch("b"), patience_s=0.2)
+    with open_reader(warehouse.location), pytest.raises(WarehouseBusy, match="this process is still busy"):
+        warehouse.append_now(make_batch("b"), patience_s=0.2)
+
+
+def test_threads_that_read_and_write_take_turns(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    # One of them comes by another name of the same file.
+    (tmp_path / "link.duckdb").symlink_to(warehouse.location.path)
+    linked = Location(path=tmp_path / "link.duckdb")
+    failures: list[BaseException] = []
+
+    def guard(number: int) -> None:
+        try:
+            for turn in range(4):
+                if number % 2:
+                    warehouse.append_now(make_batch(f"{number}-{turn}"), patience_s=20)
+                else:
+                    with open_reader(linked, patience_s=20) as con:
+                        con.execute("select count(*) from statements").fetchall()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guard, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert count_rows(warehouse, "batches") == 12
+    assert os.listdir(tmp_path).count("w.duckdb.spool") == 0

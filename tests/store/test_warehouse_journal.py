@@ -1,0 +1,198 @@
+"""The journal: what `append` has returned for survives a kill, and gets into `llm_calls` once."""
+
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from call_rows import make_row
+from warehouse_processes import FULL_DISK, count_rows, held_file, make_warehouse, run_script
+
+from evalhouse.warehouse.engine.journal import Journal, find_orphans
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.rows.calls import take_in_orphans, take_in_segment
+from evalhouse.warehouse.store import Warehouse
+
+_MAKE_ROW = """
+from evalhouse.warehouse.engine.journal import Journal
+def make_row(number, reply="yes"):
+    digest = f"{number:064x}"
+    return {
+        "call_id": f"c{number}", "run_id": "r", "step": "classify", "judge": "j", "request_hash": digest,
+        "request_key": int(digest[:16], 16), "request": "{}", "reply": reply, "status": "ok", "attempts": 1,
+        "started_at": 1_767_225_600_000_000 + number,
+    }
+journal = Journal(Warehouse(PATH).location.journal_path)
+"""
+
+
+def list_calls(warehouse: Warehouse) -> list[str]:
+    return warehouse.read("select call_id from llm_calls order by started_at")["call_id"].to_list()
+
+
+def test_rows_survive_a_kill_right_after_append_returns(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    script = "for number in range(50): journal.append(make_row(number))\nkill_self()"
+    assert run_script(_MAKE_ROW + script, warehouse.location.path).code == -9
+    assert take_in_orphans(warehouse) == 50
+    assert list_calls(warehouse) == [f"c{number}" for number in range(50)]
+    assert take_in_orphans(warehouse) == 0
+    assert list(warehouse.location.journal_path.iterdir()) == []
+
+
+def test_a_row_comes_back_as_it_went(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    columns: dict[str, object] = {
+        "reply": 'two\nlines, "quotes", 文 and \0',
+        "request": '{"a": ["文"]}',
+        "request_key": 2**64 - 1,
+        "cost_usd": 0.25,
+        "prompt_tokens": 2**40,
+        "error": None,
+    }
+    with Journal(warehouse.location.journal_path) as journal:
+        journal.append(make_row(1, **columns))
+    take_in_orphans(warehouse)
+    row = warehouse.read_rows("select * from llm_calls")[0]
+    assert {name: row[name] for name in columns} == columns
+    assert row["started_at"] == datetime(2026, 1, 1, 0, 0, 0, 1)
+
+
+def test_segments_go_in_once_even_after_a_kill_before_their_removal(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    script = """
+from pathlib import Path
+from evalhouse.warehouse.rows.calls import take_in_segment
+journal.append(make_row(1))
+segment = journal.rotate()
+type(segment).remove = kill_self
+take_in_segment(Warehouse(PATH), segment, patience_s=5)
+"""
+    assert run_script(_MAKE_ROW + script, warehouse.location.path).code == -9
+    assert list_calls(warehouse) == ["c1"]
+    assert take_in_orphans(warehouse) == 1
+    assert list_calls(warehouse) == ["c1"]
+    assert list(find_orphans(warehouse.location.journal_path)) == []
+
+
+@pytest.mark.parametrize("tail", [b'{"call_id": "c9', b'{"call_id": "c9"}', b"\0\0\0", b""])
+def test_a_torn_last_line_is_dropped(tmp_path: Path, tail: bytes) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(make_row(1))
+    segment = next(tmp_path.glob("*.jsonl"))
+    segment.write_bytes(segment.read_bytes() + tail)
+    assert [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows] == ["c1"]
+
+
+def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Journal(tmp_path) as journal:
+        for number in (1, 2, 3):
+            journal.append(make_row(number))
+    segment = next(tmp_path.glob("*.jsonl"))
+    lines = segment.read_bytes().split(b"\n")
+    segment.write_bytes(b"\n".join([lines[0], b"\0" * 40, *lines[2:]]))
+    assert [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows] == ["c1", "c3"]
+    assert f"line 2 of {segment} is no JSON" in caplog.text
+
+
+def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    dead = run_script(_MAKE_ROW + "journal.append(make_row(1))\nkill_self()", warehouse.location.path)
+    assert dead.code == -9
+    with Journal(warehouse.location.journal_path) as journal:
+        journal.append(make_row(2))
+        closed = journal.rotate()
+        journal.append(make_row(3))
+        # Neither this process nor another takes what is still in use.
+        taken = run_script(
+            "from evalhouse.warehouse.rows.calls import take_in_orphans\nprint(take_in_orphans(Warehouse(PATH)))",
+            warehouse.location.path,
+        )
+        assert taken.output == "1", taken
+        assert take_in_orphans(warehouse) == 0
+        assert list_calls(warehouse) == ["c1"]
+        assert closed is not None
+        take_in_segment(warehouse, closed, patience_s=5)
+        assert len(journal) == 1
+    assert take_in_orphans(warehouse) == 1
+    assert list_calls(warehouse) == ["c1", "c2", "c3"]
+    assert list(warehouse.location.journal_path.iterdir()) == []
+
+
+def test_a_journal_may_be_closed_by_another_thread(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(make_row(1))
+    thread = threading.Thread(target=journal.close)
+    thread.start()
+    thread.join()
+    assert len(list(find_orphans(tmp_path))) == 1
+
+
+def test_threads_append_whole_lines(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+
+        def append_fifty(first: int) -> None:
+            for number in range(first, first + 50):
+                journal.append(make_row(number))
+
+        threads = [threading.Thread(target=append_fifty, args=[first]) for first in (0, 100, 200, 300)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(journal) == 200
+        segment = journal.rotate()
+        assert segment is not None
+        assert journal.rotate() is None
+    kept = [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows]
+    assert kept == [row["call_id"] for row in segment.rows]
+    assert len(set(kept)) == 200
+
+
+def test_a_held_file_keeps_the_segment(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with Journal(warehouse.location.journal_path) as journal:
+        journal.append(make_row(1))
+        segment = journal.rotate()
+        assert segment is not None
+        with held_file(warehouse.location.path, read_only=True), pytest.raises(WarehouseBusy):
+            take_in_segment(warehouse, segment, patience_s=0.1)
+        assert segment.path.exists()
+        take_in_segment(warehouse, segment, patience_s=5)
+        assert not segment.path.exists()
+    assert count_rows(warehouse, "llm_calls") == 1
+
+
+def test_a_full_disk_is_an_error_before_anything_is_believed_kept(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    # Room for some rows, then for half of one; when there is room again nothing is glued to that half.
+    script = """
+import resource
+n_kept = 0
+try:
+    while True:
+        journal.append(make_row(n_kept, reply="x" * 300))
+        n_kept += 1
+except OSError as error:
+    print(n_kept, len(journal), error.strerror)
+for _ in range(2):
+    try: journal.append(make_row(900, reply="x" * 300))
+    except OSError as error: print(len(journal))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+journal.append(make_row(1000))
+print(len(journal), flush=True)
+kill_self()
+"""
+    ended = run_script(FULL_DISK.format(size=4000) + _MAKE_ROW + script, warehouse.location.path)
+    n_kept = int(ended.output.split()[0])
+    assert n_kept > 2
+    first, *others = ended.output.splitlines()
+    assert first.startswith(f"{n_kept} {n_kept} ")
+    assert others == [str(n_kept), str(n_kept), str(n_kept + 1)]
+    take_in_orphans(warehouse)
+    assert list_calls(warehouse) == [*(f"c{number}" for number in range(n_kept)), "c1000"]
+
+
+def test_no_folder_means_no_orphans(tmp_path: Path) -> None:
+    assert list(find_orphans(tmp_path / "none")) == []
+    assert take_in_orphans(make_warehouse(tmp_path)) == 0

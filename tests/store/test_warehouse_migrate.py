@@ -1,0 +1,272 @@
+"""Migrations: numbered, recorded, whole or not at all, and safe for rows that are there already."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from warehouse_processes import make_warehouse, run_script
+
+from evalhouse.warehouse.engine import migrate as migrate_module
+from evalhouse.warehouse.engine.connection import open_reader, open_writer
+from evalhouse.warehouse.engine.migrate import Migration, apply_migrations, load_migrations, migrate
+from evalhouse.warehouse.errors import MigrationError
+from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import TABLES, VERDICT_TABLES
+
+MIGRATIONS = load_migrations()
+NUMBERS = [migration.number for migration in MIGRATIONS]
+
+_POLARS_NAMES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "VARCHAR": pl.String,
+    "JSON": pl.String,
+    "VARCHAR[]": pl.List(pl.String),
+    "INTEGER": pl.Int32,
+    "INTEGER[]": pl.List(pl.Int32),
+    "BIGINT": pl.Int64,
+    "UBIGINT": pl.UInt64,
+    "DOUBLE": pl.Float64,
+    "BOOLEAN": pl.Boolean,
+    "TIMESTAMP": pl.Datetime("us"),
+}
+# A value of each type, as SQL.
+_VALUES = {
+    "VARCHAR": "'文 text'",
+    "JSON": """'{"a": 1}'""",
+    "VARCHAR[]": "['a', 'b']",
+    "INTEGER": "1",
+    "INTEGER[]": "[1, 2]",
+    "BIGINT": "2",
+    "UBIGINT": "18446744073709551615",
+    "DOUBLE": "0.5",
+    "BOOLEAN": "true",
+    "TIMESTAMP": "timestamp '2026-01-01 02:03:04'",
+}
+
+
+def read_columns(path: Path) -> dict[str, dict[str, str]]:
+    """The types of all columns by table, as DuckDB names them."""
+    with duckdb.connect(str(path), read_only=True) as con:
+        rows = con.execute(
+            "select table_name, column_name, data_type from duckdb_columns() where not internal order by column_index"
+        ).fetchall()
+        tables = {row[0] for row in con.execute("select table_name from duckdb_tables()").fetchall()}
+    columns: dict[str, dict[str, str]] = {table: {} for table in tables}
+    for table, column, kind in rows:
+        if table in tables:
+            columns[table][column] = kind
+    return columns
+
+
+def fill_tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Put one row into every table but the record of migrations, and give all rows back."""
+    columns = {table: kinds for table, kinds in read_columns(path).items() if table != "migrations"}
+    with duckdb.connect(str(path)) as con:
+        for table, kinds in columns.items():
+            con.execute(f"insert into {table} values ({', '.join(_VALUES[kind] for kind in kinds.values())})")
+    return read_tables(path, list(columns))
+
+
+def read_tables(path: Path, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
+    with duckdb.connect(str(path), read_only=True) as con:
+        return {table: con.execute(f"select * from {table}").fetchall() for table in tables}
+
+
+def read_again(path: Path, rows: Mapping[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
+    """The same tables, without the columns that a later migration put behind those that were there."""
+    return {
+        table: [row[: len(rows[table][0])] for row in found] for table, found in read_tables(path, list(rows)).items()
+    }
+
+
+def read_record(path: Path) -> list[tuple[int, str]]:
+    with duckdb.connect(str(path), read_only=True) as con:
+        return con.execute("select number, name from migrations order by number").fetchall()
+
+
+def test_a_second_time_there_is_nothing_to_do(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    assert warehouse.migrate() == [*(migration.title for migration in MIGRATIONS), "views"]
+    before = warehouse.location.path.read_bytes()
+    assert warehouse.migrate() == []
+    assert warehouse.location.path.read_bytes() == before
+    assert read_record(warehouse.location.path) == [(0, "views"), *((m.number, m.name) for m in MIGRATIONS)]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_rows_survive_from_every_earlier_state(tmp_path: Path, number: int) -> None:
+    location = parse_location(str(tmp_path / "w.duckdb"))
+    assert migrate(location, upto=number) == [migration.title for migration in MIGRATIONS[:number]]
+    rows = fill_tables(location.path)
+    assert rows
+    assert migrate(location) == [*(migration.title for migration in MIGRATIONS[number:]), "views"]
+    assert read_again(location.path, rows) == rows
+    with open_reader(location) as con:
+        for script in view_scripts():
+            con.execute(f"select * from {script.name}").fetchall()
+
+
+@pytest.mark.parametrize("number", [0, *NUMBERS])
+def test_a_kill_within_a_migration_leaves_the_state_before_it(tmp_path: Path, number: int) -> None:
+    location = parse_location(str(tmp_path / "w.duckdb"))
+    if number != 1:
+        migrate(location, upto=number - 1 if number else len(MIGRATIONS))
+        rows = fill_tables(location.path)
+    # The tables of that migration are made, and its record is about to be written.
+    killed = run_script(
+        "from warehouse import migrate as m\nrecord = m._record\n"
+        f"m._record = lambda con, number, *a: kill_self() if number == {number} else record(con, number, *a)\n"
+        "Warehouse(PATH).migrate()",
+        location.path,
+    )
+    assert killed.code == -9, killed
+    assert migrate(location) == [*(m.title for m in MIGRATIONS[(number or len(MIGRATIONS) + 1) - 1 :]), "views"]
+    if number != 1:
+        assert read_again(location.path, rows) == rows
+
+
+def test_several_processes_may_begin_at_once(tmp_path: Path) -> None:
+    script = """
+children = [os.fork() for _ in range(2)]
+if 0 in children:
+    Warehouse(PATH).migrate()
+    os._exit(0)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+"""
+    # A child of the first fork forks as well: three processes in all migrate.
+    ended = run_script(script, tmp_path / "w.duckdb")
+    assert ended.output.endswith("[0, 0]"), ended
+    assert len(read_record(tmp_path / "w.duckdb")) == len(MIGRATIONS) + 1
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    location = make_warehouse(tmp_path).location
+    broken = Migration(number=len(MIGRATIONS) + 1, name="broken", sql="create table extra (a int); select nonsense;")
+    with (
+        open_writer(location, patience_s=5) as con,
+        pytest.raises(MigrationError, match=r"00\d\d_broken of .* failed: .*nonsense"),
+    ):
+        apply_migrations(con, location, [*MIGRATIONS, broken])
+    assert "extra" not in read_columns(location.path)
+    assert migrate(location) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["0001_a.sql", "0003_c.sql"], r"numbered 1, 2, 3 …; found \[1, 3\]"),
+        (["0002_a.sql"], r"found \[2\]"),
+        (["0001_a.sql", "0001_b.sql"], r"found \[1, 1\]"),
+        (["0001_a.sql", "2_b.sql"], "2_b.sql is no name for a migration"),
+        (["0001_a.sql", "0002-b.sql"], "0002-b.sql is no name for a migration"),
+    ],
+)
+def test_numbers_without_a_gap(tmp_path: Path, names: list[str], message: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("select 1")
+    with pytest.raises(MigrationError, match=message):
+        load_migrations(tmp_path)
+
+
+def test_each_migration_says_what_a_row_is() -> None:
+    for migration in MIGRATIONS:
+        tables = re.findall(r"^create table (\w+)", migration.sql, re.MULTILINE)
+        assert len(re.findall(r"^-- One row per .*\n(?:-- .*\n)*create table ", migration.sql, re.MULTILINE)) == len(
+            tables
+        )
+
+
+def test_a_changed_migration_is_noticed(tmp_path: Path) -> None:
+    location = make_warehouse(tmp_path).location
+    with duckdb.connect(str(location.path)) as con:
+        con.execute("update migrations set sha256 = 'other' where number = 2")
+    with pytest.raises(MigrationError, match=f"{MIGRATIONS[1].title} is not the one"):
+        migrate(location)
+
+
+def test_a_newer_warehouse_is_refused_and_left_alone(tmp_path: Path) -> None:
+    location = make_warehouse(tmp_path).location
+    with duckdb.connect(str(location.path)) as con:
+        con.execute(f"insert into migrations values ({len(MIGRATIONS) + 1}, 'x', 'y', now())")
+    before = location.path.read_bytes()
+    with pytest.raises(MigrationError, match=r"written by a newer evalhouse.*update evalhouse"):
+        migrate(location)
+    assert location.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["create table theirs (a int)", "create table migrations (version int)", "create view theirs as select 1 as a"],
+)
+def test_a_file_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, sql: str) -> None:
+    path = tmp_path / "theirs.duckdb"
+    with duckdb.connect(str(path)) as con:
+        con.execute(sql)
+    before = path.read_bytes()
+    for upto in (None, 1):
+        with pytest.raises(MigrationError, match=r"evalhouse did not make \((theirs|migrations)\).*--warehouse"):
+            migrate(parse_location(str(path)), upto=upto)
+    assert path.read_bytes() == before
+
+
+def test_a_table_of_the_users_own_is_no_obstacle(tmp_path: Path) -> None:
+    location = make_warehouse(tmp_path).location
+    with duckdb.connect(str(location.path)) as con:
+        con.execute("create table my_notes (a int); create view my_view as select * from runs")
+    assert migrate(location) == []
+
+
+def test_views_are_laid_anew_when_their_text_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = make_warehouse(tmp_path).location
+    scripts = view_scripts()
+    changed = type(scripts[0])(
+        name="run_costs", definition="create or replace view run_costs as select 42 as cost;", column_comments=""
+    )
+    monkeypatch.setattr(migrate_module, "view_scripts", lambda: [changed])
+    assert migrate(location) == ["views"]
+    assert read_tables(location.path, ["run_costs"]) == {"run_costs": [(42,)]}
+    assert migrate(location) == []
+    monkeypatch.undo()
+    assert migrate(location) == ["views"]
+
+
+def test_tables_in_python_are_those_of_the_migrations(tmp_path: Path) -> None:
+    found = read_columns(make_warehouse(tmp_path).location.path)
+    for table, expected in TABLES.items():
+        if table != "staged_samples":
+            assert {name: _POLARS_NAMES[kind] for name, kind in found[table].items()} == expected, table
+    staged = {**TABLES["staged_samples"]}
+    assert (staged.pop("ordinal"), staged.pop("given_id")) == (pl.Int64, pl.String)
+    assert {name: _POLARS_NAMES[kind] for name, kind in found["samples"].items()} == staged
+    assert found["run_samples"]["ordinal"] == "BIGINT"
+
+
+def test_tables_whose_rows_a_resumed_sample_replaces_name_run_and_sample() -> None:
+    for table in VERDICT_TABLES:
+        assert list(TABLES[table])[:2] == ["run_id", "sample_id"]
+
+
+def test_long_texts_are_packed_with_zstd_on_a_plain_file(tmp_path: Path) -> None:
+    location = make_warehouse(tmp_path).location
+    with open_writer(location, patience_s=5) as con:
+        con.execute(
+            """
+            insert into llm_calls (call_id, run_id, step, judge, request_hash, request_key, status, attempts,
+                                   started_at, request, reply)
+            select i, 'r', 's', 'j', i, i, 'ok', 1, now(),
+                   to_json(repeat(md5(i::varchar), 30)), repeat(md5(i::varchar), 9)
+            from range(3000) numbers (i)
+            """
+        )
+    with open_reader(location) as con:
+        packed = con.execute(
+            "select distinct column_name, compression from pragma_storage_info('llm_calls') "
+            "where segment_type <> 'VALIDITY' and column_name in ('request', 'reply') order by all"
+        ).fetchall()
+    assert packed == [("reply", "ZSTD"), ("request", "ZSTD")]
+    # Other kinds of warehouse read the same file without its comments.
+    assert all("compression" not in re.sub(r"/\*.*?\*/", "", m.sql) for m in MIGRATIONS)

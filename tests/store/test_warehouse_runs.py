@@ -1,0 +1,114 @@
+"""Runs on record, and finding the one a person means."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
+
+from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
+from evalhouse.warehouse.rows.runs import find_run, insert_run, list_runs, update_run
+from evalhouse.warehouse.store import Warehouse
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Warehouse:
+    """Four runs, the third with a label that the second has as well."""
+    warehouse = make_warehouse(tmp_path)
+    for minute, (run_id, label) in enumerate(
+        [("20260101-aa", None), ("20260102-ab", "nightly"), ("20260103-bb", "nightly"), ("20260104-cc", "2026010")]
+    ):
+        insert_run(warehouse, make_run(run_id, minute=minute, label=label))
+    return warehouse
+
+
+def test_a_run_comes_back_as_it_went(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    run = make_run(
+        "r",
+        suite="nightly",
+        label="with 文 and 'quotes'",
+        href="https://example.org/ci/1",
+        tags=("a", "b"),
+        embeddings="hashed",
+        trigger="event",
+        kb_name="kb",
+        kb_version="7",
+        flow_run_id="f",
+        status="completed",
+        finished_at=datetime(2026, 1, 2, 3, 4, 5, 6),
+        n_samples=3,
+        config={"weights": {"factual_f1": 0.5}, "names": ["文"], "none": None},
+    )
+    insert_run(warehouse, run)
+    assert list_runs(warehouse) == [run]
+
+
+def test_runs_are_listed_newest_first(nights: Warehouse) -> None:
+    ids = [run.run_id for run in list_runs(nights)]
+    assert ids == ["20260104-cc", "20260103-bb", "20260102-ab", "20260101-aa"]
+    assert [run.run_id for run in list_runs(nights, limit=2)] == ids[:2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("20260102-ab", "20260102-ab"),
+        ("20260101", "20260101-aa"),
+        ("latest", "20260104-cc"),
+        ("previous", "20260103-bb"),
+        ("nightly", "20260103-bb"),  # the newest with that label
+        ("2026010", "20260104-cc"),  # begins every id, but is a label
+    ],
+)
+def test_a_run_is_found_by_what_people_write(nights: Warehouse, wanted: str, expected: str) -> None:
+    assert find_run(nights, wanted).run_id == expected
+
+
+def test_an_id_that_begins_another_is_still_that_run(nights: Warehouse) -> None:
+    insert_run(nights, make_run("20260104-c", minute=9))
+    assert find_run(nights, "20260104-c").run_id == "20260104-c"
+
+
+def test_a_start_of_several_ids_asks_for_more_of_it(nights: Warehouse) -> None:
+    with pytest.raises(WarehouseError, match=r"4 runs begin with '202601'; the newest are 20260104-cc, .*write more"):
+        find_run(nights, "202601")
+
+
+@pytest.mark.parametrize("wanted", ["x", "", "Nightly", "20260101-aaa", "%"])
+def test_what_fits_nothing_lists_the_newest(nights: Warehouse, wanted: str) -> None:
+    with pytest.raises(WarehouseError, match=f"no run fits {wanted!r} .*20260104-cc, .*`evalhouse runs` lists all"):
+        find_run(nights, wanted)
+
+
+def test_without_runs_it_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(WarehouseError, match=r"no run is on record.*evalhouse run"):
+        find_run(make_warehouse(tmp_path), "latest")
+    with pytest.raises(WarehouseMissing):
+        find_run(Warehouse(str(tmp_path / "none.duckdb")), "latest")
+
+
+def test_the_first_run_has_no_previous(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    insert_run(warehouse, make_run("r"))
+    assert find_run(warehouse, "latest").run_id == "r"
+    with pytest.raises(WarehouseError, match="only one run so far"):
+        find_run(warehouse, "previous")
+
+
+def test_columns_of_one_run_are_set(nights: Warehouse) -> None:
+    finished_at = datetime(2026, 2, 1)
+    update_run(nights, "20260102-ab", status="completed", finished_at=finished_at)
+    changed = find_run(nights, "20260102-ab")
+    assert (changed.status, changed.finished_at, changed.label) == ("completed", finished_at, "nightly")
+    assert [run.status for run in list_runs(nights)].count("running") == 3
+    update_run(nights, "20260102-ab", status="running", finished_at=None)
+    assert find_run(nights, "20260102-ab").finished_at is None
+
+
+def test_a_column_or_run_that_is_none_is_refused(nights: Warehouse) -> None:
+    with pytest.raises(KeyError, match="cannot set finished of a run"):
+        update_run(nights, "20260102-ab", finished=True)
+    with pytest.raises(WarehouseError, match="run 20270101 is not on record"):
+        update_run(nights, "20270101", status="failed")

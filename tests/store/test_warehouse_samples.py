@@ -1,0 +1,228 @@
+"""Samples: taken in once by content, numbered where ids are missing, and read again by run and shard."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from warehouse_processes import count_rows, make_warehouse, run_script
+from warehouse_runs import make_run
+
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.runs import find_run, insert_run
+from evalhouse.warehouse.rows.samples import (
+    FAILURE_REASONS,
+    Staging,
+    count_samples,
+    list_unfinished_shards,
+    read_samples_between,
+    take_in_samples,
+)
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+Row = dict[str, object]
+
+
+def make_row(sample_id: str, **columns: object) -> Row:
+    """A staged row; its content is its id unless told otherwise."""
+    content: Row = {"input_hash": f"hash of {sample_id}", "question": f"What is {sample_id}?", "answer": "An answer."}
+    return {"sample_id": sample_id, **content, **columns}
+
+
+def load_rows(warehouse: Warehouse, run_id: str, *rows: Row, part: int = 2) -> int:
+    """Stage the rows in parts and take them in for a run that is put on record first."""
+    staging = Staging()
+    try:
+        numbered = [{"ordinal": ordinal, **row} for ordinal, row in enumerate(rows, start=1)]
+        for begin in range(0, len(numbered), part):
+            staging.add(numbered[begin : begin + part])
+        if not any(run_id == row["run_id"] for row in warehouse.read_rows("select run_id from runs")):
+            insert_run(warehouse, make_run(run_id))
+        return take_in_samples(warehouse, run_id, staging)
+    finally:
+        staging.discard()
+
+
+def read_metadata(warehouse: Warehouse, run_id: str) -> list[object]:
+    """The metadata of a run's samples as `run_samples` holds them."""
+    rows = warehouse.read_rows("select metadata from run_samples where run_id = $r order by ordinal", {"r": run_id})
+    return [row["metadata"] and json.loads(str(row["metadata"])) for row in rows]
+
+
+def test_samples_come_back_as_they_went(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    full = make_row(
+        "a", ground_truth="文", contexts=["one", "two"], context_ids=["1", "2"], reference_context_ids=["2"]
+    )
+    bare = make_row("b", answer=None, contexts=[])
+    assert load_rows(warehouse, "r", full, bare) == 2
+    first, second = read_samples_between(warehouse, "r", 1, 2)
+    assert (first.sample_id, first.ordinal, first.input_hash) == ("a", 1, "hash of a")
+    assert (first.question, first.answer, first.ground_truth) == ("What is a?", "An answer.", "文")
+    assert (first.contexts, first.context_ids, first.reference_context_ids) == (["one", "two"], ["1", "2"], ["2"])
+    assert (second.answer, second.ground_truth, second.contexts, second.context_ids) == (None, None, [], None)
+    assert find_run(warehouse, "r").n_samples == 2
+
+
+def test_repeats_without_an_id_are_numbered_in_file_order(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    rows = [make_row("h", answer=f"answer {number}", input_hash=str(number)) for number in (1, 2, 3)]
+    load_rows(warehouse, "r", rows[0], make_row("other"), rows[1], make_row("h", given_id="h", input_hash="4"), rows[2])
+    found = [(sample.sample_id, sample.input_hash) for sample in read_samples_between(warehouse, "r", 1, 5)]
+    assert found == [("h", "1"), ("other", "hash of other"), ("h-2", "2"), ("h", "4"), ("h-3", "3")]
+
+
+def test_given_ids_are_kept_as_they_are(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    load_rows(warehouse, "r", *(make_row("same", given_id=f"q {n}", input_hash=str(n)) for n in (1, 2)))
+    assert [sample.sample_id for sample in read_samples_between(warehouse, "r", 1, 9)] == ["q 1", "q 2"]
+
+
+def test_unchanged_content_is_stored_once_over_all_runs(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    night = [make_row("a"), make_row("b"), make_row("b", input_hash="hash of b")]
+    for run_id in ("r1", "r2"):
+        load_rows(warehouse, run_id, *night)
+    assert count_rows(warehouse, "samples") == 3
+    load_rows(warehouse, "r3", make_row("a", answer="Changed.", input_hash="new"), make_row("b"), make_row("c"))
+    assert count_rows(warehouse, "samples") == 5
+    assert count_rows(warehouse, "run_samples") == 9
+    answers = [sample.answer for sample in read_samples_between(warehouse, "r3", 1, 1)]
+    assert answers == ["Changed."]
+    assert [sample.answer for sample in read_samples_between(warehouse, "r1", 1, 1)] == ["An answer."]
+
+
+def test_metadata_is_stored_with_the_run_only_where_it_differs(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    topic = make_row("a", metadata='{"topic":"x"}')
+    load_rows(warehouse, "r1", topic, make_row("b"))
+    load_rows(warehouse, "r2", topic, make_row("b", metadata='{"new":1}'))
+    load_rows(warehouse, "r3", make_row("a", metadata='{"topic":"y"}'), make_row("b"))
+    load_rows(warehouse, "r4", make_row("a"), make_row("b"))
+    assert read_metadata(warehouse, "r1") == [None, None]
+    assert read_metadata(warehouse, "r2") == [None, {"new": 1}]
+    assert read_metadata(warehouse, "r3") == [{"topic": "y"}, None]
+    # No metadata at all must not read as that of the night before.
+    assert read_metadata(warehouse, "r4") == [{}, None]
+    assert warehouse.read("select metadata from samples order by sample_id")["metadata"].to_list() == [
+        '{"topic":"x"}',
+        None,
+    ]
+
+
+def test_the_same_load_twice_is_harmless(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    for _ in range(2):
+        assert load_rows(warehouse, "r", make_row("a"), make_row("b"), make_row("a")) == 3
+    assert count_rows(warehouse, "samples") == count_samples(warehouse, "r") == 3
+    assert count_samples(warehouse, "other") == 0
+
+
+def test_a_kill_within_the_load_leaves_nothing_of_it(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    insert_run(warehouse, make_run("r"))
+    # All rows are in, and how many they are is about to be noted.
+    script = """
+from evalhouse.warehouse.rows.samples import Staging, take_in_samples
+class Killing(Staging):
+    n_rows = property(kill_self)
+staging = Staging()
+staging.add([{"ordinal": 1, "sample_id": "a", "input_hash": "h", "question": "?"}])
+staging.__class__ = Killing
+take_in_samples(Warehouse(PATH), "r", staging)
+"""
+    assert run_script(script, warehouse.location.path).code == -9
+    assert count_rows(warehouse, "samples") == count_samples(warehouse, "r") == 0
+
+
+def test_a_load_that_fails_says_so_in_one_line(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    with pytest.raises(WarehouseError, match=r"w\.duckdb: .*Malformed JSON") as raised:
+        load_rows(warehouse, "r", make_row("a"), make_row("b", metadata="{broken"))
+    assert "\n" not in str(raised.value)
+    assert count_rows(warehouse, "samples") == count_samples(warehouse, "r") == 0
+
+
+def test_shards_are_read_by_ordinal(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    load_rows(warehouse, "r", *(make_row(f"s{number}") for number in range(1, 11)), part=3)
+    load_rows(warehouse, "other", make_row("s3"))
+    assert [s.sample_id for s in read_samples_between(warehouse, "r", 4, 6)] == ["s4", "s5", "s6"]
+    assert [s.ordinal for s in read_samples_between(warehouse, "r", 9, 12)] == [9, 10]
+    assert read_samples_between(warehouse, "r", 11, 12) == []
+    assert count_samples(warehouse, "r") == 10
+
+
+def test_staging_leaves_no_file_behind() -> None:
+    staging = Staging()
+    staging.add([{"ordinal": 1, **make_row("a")}])
+    parts = [Path(part) for part in staging.parts]
+    assert (len(parts), staging.n_rows) == (1, 1)
+    staging.discard()
+    assert not parts[0].parent.exists()
+
+
+def test_what_a_killed_process_staged_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    in_use = Staging()
+    assert (
+        run_script(
+            "from evalhouse.warehouse.rows.samples import Staging\nStaging()\nkill_self()", tmp_path / "w.duckdb"
+        ).code
+        == -9
+    )
+    assert len(list(tmp_path.glob("*/"))) == 2
+    (tmp_path / "evalhouse-staging-of-somebody.txt").touch()
+    later = Staging()
+    in_use.add([{"ordinal": 1, **make_row("a")}])
+    assert len(list(tmp_path.glob("*/"))) == 2, "the dead one's is gone, and the living one's is not"
+    for staging in (in_use, later):
+        staging.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["evalhouse-staging-of-somebody.txt"]
+
+
+def note_outcomes(warehouse: Warehouse, key: str, **reasons: str | None) -> None:
+    rows = [{"run_id": "r", "sample_id": name, "step": "classify", "reason": why} for name, why in reasons.items()]
+    frame = build_frame("outcomes", rows)
+    warehouse.append(Batch(key=key, run_id="r", tables={"outcomes": frame}, replaces=tuple(reasons)))
+
+
+def test_a_shard_is_unfinished_until_every_sample_of_it_ended_well(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    load_rows(warehouse, "r", *(make_row(f"s{number}") for number in range(1, 7)))
+    assert list_unfinished_shards(warehouse, "r", 2) == [0, 1, 2]
+    assert list_unfinished_shards(warehouse, "r", 4) == [0, 1]
+    note_outcomes(warehouse, "first", s1=None, s2="no_answer", s3=None, s5=None, s6="judge_failed")
+    assert list_unfinished_shards(warehouse, "r", 2) == [1, 2]
+    note_outcomes(warehouse, "second", s4=None, s6=None)
+    assert list_unfinished_shards(warehouse, "r", 2) == []
+    other_run = build_frame("outcomes", [{"run_id": "r2", "sample_id": "s1", "step": "x", "reason": "judge_failed"}])
+    warehouse.append(Batch(key="third", run_id="r2", tables={"outcomes": other_run}))
+    assert list_unfinished_shards(warehouse, "r", 2) == []
+
+
+@pytest.mark.parametrize("reason", FAILURE_REASONS)
+def test_one_failed_step_is_enough_to_try_again(tmp_path: Path, reason: str) -> None:
+    warehouse = make_warehouse(tmp_path)
+    load_rows(warehouse, "r", make_row("a"))
+    steps = [("extract_answer", None), ("classify", reason), ("rank", "no_contexts")]
+    rows = [{"run_id": "r", "sample_id": "a", "step": step, "reason": why} for step, why in steps]
+    warehouse.append(Batch(key="k", run_id="r", tables={"outcomes": build_frame("outcomes", rows)}))
+    assert list_unfinished_shards(warehouse, "r", 64) == [0]
+    assert list_unfinished_shards(warehouse, "r", 64, failures=["other"]) == []
+
+
+def test_ten_thousand_samples_take_a_moment(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    insert_run(warehouse, make_run("r"))
+    staging = Staging()
+    rows = [{"ordinal": ordinal, **make_row("same", input_hash=str(ordinal))} for ordinal in range(1, 10_001)]
+    for begin in range(0, 10_000, 1000):
+        staging.add(rows[begin : begin + 1000])
+    assert take_in_samples(warehouse, "r", staging) == 10_000
+    staging.discard()
+    ids: pl.Series = warehouse.read("select sample_id from run_samples order by ordinal")["sample_id"]
+    assert ids.to_list() == ["same", *(f"same-{number}" for number in range(2, 10_001))]

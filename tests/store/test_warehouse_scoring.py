@@ -1,0 +1,113 @@
+"""Scores of a run: replaced as a whole, by the metric's own settings, and never from a metric that breaks the rules."""
+
+from pathlib import Path
+
+import pytest
+from warehouse_processes import count_rows, make_warehouse
+
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import MetricFile, parse_metric
+from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+_HALF = (
+    "select run_id, sample_id, $weight / 2 as value, null as unscored_reason from run_samples where run_id = $run_id"
+)
+_CHOOSE = """select run_id, sample_id, {value} as value, {reason} as unscored_reason
+from run_samples {join} where run_id = $run_id"""
+
+
+def make_metric(name: str, sql: str, *, version: int = 1, parameter: str = "") -> MetricFile:
+    header = f"-- metric: {name}\n-- version: {version}\n-- needs: -\n{parameter}-- One row per sample of the run.\n"
+    return parse_metric(header + sql, name=name, place=f"{name}.sql")
+
+
+def make_weighted(name: str = "half", version: int = 1) -> MetricFile:
+    return make_metric(name, _HALF, version=version, parameter="-- parameter: weight = 1\n")
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    """Two runs with two samples each."""
+    made = make_warehouse(tmp_path)
+    for run_id in ("r", "other"):
+        rows = [
+            {"run_id": run_id, "sample_id": name, "input_hash": "h", "ordinal": number}
+            for number, name in enumerate("ab", start=1)
+        ]
+        made.append(Batch(key=run_id, run_id=run_id, tables={"run_samples": build_frame("run_samples", rows)}))
+    return made
+
+
+def read_scores(warehouse: Warehouse) -> list[tuple[object, ...]]:
+    return warehouse.read("select run_id, sample_id, metric, value, metric_version from scores order by all").rows()
+
+
+def test_a_run_is_scored_anew_and_others_are_left_alone(warehouse: Warehouse) -> None:
+    for run_id in ("other", "r"):
+        score_run(warehouse, run_id, [make_weighted(), make_weighted("kept")], {})
+    score_run(warehouse, "r", [make_weighted(version=2)], {"half": {"weight": 0.5}})
+    assert read_scores(warehouse) == [
+        ("other", "a", "half", 0.5, "1"),
+        ("other", "a", "kept", 0.5, "1"),
+        ("other", "b", "half", 0.5, "1"),
+        ("other", "b", "kept", 0.5, "1"),
+        ("r", "a", "half", 0.25, "2;weight=0.5"),
+        ("r", "a", "kept", 0.5, "1"),
+        ("r", "b", "half", 0.25, "2;weight=0.5"),
+        ("r", "b", "kept", 0.5, "1"),
+    ]
+
+
+def test_a_metric_may_end_in_a_comment_and_leave_samples_unscored(warehouse: Warehouse) -> None:
+    sql = _CHOOSE.format(value="null", reason="'no_answer'", join="") + " -- all of them"
+    score_run(warehouse, "r", [make_metric("quiet", sql)], {})
+    assert warehouse.read("select value, unscored_reason from scores").rows() == [(None, "no_answer")] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "join", "fault"),
+    [
+        ("'nan'::double", "null", "", "2 values that are no finite number"),
+        ("'inf'::double", "null", "", "2 values that are no finite number"),
+        ("null", "null", "", "2 rows without either a value or an unscored_reason"),
+        ("1", "'no_answer'", "", "2 rows without either a value or an unscored_reason"),
+        ("1", "null", "cross join range(2)", "2 rows for a sample that has one"),
+        ("1", "null", "semi join (select 'a' as sample_id) using (sample_id)", "1 samples of the run without a row"),
+        ("1", "null", "semi join (select 'c' as sample_id) using (sample_id)", "2 samples of the run without a row"),
+    ],
+)
+def test_rows_that_would_be_believed_wrongly_are_refused(
+    warehouse: Warehouse, value: str, reason: str, join: str, fault: str
+) -> None:
+    score_run(warehouse, "r", [make_weighted("mine")], {})
+    before = read_scores(warehouse)
+    faulty = make_metric("mine", _CHOOSE.format(value=value, reason=reason, join=join))
+    with pytest.raises(WarehouseError, match=f"metric 'mine' gave {fault}; its SQL must give one row per sample"):
+        score_run(warehouse, "r", [make_weighted("first"), faulty], {})
+    assert read_scores(warehouse) == before
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("select nonsense from run_samples where run_id = $run_id", "nonsense"),
+        ("select run_id, sample_id, 1 as value from run_samples where run_id = $run_id", "unscored_reason"),
+        (
+            _CHOOSE.format(value="'x'::int", reason="null", join=""),
+            "'x'",
+        ),
+    ],
+)
+def test_sql_that_fails_is_told_by_the_metrics_name(warehouse: Warehouse, sql: str, words: str) -> None:
+    with pytest.raises(WarehouseError, match=rf"metric 'broken' failed: .*{words}") as raised:
+        score_run(warehouse, "r", [make_metric("broken", sql)], {})
+    assert "\n" not in str(raised.value)
+    assert count_rows(warehouse, "scores") == 0
+
+
+def test_a_setting_the_metric_does_not_take_is_refused(warehouse: Warehouse) -> None:
+    with pytest.raises(WarehouseError, match="metric 'half' takes no parameter 'wait'; known: weight"):
+        score_run(warehouse, "r", [make_weighted()], {"half": {"wait": 1}})

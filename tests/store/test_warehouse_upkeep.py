@@ -1,0 +1,151 @@
+"""`evalhouse warehouse`: checking finds what must never be, compacting and moving lose nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_house import House
+from cli_process import Finished
+
+from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.sandbox.catalog import read_catalog
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
+from evalhouse.warehouse.upkeep.move import move_warehouse
+
+Ask = Callable[..., Finished]
+
+_FAULTS = {
+    "verdicts, scores or calls of a run that is not on record": (
+        "delete from runs where run_id = (select max(run_id) from runs)"
+    ),
+    "samples of a run whose texts are missing": "delete from samples where sample_id = 'tide-1'",
+    "scores of a sample that the run has not": "delete from run_samples where sample_id = 'tide-1'",
+    "scores that are there twice": "insert into scores select * from scores limit 1",
+    "statements that are there twice": "insert into statements select * from statements limit 1",
+    "calls that are there twice": "insert into llm_calls select * from llm_calls limit 1",
+    "verdicts whose call is not on record": "delete from llm_calls where step = 'rank'",
+    "calls whose prompt is not on record": "delete from prompts",
+    "batches that were written twice": "insert into batches select * from batches limit 1",
+}
+
+
+@pytest.fixture
+def filled(house: House, tmp_path: Path) -> Warehouse:
+    """A copy of the house's warehouse."""
+    path = tmp_path / "filled.duckdb"
+    shutil.copyfile(house.place.folder / "evalhouse.duckdb", path)
+    return Warehouse(str(path))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    return Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
+
+
+def _change(warehouse: Warehouse, sql: str) -> None:
+    with open_writer(warehouse.location, patience_s=5) as connection:
+        connection.execute(sql)
+
+
+def _list_wrong(warehouse: Warehouse) -> list[str]:
+    return [finding.what for finding in check_warehouse(warehouse) if finding.verdict == "wrong"]
+
+
+def _read_all(warehouse: Warehouse, table: str) -> list[str]:
+    names = warehouse.read(f"select * from {table} limit 0").columns
+    shown = ", ".join(f'"{name}"::varchar' for name in sorted(names))
+    return sorted(str(row) for row in warehouse.read(f"select {shown} from {table}").rows())
+
+
+def test_a_sound_warehouse_has_nothing_wrong(filled: Warehouse) -> None:
+    assert _list_wrong(filled) == []
+
+
+@pytest.mark.parametrize("what", _FAULTS)
+def test_each_fault_is_found(what: str, filled: Warehouse) -> None:
+    _change(filled, _FAULTS[what])
+    assert what in _list_wrong(filled)
+
+
+def test_check_says_so_and_fails(filled: Warehouse, ask: Ask) -> None:
+    path = str(filled.location.path)
+    sound = ask("warehouse", "check", "--warehouse", path)
+    assert sound.status == 0
+    assert "all is in its place" in sound.stdout
+    _change(filled, _FAULTS["scores that are there twice"])
+    broken = ask("warehouse", "check", "--warehouse", path, "--json")
+    assert broken.status == 1
+    document = broken.document
+    assert not document["ok"]
+    assert {row["what"] for row in document["findings"] if row["verdict"] == "wrong"} >= {"scores that are there twice"}
+
+
+def test_a_file_is_compacted_without_losing_a_row_or_a_comment(filled: Warehouse, ask: Ask) -> None:
+    for _ in range(6):  # holes: rows that come and go
+        _change(filled, "insert into llm_calls select * replace (call_id || '-x' as call_id) from llm_calls")
+    _change(filled, "delete from llm_calls where call_id like '%-x'")
+    tables = [relation.name for relation in read_catalog(filled.location).relations if relation.kind == "table"]
+    before = {table: _read_all(filled, table) for table in tables}
+    catalog, size = read_catalog(filled.location), filled.location.path.stat().st_size
+    told = ask("warehouse", "compact", "--warehouse", str(filled.location.path), "--json")
+    assert told.status == 0
+    assert told.document["bytes_after"] == filled.location.path.stat().st_size < size
+    assert {table: _read_all(filled, table) for table in tables} == before
+    assert read_catalog(filled.location) == catalog
+    assert filled.migrate() == []
+    assert _list_wrong(filled) == []
+
+
+def test_moving_into_a_lake_and_back_keeps_every_row(filled: Warehouse, lake: Warehouse, tmp_path: Path) -> None:
+    seen: list[str] = []
+    counts = move_warehouse(filled, lake, lambda table, _: seen.append(table))
+    assert seen[-1] == "runs"
+    assert _list_wrong(lake) == []
+    compacted = compact_warehouse(lake)
+    assert compacted.after > 0
+    assert "snapshots forgotten" in compacted.detail
+    assert _list_wrong(lake) == []
+    back = Warehouse(str(tmp_path / "back.duckdb"))
+    assert move_warehouse(lake, back, lambda *_: None) == counts
+    for table, n_rows in counts.items():
+        rows = _read_all(back, table)
+        assert len(rows) == n_rows
+        assert rows == _read_all(filled, table)
+
+
+def test_a_move_that_was_cut_short_goes_on(filled: Warehouse, lake: Warehouse) -> None:
+    def stop_after_scores(table: str, _: int) -> None:
+        if table == "scores":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        move_warehouse(filled, lake, stop_after_scores)
+    assert lake.read("select count(*) from runs").item() == 0
+    half = lake.read("select count(*) from llm_calls").item()
+    counts = move_warehouse(filled, lake, lambda *_: None)
+    assert lake.read("select count(*) from llm_calls").item() == half == counts["llm_calls"]
+    assert lake.read("select count(*) from runs").item() == counts["runs"] == 2
+
+
+def test_a_move_refuses_a_place_that_holds_something_else(filled: Warehouse, tmp_path: Path, ask: Ask) -> None:
+    other = tmp_path / "other.duckdb"
+    shutil.copyfile(filled.location.path, other)
+    _change(Warehouse(str(other)), "update runs set run_id = 'stranger' where run_id = (select min(run_id) from runs)")
+    refused = ask("warehouse", "move", str(filled.location.path), str(other))
+    assert refused.status == 2
+    assert "stranger" in refused.stderr
+    with pytest.raises(WarehouseError, match="both where from and where to"):
+        move_warehouse(filled, filled, lambda *_: None)
+
+
+def test_rows_that_differ_are_no_match(filled: Warehouse, tmp_path: Path) -> None:
+    other = tmp_path / "other.duckdb"
+    shutil.copyfile(filled.location.path, other)
+    _change(Warehouse(str(other)), "update scores set value = 0.123 where rowid = (select min(rowid) from scores)")
+    with pytest.raises(WarehouseError, match=r"scores of run .* has other rows"):
+        move_warehouse(filled, Warehouse(str(other)), lambda *_: None)

@@ -1,0 +1,253 @@
+"""Announcing an update, and reading back what anybody may have announced."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cli_process import Place
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.server.api import PrefectApi
+from evalhouse.flows.serving.kb_events import WINDOW, check_kb_name, make_event, read_update, read_updates
+
+
+@dataclass(kw_only=True)
+class Events:
+    """What a server of events has, was sent, and wants."""
+
+    kept: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    wants_token: bool = False
+    status: int = 204
+    answer: bytes = b""
+    page_size: int = 50
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Prefect's event API as far as it is used here, pages and CSRF tokens included."""
+
+    events: ClassVar[Events]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.events.headers.append({name.lower(): value for name, value in self.headers.items()})
+        if self.events.wants_token and self.headers.get("Prefect-Csrf-Token") != "the token":
+            self._send(403, b'{"detail": "Missing CSRF token."}')
+        elif self.path.endswith("/events"):
+            if self.events.status == 204:
+                self.events.kept += body
+            self._send(self.events.status, self.events.answer)
+        else:
+            self.events.asked.append(body)
+            self._send_page(0)
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if address.path.endswith("/csrf-token"):
+            self._send(200, b'{"token": "the token"}')
+            return
+        self._send_page(int(parse_qs(address.query)["page-token"][0]))
+
+    def _send_page(self, start: int) -> None:
+        end = start + self.events.page_size
+        # The server names itself as nobody outside can reach it.
+        more = f"http://inside:4200/api/events/filter/next?page-token={end}" if end < len(self.events.kept) else None
+        self._send(200, json.dumps({"events": self.events.kept[start:end], "total": 0, "next_page": more}).encode())
+
+    def _send(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *_: object) -> None:
+        """Say nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventServer:
+    url: str
+    events: Events
+
+
+@pytest.fixture
+def server() -> Iterator[EventServer]:
+    events = Events()
+    handler = type("OwnHandler", (Handler,), {"events": events})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield EventServer(url=f"http://127.0.0.1:{http.server_address[1]}/api", events=events)
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def place(server: EventServer, tmp_path: Path) -> Place:
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_API_URL": server.url})
+
+
+def test_an_update_is_announced_with_what_prefect_wants(server: EventServer, place: Place) -> None:
+    done = place.call("kb-updated", "docs", "--version", "2026-11-21", "--changed", "a.md#1", "--changed", "b.md#2")
+    assert done.status == 0, done.stderr
+    (event,) = server.events.kept
+    assert event["event"] == "knowledge-base.updated"
+    assert event["resource"]["prefect.resource.id"] == "knowledge-base.docs"
+    assert event["payload"] == {"version": "2026-11-21", "changed": ["a.md#1", "b.md#2"]}
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(event["occurred"])) < timedelta(minutes=5)
+    assert event["id"] in done.stdout
+
+
+def test_json_is_one_document(server: EventServer, place: Place) -> None:
+    document = place.call("kb-updated", "docs", "--json").document
+    assert document == {
+        "event_id": server.events.kept[0]["id"],
+        "knowledge_base": "docs",
+        "version": None,
+        "changed": [],
+    }
+    assert server.events.kept[0]["payload"] == {}
+
+
+@pytest.mark.parametrize(
+    ("variables", "header"),
+    [
+        ({"PREFECT_API_KEY": "pnu_1"}, "Bearer pnu_1"),
+        ({"PREFECT_API_AUTH_STRING": "admin:päss"}, f"Basic {base64.b64encode('admin:päss'.encode()).decode()}"),
+        ({"PREFECT_CLIENT_CUSTOM_HEADERS": '{"Authorization": "Own 1"}'}, "Own 1"),
+    ],
+)
+def test_the_keys_are_those_prefect_knows(
+    server: EventServer, place: Place, variables: dict[str, str], header: str
+) -> None:
+    done = place.with_variables(**variables).call("kb-updated", "docs")
+    assert done.status == 0, done.stderr
+    assert server.events.headers[0]["authorization"] == header
+
+
+def test_a_server_and_key_in_prefects_profile_are_used(server: EventServer, place: Place) -> None:
+    home = place.folder / "home"
+    home.mkdir()
+    profile = f'PREFECT_API_URL = "{server.url}"\nPREFECT_API_KEY = "pnu_2"\n'
+    (home / "profiles.toml").write_text(f'active = "mine"\n[profiles.mine]\n{profile}')
+    done = Place(folder=place.folder, variables={"PREFECT_HOME": str(home)}).call("kb-updated", "docs")
+    assert done.status == 0, done.stderr
+    assert server.events.headers[0]["authorization"] == "Bearer pnu_2"
+
+
+def test_a_server_that_guards_against_foreign_browsers_gets_its_token(server: EventServer, place: Place) -> None:
+    server.events.wants_token = True
+    done = place.call("kb-updated", "docs")
+    assert done.status == 0, done.stderr
+    assert len(server.events.kept) == 1
+
+
+def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:
+    done = Place(folder=tmp_path, variables={"PREFECT_HOME": str(tmp_path)}).call("kb-updated", "docs")
+    assert done.status == 2
+    assert "evalhouse serve SUITE.toml --with-server" in done.stderr
+    assert "PREFECT_API_URL" in done.stderr
+
+
+def test_a_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> None:
+    variables = {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://user:secret@127.0.0.1:9/api"}
+    done = Place(folder=tmp_path, variables=variables).call("kb-updated", "docs")
+    assert done.status == 2
+    assert "127.0.0.1:9" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "told"),
+    [
+        (401, b'{"exception_message": "Unauthorized"}', "PREFECT_API_AUTH_STRING"),
+        (404, b'{"detail": "Not Found"}', "ends in /api"),
+        (422, b'{"detail": "no"}', 'status 422: {"detail": "no"}'),
+        (200, b"<html>", "no Prefect API"),
+    ],
+)
+def test_a_refusal_is_told_in_one_line(
+    server: EventServer, place: Place, status: int, answer: bytes, told: str
+) -> None:
+    server.events.status, server.events.answer = status, answer
+    done = place.call("kb-updated", "docs")
+    assert done.status == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["docs*", "do?cs", "[docs]", "!docs", "", " docs", "two  blanks", "tab\tbed", "x" * 201]
+)
+def test_a_name_that_a_trigger_would_read_as_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="cannot name a knowledge base"):
+        check_kb_name(name)
+
+
+@pytest.mark.parametrize("name", ["docs", "team/handbook v2", "知识库", "a.b_c-d:e@f+g"])
+def test_other_names_are_taken(name: str) -> None:
+    assert check_kb_name(name) == name
+
+
+def test_all_pages_are_read_oldest_first_and_each_update_once(server: EventServer) -> None:
+    events = [make_event("docs", version=f"v{number}", changed=[]) for number in range(7)]
+    server.events.kept += [*events[3:], *events[:3], events[0]]
+    server.events.page_size = 2
+    api = PrefectApi({"PREFECT_API_URL": server.url})
+    announced = read_updates(api, "docs")
+    assert [update.version for update in announced.updates] == [f"v{number}" for number in range(7)]
+    (asked,) = server.events.asked
+    assert asked["filter"]["resource"] == {"id": ["knowledge-base.docs"]}
+    since = datetime.fromisoformat(asked["filter"]["occurred"]["since"])
+    assert timedelta() <= datetime.now(UTC) - since - WINDOW < timedelta(minutes=5)
+
+
+def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> None:
+    api = PrefectApi({"PREFECT_API_URL": server.url})
+    yesterday = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=1)
+    read_updates(api, "docs", since=yesterday)
+    assert server.events.asked[0]["filter"]["occurred"]["since"] == yesterday.replace(tzinfo=UTC).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("payload", "version", "changed", "problem"),
+    [
+        ({}, None, (), None),
+        ({"version": "v1", "changed": ["a", "b", "a"]}, "v1", ("a", "b"), None),
+        ({"version": 7, "changed": "a"}, "7", ("a",), None),
+        ({"version": 1.5, "changed": [1, 2]}, "1.5", ("1", "2"), None),
+        ({"version": "  ", "changed": []}, None, (), None),
+        ({"version": ["v1"]}, None, (), "version is no text"),
+        ({"version": True}, None, (), "version is no text"),
+        ({"version": "v" * 2_000}, "v" * 1_000, (), "longer than"),
+        ({"changed": {"a": 1}}, None, (), "no list"),
+        ({"changed": ["a", None, {"b": 1}, "", "c"]}, None, ("a", "c"), "3 of its 5 changed ids"),
+        ("no object", None, (), None),
+        (None, None, (), None),
+    ],
+)
+def test_a_payload_of_any_shape_is_an_update(
+    payload: object, version: str | None, changed: tuple[str, ...], problem: str | None
+) -> None:
+    update, told = read_update({**make_event("docs", version=None, changed=[]), "payload": payload})
+    assert (update.version, update.changed) == (version, changed)
+    assert (told is None) == (problem is None)
+    assert (problem or "") in (told or "")
+
+
+def test_times_are_kept_in_utc() -> None:
+    event = make_event("docs", version=None, changed=[]) | {"occurred": "2026-11-21T04:00:00+01:00"}
+    assert read_update(event)[0].occurred_at == datetime(2026, 11, 21, 3)
+    assert read_update(event | {"occurred": "2026-11-21T03:00:00Z"})[0].occurred_at == datetime(2026, 11, 21, 3)

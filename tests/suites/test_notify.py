@@ -1,0 +1,228 @@
+"""Notifications: which ends are told, what the message holds, and that a webhook that fails changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warehouse_runs import make_run
+from webhook import Webhook, serve_webhook
+
+from evalhouse.flows.preparing.triggers import Trigger
+from evalhouse.flows.serving.notify import NotifyError, find_webhook, tell_broken_off, tell_ended
+from evalhouse.tasks.settings.suite import Notify
+from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.store import Warehouse
+
+GATE: dict[str, Any] = {
+    "outcome": "failed",
+    "undecided": "pass",
+    "counts": {"failed": 1, "undecided": 0, "passed": 2},
+    "run": {},
+    "against": None,
+    "checks": [{"kind": "min", "metric": "factual_f1", "limit": 0.8, "outcome": "failed"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.serving.notify._PAUSES_S", (0.0, 0.0))
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    with serve_webhook() as served:
+        monkeypatch.setenv("HOOK", served.url)
+        yield served
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Warehouse:
+    """Two nights of one suite: factual_f1 goes from 1 to 0.5, faithfulness is scored in the second alone."""
+    store = Warehouse(str(tmp_path / "w.duckdb"))
+    store.migrate()
+    add_night(store, "night-1", 0, {"factual_f1": [1.0, 1.0]})
+    add_night(store, "night-2", 60, {"factual_f1": [0.5, 0.5], "faithfulness": [0.25, None]})
+    return store
+
+
+def add_night(store: Warehouse, run_id: str, minute: int, scores: dict[str, list[float | None]]) -> None:
+    metrics = ("factual_f1", "faithfulness")
+    insert_run(store, make_run(run_id, minute=minute, suite="s", status="completed", metrics=metrics, n_samples=2))
+    rows = [
+        [run_id, f"q{n}", metric, value, "1", None if value is not None else "judge_failed"]
+        for metric, values in scores.items()
+        for n, value in enumerate(values)
+    ]
+    with store.writing(patience_s=1.0) as connection:
+        connection.executemany(
+            "insert into scores (run_id, sample_id, metric, value, metric_version, unscored_reason) "
+            "values (?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+
+def make_ended(**columns: object) -> RunRow:
+    return make_run(
+        "night-2",
+        minute=60,
+        **{"suite": "s", "status": "completed", "n_samples": 2, "metrics": ("factual_f1", "faithfulness"), **columns},
+    )
+
+
+def make_notify(*on: str, **more: str) -> Notify:
+    return Notify.model_validate({"webhook": "${HOOK}", "on": on, **more}, strict=False)
+
+
+def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Warehouse, webhook: Webhook) -> None:
+    run = make_ended(trigger="event", kb_name="handbook", kb_version="v7", href="https://example.org/c/1", label="x")
+    tell_ended(make_notify("gate_failed"), store, run, None, GATE)
+    (posted,) = webhook.posted
+    assert (posted.method, posted.content_type) == ("POST", "application/json; charset=utf-8")
+    body = posted.body
+    text = body.pop("text")
+    assert body == {
+        "suite": "s",
+        "run_id": "night-2",
+        "status": "completed",
+        "problem": None,
+        "gate": {name: GATE[name] for name in ("outcome", "undecided", "counts", "checks")},
+        "trigger": "event",
+        "kb_name": "handbook",
+        "kb_version": "v7",
+        "label": "x",
+        "href": "https://example.org/c/1",
+        "n_samples": 2,
+        "previous_run_id": "night-1",
+        "metrics": {
+            "factual_f1": {"mean": 0.5, "n_scored": 2, "n_unscored": 0, "change": -0.5},
+            "faithfulness": {"mean": 0.25, "n_scored": 1, "n_unscored": 1, "change": None},
+        },
+    }
+    assert text.splitlines() == [
+        "❌ s completed (run night-2), because handbook was updated to v7",
+        "gate failed: 1 failed, 0 undecided, 2 passed",
+        "factual_f1 0.500 (-0.500), faithfulness 0.250",
+        "https://example.org/c/1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("on", "status", "gate", "told"),
+    [
+        (("completed",), "completed", None, True),
+        (("failed",), "completed", None, False),
+        (("failed", "incomplete", "gate_failed"), "completed", {**GATE, "outcome": "passed"}, False),
+        (("gate_failed",), "completed", GATE, True),
+        (("gate_failed",), "incomplete", GATE, True),
+        (("incomplete",), "incomplete", None, True),
+        (("failed",), "failed", None, True),
+        (("completed", "incomplete", "failed", "gate_failed"), "cancelled", None, False),
+    ],
+)
+def test_only_the_ends_that_are_asked_for_are_told(
+    *, store: Warehouse, webhook: Webhook, on: tuple[str, ...], status: str, gate: dict[str, Any] | None, told: bool
+) -> None:
+    tell_ended(make_notify(*on), store, make_ended(status=status), None, gate)
+    assert len(webhook.posted) == told
+
+
+def test_a_run_that_never_began_is_told_as_failed(webhook: Webhook) -> None:
+    notify, trigger = make_notify("failed"), Trigger(kind="schedule")
+    tell_broken_off(notify, "s", trigger, "q.jsonl: there is no such file\n" + "x" * 500)
+    (body,) = webhook.bodies
+    assert (body["run_id"], body["status"], body["trigger"], body["metrics"]) == (None, "failed", "schedule", {})
+    first, second = body["text"].splitlines()
+    assert first == "❌ s failed, on schedule"
+    assert second.startswith("q.jsonl: there is no such file xxx")
+    assert len(second) < 310
+    tell_broken_off(make_notify("completed"), "s", trigger, "")
+    assert len(webhook.posted) == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [
+        ("slack", {"text": "⚠️ s incomplete (run r), started by hand\n&lt;!channel&gt; &amp; co"}),
+        (
+            "dingtalk",
+            {"msgtype": "text", "text": {"content": "⚠️ s incomplete (run r), started by hand\n<!channel> & co"}},
+        ),
+        (
+            "feishu",
+            {"msg_type": "text", "content": {"text": "⚠️ s incomplete (run r), started by hand\n<!channel> & co"}},
+        ),
+    ],
+)
+def test_chat_programs_get_their_own_message(
+    tmp_path: Path, webhook: Webhook, form: str, shape: dict[str, Any]
+) -> None:
+    store = Warehouse(str(tmp_path / "w.duckdb"))
+    store.migrate()
+    run = make_run("r", suite="s", status="incomplete", metrics=())
+    tell_ended(make_notify("incomplete", format=form), store, run, "<!channel> & co", None)
+    assert webhook.bodies == [shape]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "n_tries", "told"),
+    [
+        ((503, 200), 2, ""),
+        ((429, 500, 200), 3, ""),
+        ((500,), 3, "Nobody was told how the run ended: the webhook did not take it in 3 tries: status 500.\n"),
+        ((404,), 1, "Nobody was told how the run ended: the webhook refused it with status 404.\n"),
+        ((302,), 1, "Nobody was told how the run ended: the webhook refused it with status 302.\n"),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_a_failure_is_told(
+    *,
+    store: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    statuses: tuple[int, ...],
+    n_tries: int,
+    told: str,
+) -> None:
+    with serve_webhook(*statuses) as webhook:
+        monkeypatch.setenv("HOOK", webhook.url)
+        tell_ended(make_notify("completed"), store, make_ended(), None, None)
+    assert len(webhook.posted) == n_tries
+    written = capsys.readouterr()
+    assert (written.out, written.err) == ("", told)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        (None, "HOOK is not set."),
+        ("ftp://hush/x", "the webhook is no address that begins with https:// or http://."),
+        ("http://127.0.0.1:1/hush", "the webhook did not take it in 3 tries: [Errno 111] Connection refused."),
+        ("http://127.0.0.1:1/hush here", "the webhook is no address that begins with https:// or http://."),
+        ("http://[hush", "the webhook is no address that begins with https:// or http://."),
+    ],
+)
+def test_an_address_that_is_of_no_use_is_told_and_not_shown(
+    store: Warehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    address: str | None,
+    told: str,
+) -> None:
+    monkeypatch.delenv("HOOK", raising=False)
+    if address is not None:
+        monkeypatch.setenv("HOOK", address)
+    tell_ended(make_notify("completed"), store, make_ended(), None, None)
+    error = capsys.readouterr().err
+    assert error == f"Nobody was told how the run ended: {told}\n"
+    assert "hush" not in error
+
+
+def test_variables_stand_anywhere_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    notify = Notify(webhook="https://${HOST}/services/${TOKEN}")
+    with pytest.raises(NotifyError, match=r"^HOST and TOKEN are not set$"):
+        find_webhook(notify)
+    monkeypatch.setenv("HOST", "hooks.example")
+    monkeypatch.setenv("TOKEN", "t0 ")
+    assert find_webhook(notify) == "https://hooks.example/services/t0"

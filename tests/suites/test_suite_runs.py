@@ -1,0 +1,244 @@
+"""`run SUITE.toml` as a person types it: a real bot asked, a real webhook told, and the gate's exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_house import write_dataset
+from cli_process import Finished, Place
+from rag_bot import RagBot, start_rag_bot
+from webhook import Webhook, serve_webhook
+
+from evalhouse.warehouse.rows.runs import list_runs
+from evalhouse.warehouse.store import Warehouse
+
+DOCUMENTS = {
+    "tide.txt": "High tide at Brankmouth is at 6 in the morning.",
+    "light.txt": "The lighthouse keeper is Maud Tregarthen.",
+    "lock.txt": "The lock is 7 metres deep.",
+}
+QUESTIONS: list[dict[str, Any]] = [
+    {"id": "tide", "question": "When is high tide at Brankmouth?", "ground_truth": DOCUMENTS["tide.txt"]},
+    {"id": "light", "question": "Who is the lighthouse keeper?", "ground_truth": DOCUMENTS["light.txt"]},
+    {"id": "lock", "question": "How deep is the lock?", "ground_truth": DOCUMENTS["lock.txt"]},
+]
+SUITE = """\
+name = "harbour"
+dataset = "questions.jsonl"
+judge = "lexical"
+metrics = ["factual_f1", "faithfulness"]
+warehouse = "w.duckdb"
+
+[target]
+url = "{url}"
+headers = {{ Authorization = "Bearer ${{BOT_TOKEN}}" }}
+context_ids = "$.contexts[*].id"
+contexts = "$.contexts[*].text"
+attempts = 1
+
+[gate.min]
+factual_f1 = {least}
+
+[gate.max_drop]
+factual_f1 = 0.02
+
+[notify]
+webhook = "${{HOOK}}"
+on = ["completed", "incomplete", "failed", "gate_failed"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Harbour:
+    """A folder with a suite, the bot that it asks and the webhook that it tells."""
+
+    place: Place
+    bot: RagBot
+    webhook: Webhook
+
+    def write(self, least: float = 0.1, *, more: str = "") -> None:
+        text = SUITE.format(url=self.bot.url, least=least) + more
+        (self.place.folder / "suites" / "nightly.toml").write_text(text)
+
+    def run(self, *arguments: str) -> Finished:
+        return self.place.call("run", "suites/nightly.toml", *arguments)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(str(self.place.folder / "suites" / "w.duckdb"))
+
+
+@pytest.fixture
+def harbour(tmp_path: Path, prefect_home: Path) -> Iterator[Harbour]:
+    (tmp_path / "suites").mkdir()
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for name, text in DOCUMENTS.items():
+        (documents / name).write_text(text)
+    write_dataset(tmp_path / "suites", QUESTIONS, "questions.jsonl")
+    with start_rag_bot(documents, token="hush-bot") as bot, serve_webhook() as webhook:
+        variables = {"PREFECT_HOME": str(prefect_home), "BOT_TOKEN": "hush-bot", "HOOK": webhook.url}
+        built = Harbour(place=Place(folder=tmp_path, variables=variables), bot=bot, webhook=webhook)
+        built.write()
+        yield built
+
+
+def test_nights_of_a_suite(harbour: Harbour) -> None:
+    """Estimated, run, run again, run against a limit that fails, resumed, and told each time."""
+    before = harbour.run("--dry-run")
+    assert before.status == 0
+    assert f"{harbour.bot.url} will be asked 3 questions." in before.stdout
+    assert "Its answers are not known yet" in before.stdout
+    assert harbour.bot.stats.n_requests == 0
+
+    first = harbour.run("--json")
+    assert (first.status, first.stderr) == (0, "")
+    document = first.document
+    assert document["suite"] == "harbour"
+    assert document["gate"]["outcome"] == "passed"
+    assert [(check["kind"], check["outcome"]) for check in document["gate"]["checks"]] == [
+        ("max_drop", "undecided"),
+        ("min", "passed"),
+    ]
+    assert document["gate"]["against"] is None
+    assert set(document["metrics"]) == {"factual_f1", "faithfulness"}
+    assert harbour.bot.stats.n_requests == 3
+
+    estimate = harbour.run("--dry-run", "--json").document
+    assert estimate["target"] == {
+        "asked": harbour.bot.url,
+        "n_questions": 3,
+        "n_answers_known": 3,
+        "answers_of": document["run_id"],
+    }
+    assert (estimate["requests"], estimate["n_samples"]) == (0, 3)
+    assert estimate["reused"] > 0
+
+    harbour.write(1.0)
+    (harbour.place.folder / "documents" / "lock.txt").write_text("Fish soup is sold at the lock.")
+    second = harbour.run("--label", "worse")
+    assert second.status == 1
+    run_ids = [run.run_id for run in list_runs(harbour.warehouse)]
+    assert len(run_ids) == 2
+    assert second.lines[0].startswith(f"run {run_ids[0]} of harbour completed: 3 samples")
+    assert f"against {document['run_id']}, 3 samples" in second.stdout
+    assert "gate failed: 1 failed, 1 undecided (which passes), 0 passed" in second.lines
+    elsewhere = f"--warehouse {harbour.place.folder}/suites/w.duckdb"
+    compare = f"evalhouse compare {document['run_id']} {run_ids[0]} {elsewhere}"
+    assert second.lines[-2] == f"next: {compare}   (what moved, and why)"
+    assert harbour.place.call(*compare.split()[1:]).status == 0
+
+    newest, oldest = list_runs(harbour.warehouse)
+    assert (oldest.gate, newest.gate) == ("passed", "failed")
+    assert (newest.suite, newest.label, newest.trigger) == ("harbour", "worse", "manual")
+    assert newest.suite_hash != oldest.suite_hash
+    assert "hush" not in json.dumps([newest.config, oldest.config])
+
+    resumed = harbour.place.call("resume", newest.run_id, "--warehouse", "suites/w.duckdb", "--json")
+    assert resumed.status == 1, "a run that is resumed is held against the limits it was started with"
+    assert resumed.document["gate"]["outcome"] == "failed"
+
+    told = [(body["run_id"], body["status"], body["gate"]["outcome"]) for body in harbour.webhook.bodies]
+    assert told == [(oldest.run_id, "completed", "passed")] + [(newest.run_id, "completed", "failed")] * 2
+    assert harbour.webhook.bodies[1]["previous_run_id"] == oldest.run_id
+    assert harbour.webhook.bodies[1]["metrics"]["factual_f1"]["change"] < 0
+    written = "".join(one.stdout + one.stderr for one in (before, first, second, resumed))
+    assert "hush" not in written
+
+
+def test_an_incomplete_night_passes_its_gate_and_is_told(harbour: Harbour) -> None:
+    harbour.bot.configure(refuse="lighthouse")
+    finished = harbour.run("--json")
+    assert finished.status == 3
+    assert finished.document["status"] == "incomplete"
+    assert finished.document["gate"]["outcome"] == "passed"
+    assert [body["status"] for body in harbour.webhook.bodies] == ["incomplete"]
+
+
+def test_a_night_that_cannot_begin_is_told_and_its_gate_is_checked_before_anything_is_asked(harbour: Harbour) -> None:
+    harbour.write(more="\n[gate.coverage]\nmrr = 0.5\n")
+    finished = harbour.run()
+    assert finished.status == 2
+    assert finished.stderr == (
+        "Error: [gate] has limits of mrr, which the run does not score; it scores: factual_f1, faithfulness\n"
+    )
+    assert harbour.bot.stats.n_requests == 0
+    (body,) = harbour.webhook.bodies
+    assert (body["run_id"], body["status"], body["suite"]) == (None, "failed", "harbour")
+    assert body["problem"].startswith("[gate] has limits of mrr")
+
+
+def test_responses_on_record_are_judged_without_asking(harbour: Harbour) -> None:
+    first = harbour.run("--json").document
+    asked = harbour.bot.stats.n_requests
+    again = harbour.run("--responses", first["run_id"], "--metrics", "factual_f1", "--json")
+    assert again.status == 0
+    assert harbour.bot.stats.n_requests == asked
+    assert set(again.document["metrics"]) == {"factual_f1"}
+    estimate = harbour.run("--responses", first["run_id"], "--dry-run", "--json").document
+    assert estimate["target"] == {
+        "asked": None, "n_questions": 0, "n_answers_known": 3, "answers_of": first["run_id"],
+    }  # fmt: skip
+
+
+def test_a_webhook_that_fails_is_told_and_changes_no_status(harbour: Harbour) -> None:
+    harbour.webhook.statuses = (404,)
+    finished = harbour.run("--json")
+    assert finished.status == 0
+    assert finished.stderr == "Nobody was told how the run ended: the webhook refused it with status 404.\n"
+
+
+def test_all_problems_of_a_suite_come_before_anything_else(harbour: Harbour) -> None:
+    harbour.write(more="\n[limits]\nrpm = 0\nconcurency = 2\n")
+    finished = harbour.run()
+    assert finished.status == 2
+    assert finished.stderr.splitlines() == [
+        "Error: nightly.toml, line 25: limits.rpm: got 0; input should be greater than or equal to 1",
+        "nightly.toml, line 26: limits.concurency: there is no such key; did you mean concurrency?",
+    ]
+    assert harbour.webhook.posted == []
+
+
+def test_doctor_looks_at_a_suite_without_asking_anybody(harbour: Harbour) -> None:
+    harbour.write(
+        more='\n[schedule]\ncron = "0 3 * * *"\ntimezone = "Asia/Shanghai"\n[trigger]\nknowledge_base = "kb"\n'
+    )
+    finished = harbour.place.call("doctor", "suites/nightly.toml", "--json")
+    assert finished.status == 0
+    settings = finished.document["settings"]
+    assert settings["judge"] == {"value": "lexical", "from": "suite nightly.toml", "variable": "EVALHOUSE_JUDGE"}
+    assert settings["concurrency"]["from"] == "default"
+    assert settings["target"]["value"]["headers"] == ["Authorization"]
+    assert "webhook" not in settings["notify"]["value"]
+    findings = {one["what"]: (one["verdict"], one["detail"]) for one in finished.document["findings"]}
+    assert findings["dataset"] == ("ok", f"{harbour.place.folder}/suites/questions.jsonl: 3 samples")
+    assert findings[f"target {harbour.bot.url}"][0] == "ok"
+    assert findings["gate"] == ("ok", "1 least means, 1 drops against previous")
+    assert findings["notify"][0] == "ok"
+    assert findings["trigger kb"][1] == "an update starts a run after 60 s without another; everything is asked"
+    schedule = findings["schedule 0 3 * * *"][1]
+    assert schedule.startswith("in Asia/Shanghai; next: ")
+    assert schedule.count(" 03:00 CST") == 3
+    assert harbour.bot.stats.n_requests == 0
+    assert harbour.webhook.posted == []
+    assert "hush" not in finished.stdout
+
+
+def test_doctor_says_what_of_a_suite_is_wrong(harbour: Harbour) -> None:
+    harbour.write(more="\n[gate.coverage]\nmrr = 0.5\n")
+    (harbour.place.folder / "suites" / "questions.jsonl").unlink()
+    bare = Place(folder=harbour.place.folder, variables={"PREFECT_HOME": harbour.place.variables["PREFECT_HOME"]})
+    finished = bare.call("doctor", "suites/nightly.toml", "--json")
+    assert finished.status == 2
+    wrong = {one["what"]: one["detail"] for one in finished.document["findings"] if one["verdict"] == "wrong"}
+    assert wrong.keys() == {"dataset", f"target {harbour.bot.url}", "gate", "notify"}
+    assert wrong["notify"] == "HOOK is not set"
+    assert "BOT_TOKEN" in wrong[f"target {harbour.bot.url}"]
+    shown = bare.call("doctor", "suites/nightly.toml").stdout
+    assert "suite nightly.toml" in shown
+    assert "1 least means, 1 drops against previous, 1 coverages" in shown

@@ -1,0 +1,406 @@
+"""Suites: what a file becomes, and what is refused, each problem with its line, its key and what is allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.preparing.cron import explain_bad_cron, list_fires
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.suites import Suite, is_suite, load_suite
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.suite import SuiteGate
+
+FULL = """\
+name = "handbook"
+dataset = "data/questions.jsonl"
+judge = "openai:gpt-4.1-mini"
+language = "zh"
+metrics = ["factual_f1", "faithfulness"]
+tags = ["nightly"]
+temperature = "none"
+warehouse = "w.duckdb"
+prompts = "prompts"
+
+[map]
+question = "ask"
+
+[metric_settings.answer_correctness]
+f1_weight = 0.5
+
+[limits]
+concurrency = 4
+budget_usd = 2
+
+[target]
+url = "http://localhost:8099/ask"
+headers = { Authorization = "Bearer ${BOT_TOKEN}" }
+
+[schedule]
+cron = "0 3 * * *"
+timezone = "Asia/Shanghai"
+
+[trigger]
+knowledge_base = "handbook"
+debounce_s = 30
+only_affected = true
+
+[noise]
+share = 0.05
+
+[gate]
+max_cost = 1
+min_coverage = 0.9
+
+[gate.min]
+factual_f1 = 0.8
+
+[gate.max_drop]
+faithfulness = 0.02
+
+[notify]
+webhook = "${SLACK_URL}"
+"""
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_suite(text: str, name: str = "nightly.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_suite
+
+
+@pytest.fixture
+def load(write: Write) -> Callable[..., Suite]:
+    return lambda text, name="nightly.toml": load_suite(write(text, name))
+
+
+def refuse(path: Path) -> list[str]:
+    """What is told about a suite, a line a problem, without the name of its file."""
+    with pytest.raises(SettingsError) as refused:
+        load_suite(path)
+    lines = str(refused.value).splitlines()
+    assert all(line.startswith(f"{path.name}, line ") for line in lines)
+    return [line.removeprefix(f"{path.name}, ") for line in lines]
+
+
+def test_a_whole_suite(load: Callable[..., Suite], tmp_path: Path) -> None:
+    suite = load(FULL)
+    assert suite.name == "handbook"
+    assert suite.path == tmp_path / "nightly.toml"
+    settings = resolve_settings({}, suite=suite).settings
+    assert (settings.suite, settings.suite_hash) == ("handbook", suite.suite_hash)
+    assert settings.dataset == str(tmp_path / "data/questions.jsonl")
+    assert settings.warehouse == str(tmp_path / "w.duckdb")
+    assert settings.prompts == str(tmp_path / "prompts")
+    assert settings.mapping == {"question": "ask"}
+    assert settings.metrics == ("factual_f1", "faithfulness")
+    assert settings.metric_settings == {"answer_correctness": {"f1_weight": 0.5}}
+    assert (settings.concurrency, settings.budget_usd, settings.temperature) == (4, 2.0, None)
+    assert settings.noise_share == 0.05
+    assert settings.target is not None
+    assert settings.target.headers == {"Authorization": "Bearer ${BOT_TOKEN}"}
+    assert suite.schedule is not None
+    assert (suite.schedule.cron, suite.schedule.timezone) == ("0 3 * * *", "Asia/Shanghai")
+    assert suite.trigger is not None
+    assert (suite.trigger.knowledge_base, suite.trigger.debounce_s) == ("handbook", 30)
+    assert suite.trigger.only_affected
+    assert not settings.only_affected, "what is set for updates holds for no other run"
+    assert suite.gate is not None
+    assert suite.gate.metrics == ("factual_f1", "faithfulness")
+    assert settings.gate == suite.gate
+    assert suite.notify is not None
+    assert suite.notify.on == ("failed", "incomplete", "gate_failed")
+
+
+def test_the_least_suite_has_the_defaults_of_a_run(load: Callable[..., Suite]) -> None:
+    suite = load('dataset = "sample"\n')
+    assert (suite.name, suite.schedule, suite.trigger, suite.gate, suite.notify) == ("nightly", None, None, None, None)
+    settings = resolve_settings({}, suite=suite).settings
+    assert settings == RunSettings(suite="nightly", suite_hash=suite.suite_hash)
+
+
+def test_a_stored_run_gives_its_settings_back(load: Callable[..., Suite]) -> None:
+    settings = resolve_settings({}, suite=load(FULL)).settings
+    assert RunSettings.model_validate_json(settings.model_dump_json()) == settings
+
+
+def test_paths_are_seen_from_the_suites_folder(load: Callable[..., Suite], tmp_path: Path) -> None:
+    values = load(
+        'dataset = "q.duckdb#questions"\nwarehouse = "duckdb:///sub/w.duckdb"\nprices = "/etc/p.yaml"\n'
+    ).values
+    assert values["dataset"] == str(tmp_path / "q.duckdb#questions")
+    assert values["warehouse"] == f"duckdb:///{tmp_path}/sub/w.duckdb"
+    assert values["prices"] == "/etc/p.yaml"
+    values = load('dataset = "sample"\nwarehouse = "duckdb:////srv/w.duckdb"\n').values
+    assert (values["dataset"], values["warehouse"]) == ("sample", "duckdb:////srv/w.duckdb")
+
+
+def test_an_address_written_into_the_suite_is_no_setting_that_is_stored(load: Callable[..., Suite]) -> None:
+    suite = load('dataset = "sample"\n[notify]\nwebhook = "https://hooks.example/T0/secret"\n')
+    assert suite.notify is not None
+    assert suite.notify.webhook == "https://hooks.example/T0/secret"
+    assert resolve_settings({}, suite=suite).settings.notify is None
+    assert "secret" not in repr(suite)
+
+
+def test_the_hash_is_of_what_is_said_and_not_of_how(load: Callable[..., Suite]) -> None:
+    one = load('dataset = "sample"\n[limits]\nrpm = 5\nlimit = 2\n')
+    other = load("# why\nlimits = { limit = 2,   rpm = 5 }\ndataset = 'sample'\n", "other.toml")
+    changed = load('dataset = "sample"\n[limits]\nrpm = 6\nlimit = 2\n')
+    assert one.suite_hash == other.suite_hash != changed.suite_hash
+
+
+def test_every_problem_is_told_at_once_with_its_line_and_key(write: Write) -> None:
+    told = refuse(
+        write(
+            """\
+dataset = "sample"
+concurrency = 3
+jugde = "lexical"
+metrics = ["factual_f1", 7]
+
+[limits]
+rpm = 0
+timeout_s = "60"
+atempts = 2
+judge = "lexical"
+
+[target]
+url = "http://localhost/ask"
+headers = { "X-Team" = 5 }
+anwser = "$.a"
+
+[schedule]
+cron = "0 25 * * *"
+timezone = "Europe/Berln"
+
+[trigger]
+debounce_s = 3
+
+[gate]
+[gate.min]
+hallucination = 0.1
+[gate.coverage]
+factual_f1 = 90
+
+[notify]
+webhook = "ftp://x"
+on = ["fialed"]
+"""
+        )
+    )
+    assert told == [
+        "line 2: concurrency: there is no such key here; it belongs into [limits]",
+        "line 3: jugde: there is no such key; did you mean judge?",
+        "line 4: metrics[2]: got 7; input should be a valid string",
+        "line 7: limits.rpm: got 0; input should be greater than or equal to 1",
+        "line 8: limits.timeout_s: got '60'; input should be a valid number",
+        "line 9: limits.atempts: there is no such key; did you mean attempts?",
+        "line 10: limits.judge: there is no such key here; it belongs into the top of the file, above the first table",
+        "line 14: target.headers.X-Team: got 5; input should be a valid string",
+        "line 15: target.anwser: there is no such key; did you mean answer?",
+        "line 18: schedule.cron: got '0 25 * * *'; it is no cron expression; write five fields: minute, hour, day of "
+        "month, month, day of week, such as '0 3 * * *' for each night at three",
+        "line 19: schedule.timezone: got 'Europe/Berln'; there is no such time zone; allowed are names such as UTC, "
+        "Europe/Berlin, Asia/Shanghai",
+        "line 21: trigger.knowledge_base: is missing",
+        "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
+        "line 25: gate.min: of hallucination a low value is good; put a limit into [gate.max]",
+        "line 28: gate.coverage.factual_f1: got 90; input should be less than or equal to 1",
+        "line 31: notify.webhook: give an address that begins with https:// or http://, or ${NAME}",
+        "line 32: notify.on[1]: got 'fialed'; input should be 'completed', 'incomplete', 'failed' or 'gate_failed'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            'dataset = "sample"\n[trigger]\nknowledge_base = "hand*"',
+            "line 3: trigger.knowledge_base: got 'hand*'; it cannot name a knowledge base; allowed are letters, digits "
+            "and . _ - / : @ +, with single blanks between them, at most 200",
+        ),
+        (
+            'judge = "lexical"',
+            "line 1: there is no `dataset`; name a file, or 'sample' for the dataset that ships with evalhouse",
+        ),
+        (
+            'dataset = "sample"\nlimits = 3',
+            "line 2: limits: got 3; this is a table: write [limits] on a line of its own",
+        ),
+        (
+            'dataset = "sample"\nname = "a b"',
+            "line 2: name: got 'a b'; allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, "
+            "digit or `_`",
+        ),
+        (
+            'dataset = "sample"\n[gate]\nundecided = "fail"',
+            "line 2: gate: there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], "
+            "[gate.max], [gate.max_drop] or [gate.coverage]",
+        ),
+        (
+            'dataset = "sample"\n[gate]\nagainst = "base"\nmax_cost = 1',
+            "line 2: gate: there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out",
+        ),
+        (
+            'dataset = "sample"\n[target]\nurl = "http://x/a"\ncallable = "a:b"',
+            "line 2: target: give exactly one of url, callable and runnable; got url and callable",
+        ),
+        (
+            'dataset = "sample"\n[noise]\nshare = 2',
+            "line 3: noise.share: got 2; input should be less than or equal to 1",
+        ),
+        (
+            'dataset = "sample"\nvotes = 2',
+            "line 2: votes: got 2; an even number of votes can tie; give an odd one",
+        ),
+        (
+            'dataset = "sample"\n[notify]\nwebhook = "${W}"\non = []',
+            "line 4: notify.on: got []; name at least one ending, or leave `on` out",
+        ),
+        (
+            'dataset = "sample"\nonly_affected = true',
+            "line 2: only_affected: there is no such key here; it belongs into [trigger]",
+        ),
+        (
+            'dataset = "sample"\n[schedule]\ncron = "0 0 31 2 *"',
+            "line 3: schedule.cron: got '0 0 31 2 *'; there is no such day, so it would never fire",
+        ),
+        (
+            'dataset = "sample"\n[notify]\nwebhook = "https://x/$TOKEN"',
+            "line 3: notify.webhook: a variable is written ${NAME}, with letters, digits and _",
+        ),
+    ],
+)  # fmt: skip
+def test_refused(write: Write, text: str, told: str) -> None:
+    assert refuse(write(text)) == [told]
+
+
+def test_a_name_from_the_file_must_be_one_too(write: Write) -> None:
+    assert refuse(write('dataset = "sample"', "my suite.toml"))[0].startswith(
+        "line 1: name: got 'my suite' from the name of its file, as there is no `name`; allowed are"
+    )
+
+
+def test_a_secret_is_shown_in_no_refusal(write: Write) -> None:
+    text = """dataset = "sample"
+[target]
+url = "http://x/a"
+callable = "a:b"
+headers = { X-Team = "hush-1" }
+[notify]
+webhook = "hush-2"
+what = 1
+"""
+    told = refuse(write(text))
+    assert len(told) == 3
+    assert "hush" not in "".join(told)
+
+
+def test_votes_wait_for_the_judge_that_a_flag_names(load: Callable[..., Suite]) -> None:
+    suite = load('dataset = "sample"\nvotes = 3\n')
+    assert resolve_settings({"judge": "openai:m"}, suite=suite).settings.votes == 3
+    with pytest.raises(SettingsError, match=r"^suite nightly\.toml: got 3; the lexical judge says the same"):
+        resolve_settings({}, suite=suite)
+
+
+def test_flags_win_over_variables_over_the_suite_over_defaults(
+    load: Callable[..., Suite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = load('dataset = "sample"\nlabel = "suite"\nlanguage = "zh"\n[limits]\nrpm = 1\ntpm = 1000\n')
+    monkeypatch.setenv("EVALHOUSE_RPM", "2")
+    monkeypatch.setenv("EVALHOUSE_LABEL", "variable")
+    resolved = resolve_settings({"label": "flag", "tpm": None}, suite=suite)
+    settings = resolved.settings
+    assert (settings.label, settings.rpm, settings.tpm, settings.language) == ("flag", 2, 1000, "zh")
+    origins = {name: resolved.origins[name] for name in ("label", "rpm", "tpm", "language", "attempts")}
+    assert origins == {
+        "label": "--label", "rpm": "EVALHOUSE_RPM", "tpm": "suite nightly.toml", "language": "suite nightly.toml",
+        "attempts": "default",
+    }  # fmt: skip
+
+
+def test_what_is_given_by_name_adds_to_the_suites(load: Callable[..., Suite]) -> None:
+    suite = load(
+        'dataset = "sample"\n[map]\nanswer = "a"\nquestion = "q"\n[metric_settings.m]\nx = 1\ny = 2\n'
+        "[metric_settings.n]\nz = 3\n"
+    )
+    flags = {"mapping": {"answer": "b"}, "metric_settings": {"m": {"y": 5.0}}}
+    settings = resolve_settings(flags, suite=suite).settings
+    assert settings.mapping == {"answer": "b", "question": "q"}
+    assert settings.metric_settings == {"m": {"x": 1, "y": 5}, "n": {"z": 3}}
+
+
+def test_a_judge_in_a_suite_was_chosen(load: Callable[..., Suite]) -> None:
+    assert resolve_settings({}, suite=load('dataset = "sample"\njudge = "lexical"\n')).judge_was_chosen
+    assert not resolve_settings({}, suite=load('dataset = "sample"\n')).judge_was_chosen
+
+
+def test_a_suite_is_known_by_its_ending() -> None:
+    assert is_suite("nightly.toml")
+    assert is_suite("A/B.TOML")
+    assert not is_suite("questions.jsonl")
+    assert not is_suite("sample")
+
+
+def test_reading_a_suite_settles_nothing_of_prefect(write: Write) -> None:
+    """Prefect reads its settings when it is imported, and a run has still to make them."""
+    script = "import sys; from evalhouse.flows.preparing.suites import load_suite; "
+    script += "load_suite(sys.argv[1]); print('prefect' in sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(write(FULL))], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert printed == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("cron", "wrong"),
+    [
+        ("0 3 * * *", None),
+        ("*/5 9-17 * * MON-FRI", None),
+        ("@daily", None),
+        ("* * * *", "it is no cron expression"),
+        ("nightly", "it is no cron expression"),
+        ("", "it is no cron expression"),
+        ("0 3 * * 9", "it is no cron expression"),
+        ("H 3 * * *", "random and hashed fields"),
+        ("0 0 30 2 *", "there is no such day"),
+    ],
+)
+def test_cron_is_read_as_prefect_reads_it(cron: str, wrong: str | None) -> None:
+    told = explain_bad_cron(cron)
+    assert (told is None) == (wrong is None)
+    assert wrong is None or str(told).startswith(wrong)
+    # Prefect's own check in a process of its own, because importing it settles its settings.
+    script = (
+        "import sys; from prefect.client.schemas.schedules import CronSchedule\n"
+        "try: CronSchedule(cron=sys.argv[1])\nexcept ValueError: print('refused')"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script, cron], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    takes = printed == ""
+    # A day that never comes Prefect takes, and then never runs anything.
+    assert takes == (wrong is None or wrong == "there is no such day")
+
+
+def test_fires_are_in_the_schedules_own_zone_through_a_change_of_clocks() -> None:
+    # In Berlin clocks go back on 25 October 2026, from summer's UTC+2 to winter's UTC+1.
+    fires = list_fires("30 3 * * *", "Europe/Berlin", n=3, after=datetime(2026, 10, 23, 12, tzinfo=UTC))
+    assert [f"{fire:%d %H:%M %z}" for fire in fires] == ["24 03:30 +0200", "25 03:30 +0100", "26 03:30 +0100"]
+
+
+def test_a_gate_without_drops_is_read_back_as_it_was_kept() -> None:
+    gate = SuiteGate(min={"factual_f1": 0.5})
+    assert SuiteGate.model_validate_json(gate.model_dump_json()) == gate

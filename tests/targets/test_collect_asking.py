@@ -1,0 +1,276 @@
+"""One collection by itself: how a target is asked, stopped and believed, with the warehouse and without Prefect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import ScriptedJudge, judge_samples, lay_bench, make_sample, make_settings, read_detail, read_outcomes
+from rows import Sample, add_samples, open_rows, score
+from warehouse_runs import make_run
+
+from evalhouse.tasks.datasets.rows import hash_inputs
+from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.load import load_responses
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.targets.collection import Collection, stage_responses
+from evalhouse.tasks.targets.make import Response, TargetError, TargetQuestion
+from evalhouse.warehouse.rows.responses import ResponseRecord, count_responses
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
+
+SIZE = 4
+
+
+def answer(**changes: Any) -> Response:  # noqa: ANN401  # fields of Response
+    response = Response(
+        answer="Yes.", contexts=("One.",), context_ids=("a#1",), latency_ms=5.0, attempts=1, error=None
+    )  # fmt: skip
+    return replace(response, **changes)
+
+
+FAILED = answer(answer=None, contexts=None, context_ids=None, latency_ms=None, error="status 500")
+
+
+class ScriptedTarget:
+    """Says what `says` makes of a question; `asked` are the ids in the order of asking."""
+
+    name = "scripted"
+
+    def __init__(self, says: Callable[[TargetQuestion], Response] | None = None) -> None:
+        self.says = says or (lambda _: answer())
+        self.asked: list[str] = []
+        self.in_flight = self.most_in_flight = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.is_closed = False
+
+    async def ask(self, question: TargetQuestion) -> Response:
+        self.asked.append(question.sample_id)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0)
+            await self.gate.wait()
+            return self.says(question)
+        finally:
+            self.in_flight -= 1
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class FullDisk(ResponseRecord):
+    """A record on a disk that takes nothing more."""
+
+    def keep(self, row: Any) -> None:  # noqa: ANN401
+        raise OSError(28, "No space left on device")
+
+
+def make_questions(n: int) -> list[StoredSample]:
+    return [make_sample(number, answer="Brought.", contexts=None) for number in range(1, n + 1)]
+
+
+@asynccontextmanager
+async def collecting(
+    folder: Path,
+    target: ScriptedTarget,
+    n: int,
+    *,
+    record: type[ResponseRecord] = ResponseRecord,
+    **changes: Any,  # noqa: ANN401  # fields of Collection
+) -> AsyncIterator[tuple[Bench, Collection]]:
+    """A bench with a collection over so many questions."""
+    samples = make_questions(n)
+    async with lay_bench(folder, make_settings(shard_size=SIZE), judge=ScriptedJudge(lambda _: "{}")) as bench:
+        values: dict[str, Any] = {
+            "run_id": bench.run_id, "warehouse": bench.warehouse, "target": target, "known": None,
+            "record": record(bench.warehouse, bench.run_id), "numbers": range(-(-n // SIZE)), "n_samples": n,
+            "read_samples": lambda first, last: samples[first - 1 : last], "concurrency": 2,
+        }  # fmt: skip
+        collection = Collection(**{**values, **changes})
+        bench.collection = collection
+        collection.listen(bench)
+        try:
+            yield bench, collection
+        finally:
+            collection.record.close()
+
+
+async def collect_all(bench: Bench, collection: Collection) -> None:
+    for number in collection.numbers:
+        await collection.collect(bench, number)
+    collection.record.flush()
+
+
+async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path) -> None:
+    target = ScriptedTarget()
+    async with collecting(tmp_path, target, 10) as (bench, collection):
+        await asyncio.gather(*(collection.collect(bench, number) for number in collection.numbers))
+        assert sorted(target.asked) == sorted(f"s{n}" for n in range(1, 11))
+        assert target.most_in_flight == 2, "over all shards together"
+        assert (collection.n_asked, collection.n_failed, collection.n_to_ask) == (10, 0, 10)
+    assert target.is_closed
+
+
+async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path: Path) -> None:
+    first = ScriptedTarget(lambda question: FAILED if question.sample_id == "s2" else answer())
+    async with collecting(tmp_path, first, 6) as (bench, collection):
+        await collection.collect(bench, 0)
+    second = ScriptedTarget()
+    async with collecting(tmp_path, second, 6, is_resumed=True) as (bench, collection):
+        await collect_all(bench, collection)
+        assert second.asked == ["s2", "s5", "s6"]
+        assert count_responses(bench.warehouse, bench.run_id)["n_ok"] == 6
+        assert collection.n_to_ask == 3
+
+
+async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
+    def refuse(_: TargetQuestion) -> Response:
+        raise TargetError("the environment variable BOT_TOKEN is not set")
+
+    target = ScriptedTarget(refuse)
+    async with collecting(tmp_path, target, 8, concurrency=1) as (bench, collection):
+        with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
+            await collection.collect(bench, 0)
+        assert target.asked == ["s1"]
+        with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
+            await collection.collect(bench, 1)
+        assert target.asked == ["s1"]
+
+
+async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path: Path) -> None:
+    target = ScriptedTarget()
+    target.gate.clear()
+    async with collecting(tmp_path, target, 4) as (bench, collection):
+        asking = asyncio.create_task(collection.collect(bench, 0))
+        while target.in_flight < 2:
+            await asyncio.sleep(0)
+        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0)
+        target.gate.set()
+        with pytest.raises(RunCancelled):
+            await asking
+        collection.record.flush()
+        assert target.asked == ["s1", "s2"], "nothing more is asked"
+        assert count_responses(bench.warehouse, bench.run_id)["n_ok"] == 2, "and what was paid for is kept"
+
+
+async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:
+    target = ScriptedTarget()
+    target.gate.clear()
+    async with collecting(tmp_path, target, 4) as (bench, collection):
+        asking = asyncio.create_task(collection.collect(bench, 0))
+        while target.in_flight < 2:
+            await asyncio.sleep(0)
+        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
+        with pytest.raises(RunCancelled):
+            await asking
+        assert target.in_flight == 0
+
+
+async def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (bench, collection):
+        with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
+            await collection.collect(bench, 0)
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (answer(), ("Yes.", ["One."], ["a#1"])),
+        (answer(answer=" \n"), (None, ["One."], ["a#1"])),
+        (answer(contexts=(), context_ids=None), ("Yes.", [], None)),
+        (answer(contexts=("One.", "Two."), context_ids=("", "")), ("Yes.", ["One.", "Two."], None)),
+        (answer(contexts=("One.", "Two."), context_ids=("", "b")), ("Yes.", ["One.", "Two."], ["", "b"])),
+        (answer(contexts=None, context_ids=None), ("Yes.", None, None)),
+        (FAILED, (None, None, None)),
+    ],
+)
+async def test_a_response_is_read_as_a_datasets_row_is(
+    tmp_path: Path, response: Response, expected: tuple[Any, Any, Any]
+) -> None:
+    async with collecting(tmp_path, ScriptedTarget(lambda _: response), 1) as (bench, collection):
+        await collect_all(bench, collection)
+        staging = stage_responses(collection, SIZE)
+        (sample,) = staging.read_between(1, 1)
+        staging.discard()
+    assert (sample.answer, sample.contexts, sample.context_ids) == expected
+    question = make_questions(1)[0]
+    assert (sample.question, sample.ground_truth, sample.sample_id) == (question.question, question.ground_truth, "s1")
+    assert sample.input_hash == hash_inputs(
+        question=question.question, answer=expected[0], ground_truth=question.ground_truth, contexts=expected[1],
+        context_ids=expected[2], reference_context_ids=None,
+    )  # fmt: skip
+
+
+async def test_the_same_content_has_the_same_hash_whether_it_was_brought_or_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "brought.jsonl"
+    path.write_text('{"question": "Is it?", "answer": "Yes.", "contexts": [{"text": "One.", "id": "a#1"}]}\n')
+    staged = stage_dataset(str(path), mapping={}, limit=None)
+    (brought,) = staged.staging.read_between(1, 1)
+    async with collecting(
+        tmp_path, ScriptedTarget(), 1, read_samples=staged.staging.read_between
+    ) as (bench, collection):  # fmt: skip
+        await collect_all(bench, collection)
+        asked = stage_responses(collection, SIZE)
+        assert asked.read_between(1, 1) == [brought]
+        asked.discard()
+    staged.staging.discard()
+    assert staged.n_answered == 1
+
+
+async def test_loading_renews_what_came_since(tmp_path: Path) -> None:
+    """A run that had been loaded: the response came, and its process died before it was taken in."""
+    async with collecting(tmp_path, ScriptedTarget(lambda _: FAILED), 3) as (bench, collection):
+        insert_run(bench.warehouse, make_run(bench.run_id))
+        bench.staged = stage_samples(tmp_path, 3)
+        collection.read_samples = bench.staged.staging.read_between
+        await collect_all(bench, collection)
+        load_responses(bench, collection)
+        bench.staged.staging.discard()
+        assert [sample.answer for sample in read_samples_between(bench.warehouse, bench.run_id, 1, 3)] == [None] * 3
+        bench.staged = None
+        collection.record.keep({"sample_id": "q2", "status": "ok", "answer": "Yes.", "contexts": ["One."]})
+        collection.record.flush()
+        collection.read_samples = lambda first, last: read_samples_between(bench.warehouse, bench.run_id, first, last)
+        load_responses(bench, collection)
+        renewed = read_samples_between(bench.warehouse, bench.run_id, 1, 3)
+        assert [(sample.sample_id, sample.answer) for sample in renewed] == [("q1", None), ("q2", "Yes."), ("q3", None)]
+        assert [sample.target_error for sample in renewed] == ["status 500", None, "status 500"]
+
+
+def stage_samples(folder: Path, n: int) -> Any:  # noqa: ANN401  # a StagedDataset
+    path = folder / "questions.jsonl"
+    path.write_text("".join(f'{{"id": "q{number}", "question": "Is it {number}?"}}\n' for number in range(1, n + 1)))
+    return stage_dataset(str(path), mapping={}, limit=None)
+
+
+async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) -> None:
+    """What the sample itself lacks is told first: no resume can mend that."""
+    lost = make_sample(1, answer=None, contexts=None, target_error="status 500")
+    bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
+    ranked = replace(bare, ordinal=3, sample_id="s3", reference_context_ids=["a#1"])
+    silent = replace(lost, ordinal=4, sample_id="s4", target_error=None)
+    async with lay_bench(tmp_path, judge=ScriptedJudge(lambda _: '{"statements": ["It is."]}')) as bench:
+        works = await judge_samples(bench, [lost, bare, ranked, silent])
+    reasons = [read_outcomes(work) for work in works]
+    asked = ("extract_answer", "attribute_answer", "attribute_ground_truth", "rank", "similarity", "classify")
+    assert {step: reasons[0][step] for step in asked} == dict.fromkeys(asked, "target_failed")
+    assert reasons[0]["extract_ground_truth"] is None
+    assert read_detail(works[0], "classify") == "status 500"
+    assert (reasons[1]["rank"], reasons[1]["extract_ground_truth"]) == ("no_ground_truth", "no_ground_truth")
+    assert reasons[2]["rank"] == "target_failed", "ids are compared without a ground truth"
+    assert (reasons[3]["extract_answer"], reasons[3]["rank"]) == ("no_answer", "no_contexts")
+
+
+def test_ranking_by_ids_waits_for_the_target() -> None:
+    with open_rows() as con:
+        failed = Sample(reference_ids=["a"], reasons={"rank": "target_failed"})
+        add_samples(con, failed)
+        assert score(con, "mrr")["s"].unscored_reason == "target_failed"

@@ -1,0 +1,249 @@
+"""A Python function is asked as a service would be: failures are responses, limits hold, nothing hangs for ever."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import target_bots
+from target_house import ask_once, pose
+
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.make import Response, TargetError, make_target
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("evalhouse.tasks.targets.attempts._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(target_bots, "watch", target_bots.Watch())
+    yield
+    target_bots.watch.gate.set()  # lets threads end that a test left waiting
+
+
+async def call(name: str, question: Any = "tides", /, **settings: Any) -> Response:  # noqa: ANN401
+    return await ask_once(question, callable=f"target_bots:{name}", **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("answer", "About tides"),
+        ("answer_async", "About tides"),
+        ("answer_later", "About tides"),
+        ("bot.ask", "bot: tides"),
+        ("bot", "bot later: tides"),
+        ("partial_answer", "s1: tides"),
+        ("answer_with_anything", "tides () {}"),
+    ],
+)
+async def test_any_function_of_a_question_will_do(name: str, answer: str) -> None:
+    response = await call(name)
+    assert (response.answer, response.error, response.attempts) == (answer, None, 1)
+    assert response.latency_ms is not None
+
+
+async def test_metadata_and_id_go_to_a_function_that_names_them() -> None:
+    response = await call("answer_with_metadata", pose("tides", sample_id="q7", lang="en", top=3))
+    assert (response.answer, response.contexts) == ("q7: tides", ("lang=en", "top=3"))
+
+
+async def test_contexts_may_be_objects_and_documents() -> None:
+    response = await call("answer_async")
+    assert (response.contexts, response.context_ids) == (("one", "two"), ("a#1", ""))
+    response = await call("answer_with_ids")
+    assert (response.answer, response.contexts, response.context_ids) == ("tides", ("one", "two"), ("d1", "d2"))
+
+
+@pytest.mark.parametrize(
+    ("value", "contexts", "context_ids"),
+    [
+        (("Yes.", ["one"]), ("one",), None),
+        (("Yes.", "one"), ("one",), None),
+        (("Yes.", ()), (), None),
+        (("Yes.", None), None, None),
+        ({"answer": "Yes.", "contexts": [{"id": 7, "content": "one"}]}, ("one",), ("7",)),
+        ({"answer": "Yes.", "contexts": ["one", "two"], "context_ids": ["a", "b"]}, ("one", "two"), ("a", "b")),
+        ({"answer": None, "result": "Yes.", "documents": ["one"]}, ("one",), None),
+        ({"text": "Yes."}, None, None),
+    ],
+)
+async def test_what_is_returned_may_have_many_shapes(
+    monkeypatch: pytest.MonkeyPatch, value: object, contexts: object, context_ids: object
+) -> None:
+    monkeypatch.setattr(target_bots, "returned", [value])
+    response = await call("give")
+    assert (response.answer, response.contexts, response.context_ids) == ("Yes.", contexts, context_ids)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "the answer is empty"),
+        ("", "the answer is empty"),
+        (" \n", "the answer is empty"),
+        ((float("nan"), []), "the answer is empty"),
+        (float("nan"), "a number was returned: nan; allowed: a text"),
+        (["Yes."], "a list was returned: ['Yes.']; allowed: a text, a mapping with answer and contexts, or a tuple"),
+        (("Yes.",), "a tuple of 1 was returned"),
+        ({"reply": "Yes."}, "the mapping that was returned has no answer; it has: reply; looked for: answer, output"),
+        ({}, "the mapping that was returned has no answer; it has: (none)"),
+        ({"answer": None}, "the answer is empty: 'answer' is null"),
+        ({"answer": ["Yes."]}, "the answer is a list, not text: ['Yes.']"),
+        (("Yes.", 3), "contexts are not a list but a number: 3"),
+        (("Yes.", [{"score": 1}]), "context 1 has no text; it has: score"),
+        ({"answer": "Yes.", "contexts": ["a"], "context_ids": ["1", "2"]}, "there are 2 context_ids for 1 contexts"),
+        ("half \ud800", "a text has half a character at position 5: 'half \\ud800'"),
+    ],
+)
+async def test_what_cannot_be_read_is_a_failed_response(
+    monkeypatch: pytest.MonkeyPatch, value: object, problem: str
+) -> None:
+    monkeypatch.setattr(target_bots, "returned", [value])
+    response = await call("give")
+    assert response.error is not None
+    assert response.error.startswith(problem)
+    assert (response.answer, response.latency_ms, response.attempts) == (None, None, 1)
+
+
+@pytest.mark.parametrize("name", ["break_down", "break_down_async"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no index,\n key sk-1234567890abcdef"), "ValueError: no index, key [key]"),
+        (KeyError(), "KeyError"),
+        (StopIteration("over"), None),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+)
+async def test_an_exception_is_a_failed_response(
+    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, told: str | None
+) -> None:
+    monkeypatch.setattr(target_bots, "failures", [error])
+    response = await call(name)
+    # Python itself makes another error of a StopIteration that leaves a coroutine.
+    assert response.error == told or (told is None and "StopIteration" in str(response.error))
+    assert response.attempts == 1
+
+
+@pytest.mark.parametrize("name", ["break_down", "break_down_async"])
+async def test_a_failed_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(target_bots, "failures", [ConnectionResetError("reset"), TimeoutError(), ValueError("at last")])
+    response = await call(name)
+    assert (response.error, response.attempts) == ("ValueError: at last", 3)
+
+
+async def test_a_run_that_is_cancelled_is_not_taken_for_a_failure() -> None:
+    target = make_target(TargetSettings(callable="target_bots:hang"))
+    asked = asyncio.create_task(target.ask(pose()))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
+async def test_a_coroutine_that_never_ends_is_given_up() -> None:
+    response = await call("hang", timeout_s=0.05)
+    assert response.error == "it did not return within 0.05 s; raise timeout_s if it may take longer"
+
+
+async def test_a_thousand_questions_to_a_plain_function() -> None:
+    target = make_target(TargetSettings(callable="target_bots:answer_watched", concurrency=6))
+    responses = await asyncio.gather(*(target.ask(pose(f"q{n}")) for n in range(1000)))
+    await target.close()
+    assert [response.answer for response in responses] == [f"About q{n}" for n in range(1000)]
+    assert (target_bots.watch.n, target_bots.watch.in_flight) == (1000, 0)
+    assert target_bots.watch.most <= 6
+    assert all(name.startswith("evalhouse-target-") for name in target_bots.watch.threads)
+    assert len(target_bots.watch.threads) <= 6
+
+
+async def test_as_many_calls_are_in_flight_as_allowed() -> None:
+    target_bots.watch.gate.clear()
+    target = make_target(TargetSettings(callable="target_bots:answer_watched", concurrency=5))
+    asked = [asyncio.create_task(target.ask(pose(f"q{n}"))) for n in range(12)]
+    for _ in range(5):
+        assert await asyncio.to_thread(target_bots.watch.reached.acquire, timeout=60)
+    assert target_bots.watch.in_flight == 5
+    target_bots.watch.gate.set()
+    await asyncio.gather(*asked)
+    await target.close()
+    assert target_bots.watch.most == 5
+
+
+async def test_coroutines_keep_to_the_limit_too() -> None:
+    target = make_target(TargetSettings(callable="target_bots:answer_async", concurrency=7))
+    await asyncio.gather(*(target.ask(pose()) for _ in range(40)))
+    assert target_bots.watch.most == 7
+
+
+async def test_calls_that_hang_hold_their_places_and_nobody_else_for_ever() -> None:
+    target_bots.watch.gate.clear()
+    target = make_target(TargetSettings(callable="target_bots:answer_watched", concurrency=2, timeout_s=0.1))
+    responses = await asyncio.gather(*(target.ask(pose()) for _ in range(8)))
+    errors = [response.error or "" for response in responses]
+    assert sum(error.startswith("it did not return within 0.1 s") for error in errors) == 2
+    assert sum(error.startswith("it was not called: all 2 calls at once that are allowed") for error in errors) == 6
+    assert target_bots.watch.n == 2
+    target_bots.watch.gate.set()
+    async with asyncio.timeout(60):  # once they have returned all goes on
+        while (response := await target.ask(pose("tides"))).error:
+            await asyncio.sleep(0)
+    assert response.answer == "About tides"
+    await target.close()
+
+
+def test_a_call_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text("import threading\ndef ask(question):\n    threading.Event().wait()\n")
+    script = (
+        "import asyncio\n"
+        "from evalhouse.tasks.targets.make import TargetQuestion, make_target\n"
+        "from evalhouse.tasks.settings.target import TargetSettings\n"
+        "target = make_target(TargetSettings(callable='stuck:ask', timeout_s=0.05))\n"
+        "question = TargetQuestion(sample_id='1', question='q', metadata={})\n"
+        "print(asyncio.run(target.ask(question)).error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,  # where the function's module is found
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ended.stdout.startswith("it did not return within 0.05 s")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no_such_module:ask", "cannot import 'no_such_module' for 'no_such_module:ask': No module named"),
+        ("target_bots:asked", "module 'target_bots' has no 'asked' (asked for by 'target_bots:asked')"),
+        ("target_bots:bot.asked", "module 'target_bots' has no 'bot.asked'"),
+        ("target_bots:number", "target_bots:number is a number and no function"),
+        ("target_bots:texted", "no function; it is a LangChain Runnable: name it with `runnable`"),
+        ("target_bots:answer_nothing", "target_bots:answer_nothing() -> str cannot be called (too many positional"),
+        ("target_bots:answer_two", "cannot be called (missing a required argument: 'other'): it is called with the"),
+        ("target_bots:answer_in_parts", "target_bots:answer_in_parts yields its answer in parts; write a function"),
+        ("target_bots:answer_in_parts_async", "yields its answer in parts"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_beforehand(name: str, problem: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        make_target(TargetSettings(callable=name))
+    assert problem in str(caught.value)
+
+
+def test_a_module_that_breaks_on_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_bot.py").write_text("raise RuntimeError('no index, key sk-1234567890abcdef')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(TargetError) as caught:
+        make_target(TargetSettings(callable="broken_bot:ask"))
+    assert str(caught.value) == (
+        "module 'broken_bot' of 'broken_bot:ask' broke on import: RuntimeError: no index, key [key]"
+    )

@@ -1,0 +1,403 @@
+"""An HTTP application is asked as the settings say, again where that may help, and never without end."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from rag_bot import RagBot, start_rag_bot
+from target_house import TALL, TALL_ANSWER, ask_once, pose, write_documents
+from target_server import Canned, answer_json, serving
+
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.make import Target, TargetError, make_target
+from evalhouse.tasks.targets.over_http import read_retry_after
+
+GOOD = answer_json({"answer": "Yes."})
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.tasks.targets.attempts._BACKOFF_FIRST_S", 0.01)
+
+
+@pytest.fixture
+def bot(tmp_path: Path) -> Iterator[RagBot]:
+    with start_rag_bot(write_documents(tmp_path)) as bot:
+        yield bot
+
+
+@pytest.fixture
+async def target(bot: RagBot) -> AsyncIterator[Target]:
+    target = make_target(TargetSettings(url=bot.url, concurrency=3))
+    yield target
+    await target.close()
+
+
+async def test_a_bot_answers_with_contexts_and_their_ids(bot: RagBot) -> None:
+    response = await ask_once(url=bot.url)
+    assert (response.answer, response.error, response.attempts) == (TALL_ANSWER, None, 1)
+    assert (response.contexts, response.context_ids) == ((TALL_ANSWER,), ("paris.txt#2",))
+    assert response.latency_ms is not None
+    assert response.latency_ms > 0
+
+
+async def test_a_chinese_question_travels_whole(bot: RagBot) -> None:
+    response = await ask_once("长城全长多少？", url=bot.url)
+    assert (response.answer, response.context_ids) == ("长城全长超过两万公里。", ("wall.md#1",))
+
+
+async def test_get_puts_the_question_into_the_address(bot: RagBot) -> None:
+    response = await ask_once("长城 & 全长=?", url=f"{bot.url}?question={{{{question}}}}", method="GET")
+    assert response.answer == "长城全长超过两万公里。"
+    assert bot.stats.questions == ["长城 & 全长=?"]
+
+
+async def test_without_contexts_in_the_response_there_are_none() -> None:
+    with serving(GOOD) as server:
+        response = await ask_once(url=server.url)
+    assert (response.answer, response.contexts, response.context_ids) == ("Yes.", None, None)
+
+
+async def test_what_is_sent_is_the_template_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOT_TOKEN", "tok-123456")
+    hostile = 'He said: "}, {{sample_id}} \\ {"question": "mine'
+    with serving(GOOD) as server:
+        await ask_once(
+            pose(hostile, top=5, user="a b/ä"),
+            url=f"{server.root_url}/u/{{{{metadata.user}}}}",
+            method="PUT",
+            headers={"Authorization": "Bearer ${BOT_TOKEN}", "X-Client": "evalhouse"},
+            body={"messages": [{"content": "{{question}}"}], "k": "{{metadata.top}}", "tag": "id {{sample_id}}, 1"},
+        )
+    (sent,) = server.requests
+    assert (sent.method, sent.path) == ("PUT", "/u/a%20b%2F%C3%A4")
+    assert sent.body == {"messages": [{"content": hostile}], "k": 5, "tag": "id s1, 1"}
+    assert (sent.headers["authorization"], sent.headers["x-client"]) == ("Bearer tok-123456", "evalhouse")
+    assert (sent.headers["content-type"], sent.headers["accept"]) == ("application/json", "application/json")
+
+
+async def test_headers_of_the_settings_replace_ours_whatever_their_case() -> None:
+    with serving(GOOD) as server:
+        await ask_once(url=server.url, headers={"content-type": "application/vnd.bot+json"})
+    assert server.requests[0].headers["content-type"] == "application/vnd.bot+json"
+
+
+async def test_metadata_the_sample_lacks_fails_the_question_unasked() -> None:
+    with serving(GOOD) as server:
+        response = await ask_once(
+            pose(lang="en"), url=server.url, body={"q": "{{question}}", "user": "{{metadata.user}}"}
+        )
+    assert response.error == "this sample has no metadata 'user', which a request wants; it has: lang"
+    assert (response.attempts, server.requests) == (0, [])
+
+
+async def test_paths_find_answer_contexts_and_ids_anywhere() -> None:
+    body = {
+        "choices": [{"message": {"content": [{"type": "text", "text": "Two "}, {"type": "text", "text": "parts."}]}}],
+        "hits": [{"source": {"body": "one"}, "key": 7}, {"source": {"body": "two"}, "key": "b"}],
+    }
+    with serving(answer_json(body)) as server:
+        response = await ask_once(
+            url=server.url,
+            answer="$.choices[0].message.content[*].text",
+            contexts="$.hits[*].source.body",
+            context_ids="$.hits[*].key",
+        )
+    assert (response.answer, response.contexts, response.context_ids) == ("Two parts.", ("one", "two"), ("7", "b"))
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+async def test_what_may_pass_is_asked_again(bot: RagBot, status: int) -> None:
+    bot.configure(fail_first=2, fail_status=status)
+    response = await ask_once(url=bot.url)
+    assert (response.answer, response.attempts) == (TALL_ANSWER, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(400, "body"), (401, "headers"), (403, "headers"), (404, "url"), (405, "method"), (422, "body")],
+)
+async def test_what_will_not_pass_is_asked_once(bot: RagBot, status: int, hint: str) -> None:
+    bot.configure(fail_first=1, fail_status=status)
+    response = await ask_once(url=bot.url)
+    assert response.error is not None
+    assert response.error.startswith(f'status {status}: {{"error":"the bot is out of order"}}; check')
+    assert hint in response.error.rpartition(";")[2]
+    assert (response.attempts, response.answer, response.latency_ms, bot.stats.n_requests) == (1, None, None, 1)
+
+
+async def test_attempts_end(bot: RagBot) -> None:
+    bot.configure(refuse="Tower")
+    response = await ask_once(url=bot.url, attempts=4)
+    assert response.error == 'status 503: {"error":"the bot is out of order"} (asked 4 times)'
+    assert (response.attempts, bot.stats.n_requests) == (4, 4)
+
+
+async def test_retry_after_is_waited_for(bot: RagBot) -> None:
+    bot.configure(limit_first=1, retry_after="0.4")
+    clock = time.monotonic()
+    response = await ask_once(url=bot.url)
+    assert (response.answer, response.attempts) == (TALL_ANSWER, 2)
+    assert time.monotonic() - clock >= 0.4
+    assert response.latency_ms is not None
+    assert response.latency_ms < (time.monotonic() - clock) * 1000 - 400  # of the attempt that succeeded alone
+
+
+async def test_who_asks_to_come_back_tomorrow_is_not_waited_for(bot: RagBot) -> None:
+    bot.configure(limit_first=9, retry_after="86400")
+    response = await ask_once(url=bot.url)
+    assert response.error == (
+        'status 429: {"error":"too many questions"}; it asks to come back in 86,400 s, which is too long to wait'
+    )
+    assert response.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "-7"}, 0.0),
+        ({"Retry-After": "Sat, 21 Nov 2026 10:00:30 GMT", "Date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert read_retry_after(headers) == seconds
+
+
+async def test_a_slow_bot_is_given_up(bot: RagBot) -> None:
+    bot.configure(hold_after=0)
+    response = await ask_once(url=bot.url, timeout_s=0.2, attempts=2)
+    assert response.error == ("no whole response within 0.2 s; raise timeout_s if it may take longer (asked 2 times)")
+    assert bot.stats.n_requests == 2
+
+
+async def test_the_timeout_is_over_the_whole_response() -> None:
+    drops = [b"x"] * 1_000_000  # no single piece is late
+
+    with serving(Canned(body=drops)) as server:
+        response = await ask_once(url=server.url, stream="text", timeout_s=0.3, attempts=1)
+    assert response.error == "no whole response within 0.3 s; raise timeout_s if it may take longer"
+
+
+async def test_connections_that_break_are_made_again(bot: RagBot) -> None:
+    bot.configure(hang_up_first=2)
+    response = await ask_once(url=bot.url)
+    assert (response.answer, response.attempts) == (TALL_ANSWER, 3)
+
+
+async def test_a_connection_closed_while_idle_costs_no_attempt() -> None:
+    n_connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers once a connection and closes it in the moment in which it is used again."""
+        nonlocal n_connections
+        n_connections += 1
+        await reader.readuntil(b"}")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"answer":"Yes."}')
+        await reader.readuntil(b"}")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        target = make_target(TargetSettings(url=f"http://127.0.0.1:{port}/ask", attempts=1, rpm=600))
+        responses = [await target.ask(pose()) for _ in range(2)]
+        await target.close()
+    assert [(response.answer, response.attempts) for response in responses] == [("Yes.", 1), ("Yes.", 1)]
+    assert n_connections == 2
+
+
+async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, target: Target) -> None:
+    bot.configure(hold_after=2)
+    asked = [asyncio.create_task(target.ask(pose(sample_id=str(n)))) for n in range(6)]
+    await asyncio.to_thread(bot.wait_for, 5)
+    await asyncio.to_thread(bot.stop)
+    responses = await asyncio.gather(*asked)
+    assert [response.error is None for response in responses] == [True, True, False, False, False, False]
+    for response in responses[2:]:
+        assert response.error is not None
+        assert response.error.startswith(f"no connection to {bot.url}: ")
+        assert response.error.endswith("check that it runs there (asked 3 times)")
+
+
+async def test_a_bot_that_is_down_is_not_asked_every_question(bot: RagBot, target: Target) -> None:
+    await asyncio.to_thread(bot.stop)
+    for number in range(4):
+        assert (await target.ask(pose(sample_id=str(number)))).error is not None
+    with pytest.raises(TargetError, match=r"check that it runs there; none of the first 5 questions got through"):
+        await target.ask(pose(sample_id="4"))
+
+
+async def test_a_bot_that_was_there_once_may_come_back(bot: RagBot, target: Target) -> None:
+    bot.configure(fail_first=10, fail_status=500)
+    assert (await target.ask(pose())).error is not None
+    await asyncio.to_thread(bot.stop)
+    for number in range(7):
+        assert (await target.ask(pose(sample_id=str(number)))).error is not None
+
+
+async def test_a_host_that_is_none_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and not listening
+        response = await ask_once(url=f"http://127.0.0.1:{taken.getsockname()[1]}/ask", attempts=1)
+    assert response.error is not None
+    assert "check that it runs there" in response.error
+
+
+async def test_no_more_questions_are_in_flight_than_allowed(bot: RagBot, target: Target) -> None:
+    bot.configure(hold_after=0)
+    asked = [asyncio.create_task(target.ask(pose(sample_id=str(n)))) for n in range(40)]
+    await asyncio.to_thread(bot.wait_for, 3)
+    bot.configure(hold_after=None)
+    responses = await asyncio.gather(*asked)
+    assert {response.answer for response in responses} == {TALL_ANSWER}
+    assert (bot.stats.max_in_flight, bot.stats.n_requests) == (3, 40)
+
+
+async def test_no_more_questions_start_in_a_minute_than_allowed(bot: RagBot) -> None:
+    target = make_target(TargetSettings(url=bot.url, rpm=1200))
+    clock = time.monotonic()
+    await asyncio.gather(*(target.ask(pose()) for _ in range(9)))
+    await target.close()
+    assert time.monotonic() - clock >= 8 * 60 / 1200
+
+
+async def test_who_is_limited_is_asked_less_at_once(bot: RagBot) -> None:
+    bot.configure(limit_first=3, retry_after="0")
+    target = make_target(TargetSettings(url=bot.url, concurrency=8))
+    responses = await asyncio.gather(*(target.ask(pose()) for _ in range(20)))
+    await target.close()
+    assert all(response.error is None for response in responses)
+    assert bot.stats.n_requests == 23
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_to_the_same_host_is_followed_with_the_question(status: int) -> None:
+    there = Canned(status=status, headers={"Location": "/v2/ask?a=%2F"})
+    with serving(there, GOOD) as server:
+        response = await ask_once(url=server.url)
+    assert response.answer == "Yes."
+    assert [(sent.method, sent.path) for sent in server.requests] == [("POST", "/ask"), ("POST", "/v2/ask?a=%2F")]
+    assert server.requests[1].body == {"question": TALL}
+
+
+async def test_an_answer_that_lies_elsewhere_is_fetched() -> None:
+    with serving(Canned(status=303, headers={"Location": "/answers/7"}), GOOD) as server:
+        response = await ask_once(url=server.url)
+    assert response.answer == "Yes."
+    assert [(sent.method, sent.content) for sent in server.requests][1] == ("GET", b"")
+
+
+@pytest.mark.parametrize("location", ["http://localhost:1/ask", "//elsewhere.example/ask", "https://other.example/x"])
+async def test_a_redirect_elsewhere_takes_no_secret_along(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOT_TOKEN", "tok-123456")
+    with serving(Canned(status=307, headers={"Location": location})) as server:
+        response = await ask_once(url=server.url, headers={"Authorization": "Bearer ${BOT_TOKEN}"})
+    assert response.error is not None
+    assert "is not followed; set url to the address that answers" in response.error
+    assert (response.attempts, len(server.requests)) == (1, 1)
+
+
+async def test_redirects_in_a_circle_end() -> None:
+    with serving(Canned(status=307, headers={"Location": "/ask"})) as server:
+        response = await ask_once(url=server.url)
+    assert response.error == "it redirected more than 5 times; check url"
+    assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("canned", "problem"),
+    [
+        (Canned(body=[b'{"answer": "It is']), "status 200, but the body is no JSON ("),
+        (Canned(body=[b""]), "status 200, but the body is empty; the body begins: (empty)"),
+        (Canned(body=[b'{"answer": NaN}']), "status 200, but the body is no JSON ("),
+        (Canned(body=[b"\xff\xfe"]), "status 200, but the body is no JSON ("),
+        (answer_json({"reply": "Yes."}), "answer = '$.answer' matches nothing; the body's members: reply; set answer"),
+        (answer_json([1]), "answer = '$.answer' matches nothing; set answer to where the answer stands"),
+        (answer_json({"answer": ""}), "status 200, but the answer is empty; the body begins: "),
+        (answer_json({"answer": " \n"}), "status 200, but the answer is empty; "),
+        (answer_json({"answer": None}), "status 200, but the answer is empty; "),
+        (answer_json({"answer": {"text": "Yes."}}), "the answer is an object, not text: {'text': 'Yes.'}"),
+        (answer_json({"answer": "Yes.", "contexts": [{"score": 1}]}), "context 1 has no text; it has: score"),
+        (answer_json({"answer": "Yes.", "contexts": [None]}), "context 1 is null"),
+        (answer_json({"answer": "Yes.", "contexts": 3}), "contexts = '$.contexts' matches a number, not a list"),
+        (Canned(status=418, body=[b"short and stout"]), "status 418: short and stout"),
+        (Canned(status=204), "status 204, but the body is empty"),
+        (Canned(headers={"Content-Type": "text/html"}, body=[b"<h1>Log in"]), "a page for people came; check url"),
+        (Canned(headers={"Content-Type": "text/event-stream"}, body=[b"data: {}\n\n"]), 'set stream = "sse"'),
+    ],
+)
+async def test_a_response_that_cannot_be_read_says_why(canned: Canned, problem: str) -> None:
+    with serving(canned) as server:
+        response = await ask_once(url=server.url)
+    assert response.error is not None
+    assert problem in response.error
+    assert (response.answer, response.attempts, len(server.requests)) == (None, 1, 1)
+
+
+async def test_a_long_body_is_quoted_short_and_on_one_line() -> None:
+    with serving(Canned(body=[b"one\ntwo\n" * 10_000])) as server:
+        response = await ask_once(url=server.url)
+    assert response.error is not None
+    assert "one two one two" in response.error
+    assert len(response.error) < 400
+    assert "\n" not in response.error
+
+
+async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.tasks.targets.session._MOST_BYTES", 2 * 1024**2)
+    with serving(Canned(body=[b"x" * 1024**2] * 8)) as server:
+        response = await ask_once(url=server.url)
+    assert response.error is not None
+    assert "the response is larger than 2 MiB" in response.error
+
+
+async def test_depth_without_end_is_a_failed_response() -> None:
+    deep = b'{"answer": "Yes.", "contexts": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with serving(Canned(body=[deep]), answer_json({"a": {"b": {"c": "Yes."}}})) as server:
+        response = await ask_once(url=server.url, answer="$..answer")
+        assert response.error is not None
+        assert "no JSON" in response.error
+        assert (await ask_once(url=server.url, answer="$..c")).answer == "Yes."
+
+
+async def test_a_byte_order_mark_is_no_problem() -> None:
+    with serving(Canned(body=[b'\xef\xbb\xbf{"answer": "Yes."}'])) as server:
+        assert (await ask_once(url=server.url)).answer == "Yes."
+
+
+async def test_no_cookie_goes_from_one_question_to_the_next() -> None:
+    with serving(answer_json({"answer": "Yes."}, headers={"Set-Cookie": "talk=1"})) as server:
+        target = make_target(TargetSettings(url=server.url))
+        await target.ask(pose())
+        await target.ask(pose())
+        await target.close()
+    assert [sent.headers.get("cookie") for sent in server.requests] == [None, None]
+
+
+@pytest.mark.parametrize("key", ["answer", "contexts", "context_ids"])
+@pytest.mark.parametrize("path", ["answer", "$.a[", "", "$.a | $.b", "$.a[?nothing(@.b)]"])
+def test_a_path_that_is_none_is_refused_beforehand(key: str, path: str) -> None:
+    with pytest.raises(TargetError, match=f"^{key} = .* is no JSONPath: "):
+        make_target(TargetSettings(url="http://localhost:1/ask", **{key: path}))
+
+
+def test_the_name_shows_no_query() -> None:
+    target = make_target(TargetSettings(url="https://bot.example:8443/ask?key=k-123"))
+    assert target.name == "https://bot.example:8443/ask"
+
+
+async def test_a_question_that_no_wire_can_take_fails_alone() -> None:
+    with serving(GOOD) as server:
+        half = await ask_once("half \ud800", url=server.url)
+        in_address = await ask_once("half \ud800", url=f"{server.url}?q={{{{question}}}}", method="GET")
+    assert half.error is not None
+    assert half.error.startswith("the question cannot be sent as JSON: ")
+    assert in_address.error is not None
+    assert in_address.error.startswith("the question cannot be sent: ")
+    assert (half.attempts, in_address.attempts, server.requests) == (0, 0, [])

@@ -1,0 +1,362 @@
+r"""The proof that no text can leave its block or forge an id: what is asserted on are the messages that are sent.
+
+How a message is fenced (`prompts/render.py`, `prompts/neutralise.py`): the last message alone holds data, each block
+between `<name nonce>` and `</name nonce>`, each alone on its line. The nonce is eight hex digits of the SHA-256 of all
+data of the message, drawn again while it occurs in the data, also in capitals, in other forms of its digits or with
+invisible characters inside: a text that would repeat it changes it, and one that was written to hold it makes another
+be drawn. Ids (`[A1] `) stand at the start of a line, and lines of an item after its first are indented. Whatever looks
+like a tag, like an id at the start of a line or like a control token of a chat template gets a backslash behind its
+opening bracket.
+
+Messages are read back here as a careful reader would: by the nonce of the first line, and once more after everything
+was taken away that hides a mark from the eye or that a tokenizer may fold (NFKC, invisible characters, look-alikes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from benches import judge_samples, lay_bench, make_sample, make_settings, point_to, read_calls
+from endpoint import Asked, running_endpoint
+from fences import read_blocks
+
+from evalhouse.prompts import BlockValue, Item, Message, Prompt, load_prompts
+from evalhouse.prompts.render import BLOCKS, render_blocks
+from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
+from evalhouse.tasks.asking.replies import read_labels, read_supports
+from evalhouse.tasks.judge.errors import UnusableReply
+from evalhouse.tasks.trials.attack_set import STEPS_OF, Attack, Place, Scene, load_attacks
+from evalhouse.tasks.trials.attack_trials import Trial, find_block, list_items, make_trial, make_trials, read_nonce
+
+ATTACKS = load_attacks()
+SCENES: dict[str, Scene] = {scene.language: scene for scene in ATTACKS.scenes}
+PROMPTS = {language: load_prompts(language) for language in ("en", "zh")}
+
+# Drawn like the letter or bracket on the right; NFKC leaves them alone.
+TWINS = {
+    **dict.fromkeys("аαᴀᎪꓮ", "a"), **dict.fromkeys("сϲᴄᏟꓚ\uab9f\uabaf", "c"), **dict.fromkeys("еεᴇ", "e"),
+    **dict.fromkeys("ԍɡᏀꓖ", "g"), **dict.fromkeys("оοօ", "o"), **dict.fromkeys("рρ", "p"), **dict.fromkeys("ѕꜱ", "s"),
+    **dict.fromkeys("тτᴛ", "t"), **dict.fromkeys("хχ", "x"), **dict.fromkeys("іι", "i"), **dict.fromkeys("ո", "n"),
+    **dict.fromkeys("‹〈⟨《ᐸ❮⦑", "<"), **dict.fromkeys("›〉⟩》ᐳ❯⦒", ">"), **dict.fromkeys("【〔⟦〖", "["),
+    **dict.fromkeys("】〕⟧〗", "]"), **dict.fromkeys("⁄∕╱", "/"),
+    **{chr(0x2776 + place): str(place + 1) for place in range(9)},
+}  # fmt: skip
+FOLDS = {
+    ord(char): plain for twin, plain in TWINS.items() for char in {twin, twin.lower(), twin.upper()} if len(char) == 1
+}
+UNSEEN = dict.fromkeys(map(ord, "\u115f\u1160\u3164\uffa0\u2800\u180e"))
+TAG = re.compile(rf"<\s*(?:/\s*)*(?:{'|'.join(sorted(BLOCKS, key=len, reverse=True))})(?![a-z])[\s0-9a-f]*>")
+ID = re.compile(r"^[^\w\n]*\[\s*[acg]\s*\d+\s*\]", re.MULTILINE)
+TOKEN = re.compile(
+    r"<\|[^\s|<>]+\|>|\[/?(?:inst|think|gmask|smask|tool_\w+|system_prompt|available_tools)\]"
+    r"|<</?sys>>|</?(?:s|bos|eos|sop|eop|think|tool_call)>|<(?:start|end)_of_turn>"
+)
+
+
+def fold(text: str) -> str:
+    """A text as it may reach a model, or strike an eye, that does not look closely."""
+    seen = "".join(char for char in text if char == "\n" or unicodedata.category(char) not in {"Cf", "Cc", "Mn", "Me"})
+    return unicodedata.normalize("NFKC", seen.translate(UNSEEN).translate(FOLDS)).casefold().translate(FOLDS)
+
+
+def undo(text: str) -> str:
+    return text.replace("\\", "")
+
+
+def spread(text: str) -> list[str]:
+    """A text's lines as a message may show them, backslashes aside."""
+    return [undo(line) for line in text.splitlines()]
+
+
+def list_ids(data: Mapping[str, BlockValue]) -> dict[str, list[str]]:
+    return {name: [item.id for item in list_items(data, name)] for name in data if BLOCKS[name].kind == "items"}
+
+
+def check_last(content: str, ids: Mapping[str, list[str]], names: list[str]) -> None:
+    """The last message holds exactly our marks: by the nonce, and whatever a reader may take for one."""
+    blocks = read_blocks(content)  # every line stands in a block, no line within one has the nonce
+    assert list(blocks) == names
+    assert {name: list(blocks[name].read_items()) for name in ids} == dict(ids)
+    nonce = re.match(r"<\w+ ([0-9a-f]{8})>\n", content)
+    assert nonce
+    ours = [f"<{slash}{name} {nonce[1]}>" for name in names for slash in ("", "/")]
+    assert content.count(nonce[1]) == len(ours)
+    folded = fold(content)
+    assert folded.count(nonce[1]) == len(ours), "no form of the code stands in a text"
+    assert TAG.findall(folded) == ours
+    assert [re.sub(r"[\s\[\]]", "", mark) for mark in ID.findall(folded)] == [
+        item.casefold() for name in names for item in ids.get(name, ())
+    ]
+    assert TOKEN.findall(folded) == []
+
+
+def check_messages(messages: tuple[Message, ...], prompt: Prompt, data: Mapping[str, BlockValue]) -> None:
+    """What a request says: our own opening to the letter, then the data in their blocks."""
+    assert messages[:-1] == prompt.opening
+    assert [message.role for message in messages].count("system") == 1
+    assert messages[-1].role == "human"
+    check_last(messages[-1].content, list_ids(data), list(data))
+
+
+def check_place(content: str, trial: Trial) -> None:
+    """The planted text stands whole in its own block, and every other block is as it is without it."""
+    name = find_block(trial.field, trial.step)
+    planted, harmless = read_blocks(content), read_blocks(render_blocks(tuple(trial.control), trial.control))
+    assert {other: block.lines for other, block in planted.items() if other != name} == {
+        other: block.lines for other, block in harmless.items() if other != name
+    }
+    value = trial.data[name]
+    if isinstance(value, str):
+        assert [undo(line) for line in planted[name].lines] == spread(value)
+    else:
+        shown = {item_id: spread(text) for item_id, text in planted[name].read_items().items()}
+        assert shown == {item.id: spread(item.text) for item in value}
+
+
+def cross(attack: Attack) -> Iterator[Trial]:
+    """The attack in every field, for every step that reads it, whether it asks for that or not."""
+    for field, steps in STEPS_OF.items():
+        for step in steps:
+            yield make_trial(ATTACKS, attack, field=field, step=step, scene=SCENES[attack.language])
+
+
+@pytest.mark.parametrize("attack", ATTACKS.attacks, ids=lambda attack: attack.id)
+def test_no_attack_leaves_its_block_from_any_field(attack: Attack) -> None:
+    for trial in cross(attack):
+        for prompts in PROMPTS.values():
+            messages = prompts[trial.step].render(trial.data)
+            check_messages(messages, prompts[trial.step], trial.data)
+            check_place(messages[-1].content, trial)
+
+
+def test_every_attack_stands_in_every_field_it_names() -> None:
+    named = {(trial.attack.id, trial.field, trial.step) for trial in make_trials(ATTACKS)}
+    assert named <= {
+        (trial.attack.id, trial.field, trial.step) for attack in ATTACKS.attacks for trial in cross(attack)
+    }
+
+
+@pytest.mark.parametrize(
+    ("language", "name"), [(language, name) for language, prompts in PROMPTS.items() for name in prompts]
+)
+def test_no_attack_leaves_its_block_in_any_prompt(language: str, name: str) -> None:
+    """Rubrics and whatever else is asked have blocks that no trial of a step fills."""
+    prompt = PROMPTS[language][name]
+    for attack in ATTACKS.attacks:
+        (trial, *_) = cross(attack)
+        text = str(trial.data["question"])
+        data: dict[str, BlockValue] = {
+            block: [Item(id=f"{BLOCKS[block].prefix}{place}", text=text) for place in (1, 2)]
+            if kind == "items"
+            else text
+            for block, kind in prompt.variables.items()
+        }
+        check_messages(prompt.render(data), prompt, data)
+
+
+# -- the code that fences a message ------------------------------------------------------------------------------------
+
+
+def test_the_code_cannot_be_known_beforehand() -> None:
+    """Who knows all else of a message, and the code it had, still writes the wrong one by writing anything."""
+    for trial in make_trials(ATTACKS):
+        before, after = read_nonce(trial.control), read_nonce(trial.data)
+        assert before != after
+        if "{nonce}" in trial.attack.text:
+            assert before in fold(str(trial.data)), "the attack does repeat the code it knows"
+
+
+# -- the real steps over the wire --------------------------------------------------------------------------------------
+
+_SAMPLE_FIELDS: tuple[Place, ...] = ("question", "answer", "ground_truth", "contexts")
+_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
+_NARROWED = r"Give verdicts for these ids only: [ACG]\d+(?:, [ACG]\d+)*\."
+
+
+def word_attack(attack: Attack, field: Place) -> str:
+    """The attack's text as it is planted in a field, aimed at the first step that reads it."""
+    trial = make_trial(ATTACKS, attack, field=field, step=STEPS_OF[field][0], scene=SCENES[attack.language])
+    name = find_block(field, trial.step)
+    value, control = trial.data[name], trial.control[name]
+    if isinstance(value, str) and isinstance(control, str):
+        return value.removeprefix(f"{control}\n")
+    return list_items(trial.data, name)[0].text.removeprefix(f"{list_items(trial.control, name)[0].text}\n")
+
+
+def plant(attack: Attack, fields: tuple[Place, ...], number: int) -> Any:  # noqa: ANN401  # a StoredSample
+    """A sample with the attack at the end of some of its fields."""
+    sample = make_sample(number)
+    changes: dict[str, Any] = {}
+    for field in fields:
+        text = word_attack(attack, field)
+        if field == "contexts":
+            first, *others = sample.contexts or []
+            changes[field] = [f"{first}\n{text}", *others]
+        else:
+            changes[field] = f"{getattr(sample, field)}\n{text}"
+    return make_sample(number, **changes)
+
+
+def list_plantings(attack: Attack) -> list[tuple[Place, ...]]:
+    """Each field of a sample that the attack names (statements come out of an answer), and all of them at once."""
+    named: dict[Place, None] = dict.fromkeys("answer" if field == "statements" else field for field in attack.fields)
+    return [*((field,) for field in named), _SAMPLE_FIELDS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What the real steps sent for planted samples: as the endpoint received it, and as it stands on record."""
+
+    samples: dict[str, Any]
+    bodies: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
+    folder = tmp_path_factory.mktemp("attacked")
+    plantings = [(attack, fields) for attack in ATTACKS.attacks for fields in list_plantings(attack)]
+    samples = [plant(attack, fields, number) for number, (attack, fields) in enumerate(plantings, start=1)]
+
+    async def judge_all() -> None:
+        async with lay_bench(folder, make_settings()) as bench:
+            await judge_samples(bench, samples)
+
+    with running_endpoint(keep_bodies=True) as endpoint, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        patch.setenv("OPENAI_API_KEY", "sk-test-0123456789")
+        asyncio.run(judge_all())
+        bodies = list(endpoint.stats.bodies)
+    return Sent(samples={sample.sample_id: sample for sample in samples}, bodies=bodies, calls=read_calls(folder))
+
+
+def read_kind(body: Mapping[str, Any]) -> str:
+    return str(body["response_format"]["json_schema"]["name"])
+
+
+def test_every_message_on_the_wire_holds_our_marks_alone(sent: Sent) -> None:
+    assert Counter(map(read_kind, sent.bodies)).keys() == {"extract", "classify", "attribute", "rank"}
+    for body in sent.bodies:
+        prompt = PROMPTS["en"][read_kind(body)]
+        opening = [{"role": _ROLES[message.role], "content": message.content} for message in prompt.opening]
+        *first, last = body["messages"]
+        assert first == opening
+        assert last["role"] == "user"
+        ids = {
+            name: list(block.read_items())
+            for name, block in read_blocks(last["content"]).items()
+            if BLOCKS[name].prefix
+        }
+        for name, shown in ids.items():
+            assert shown == [f"{BLOCKS[name].prefix}{place}" for place in range(1, len(shown) + 1)]
+        check_last(last["content"], ids, list(prompt.variables))
+
+
+def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
+    """Nothing was sent that is not on record, and what a sample holds stands in its own block."""
+    on_record = [orjson.loads(call["request"])["messages"] for call in sent.calls if call["request"]]
+    assert sorted(map(orjson.dumps, on_record)) == sorted(orjson.dumps(body["messages"]) for body in sent.bodies)
+    asked: dict[str, set[str]] = {}
+    for call in sent.calls:
+        sample = sent.samples[call["sample_id"]]
+        asked.setdefault(call["sample_id"], set()).add(call["step"])
+        if not call["request"]:
+            continue
+        blocks = read_blocks(orjson.loads(call["request"])["messages"][-1]["content"])
+        assert [undo(line) for line in blocks["question"].lines] == spread(sample.question)
+        if call["step"] in ("extract_answer", "extract_ground_truth"):
+            text = sample.answer if call["step"] == "extract_answer" else sample.ground_truth
+            assert [undo(line) for line in blocks["text"].lines] == spread(text)
+        if "ground_truth" in blocks:
+            assert [undo(line) for line in blocks["ground_truth"].lines] == spread(sample.ground_truth)
+        if "contexts" in blocks:
+            assert [spread(text) for text in blocks["contexts"].read_items().values()] == list(
+                map(spread, sample.contexts)
+            )
+    assert asked.keys() == sent.samples.keys()
+    for steps in asked.values():
+        assert steps == {"extract_answer", "extract_ground_truth", "classify", "attribute", "rank"}
+
+
+# -- asked again -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_note_holds_nothing_of_a_reply_or_of_a_text(tmp_path: Path) -> None:
+    """Replies that repeat what was planted are refused, and what is asked again says so in our own words alone."""
+    hostile = [attack for attack in ATTACKS.attacks if "{reply}" in attack.text or attack.kind == "forged_item"]
+    samples = [plant(attack, _SAMPLE_FIELDS, number) for number, attack in enumerate(hostile, start=1)]
+    seen: Counter[str] = Counter()
+
+    def repeat(asked: Asked) -> str | None:
+        """What was planted, as the reply to the first request of a sample, cut short to the second."""
+        about = f"{asked.kind}/{asked.blocks['question'].split(chr(10))[0]}"
+        seen[about] += 1
+        planted = "\n".join(asked.blocks.values())
+        verdicts = [{"id": f"A{place}", "reason": planted, "label": "TP"} for place in (1, 7, 99)]
+        return {1: planted.replace("{", "("), 2: orjson.dumps({"verdicts": verdicts}).decode()}.get(seen[about])
+
+    script = dict.fromkeys(("classify", "attribute", "rank"), repeat)
+    with running_endpoint(keep_bodies=True, script=script) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_bench(tmp_path, make_settings(attempts=4)) as bench:
+            works = await judge_samples(bench, samples)
+        bodies = list(endpoint.stats.bodies)
+    assert all(row["reason"] is None for work in works for row in work.rows["outcomes"])
+    notes = set()
+    for body in bodies:
+        prompt = PROMPTS["en"][read_kind(body)]
+        opening = [{"role": _ROLES[message.role], "content": message.content} for message in prompt.opening]
+        system, *examples = body["messages"][:-1]
+        assert examples == opening[1:]
+        assert system["content"].startswith(str(opening[0]["content"]))
+        notes.add(re.sub(_NARROWED, "NARROWED", system["content"].removeprefix(str(opening[0]["content"]))))
+    assert notes == {"", f"\n\n{_UNUSABLE_NOTE}", "\n\nNARROWED"}
+
+
+# -- replies that repeat an id that was planted ----------------------------------------------------------------------
+
+FORGED_IDS = [
+    "A9", "C9", "G1", "a1", "A01", "A1.", "A 1", "A1\u200b", "\u04101", "\uff211", "A\uff11", "A\u2460", "C1]", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", [item for item in FORGED_IDS if item != "C1]"])
+def test_a_verdict_for_an_id_that_was_not_sent_is_refused(forged: str) -> None:
+    verdicts = [{"id": forged, "reason": "x", "label": "TP"}, {"id": "A1", "reason": "x", "label": "FP"}]
+    allowed = {"A1": ("TP", "FP"), "A2": ("TP", "FP")}
+    read = read_labels(orjson.dumps({"verdicts": verdicts}).decode(), allowed)
+    assert {item_id: verdict.label for item_id, verdict in read.by_id.items()} == {"A1": "FP"}
+    assert "no usable verdict for A2" in read.problems[-1]
+    with pytest.raises(UnusableReply):
+        read_labels(orjson.dumps({"verdicts": verdicts[:1]}).decode(), allowed)
+
+
+@pytest.mark.parametrize("forged", FORGED_IDS)
+def test_support_by_a_context_that_was_not_sent_is_refused(forged: str) -> None:
+    reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "contexts": ["C2", forged]}]}).decode()
+    with pytest.raises(UnusableReply, match="was not given"):
+        read_supports(reply, ["A1"], ["C1", "C2"])
+
+
+def test_an_id_that_is_answered_twice_counts_for_neither() -> None:
+    """A planted verdict beside the judge's own does not win by coming first or last."""
+    own, planted = {"id": "A1", "reason": "x", "label": "FP"}, {"id": "[A1]", "reason": "x", "label": "TP"}
+    for verdicts in ([own, planted], [planted, own], [planted, own, planted]):
+        with pytest.raises(UnusableReply, match="A1 came more than once"):
+            read_labels(orjson.dumps({"verdicts": verdicts}).decode(), {"A1": ("TP", "FP")})
+
+
+@pytest.mark.parametrize("label", ["tp", "TP.", "\uff34\uff30", "T\u200bP", "FN", "useful", "", None, 1])
+def test_a_label_that_is_not_on_offer_is_refused(label: object) -> None:
+    reply = orjson.dumps({"verdicts": [{"id": "A1", "reason": "x", "label": label}]}).decode()
+    with pytest.raises(UnusableReply, match="allowed: FP, TP"):
+        read_labels(reply, {"A1": ("TP", "FP")})

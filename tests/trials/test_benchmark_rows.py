@@ -1,0 +1,153 @@
+"""Labelled rows as `benchmark` reads them: which kind a set is, what is refused, and which rows are drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_relevance, make_support, write_set, write_sets
+
+from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.trials.labelled_sets import Part, pick_half, pick_rows, read_labelled
+
+
+def read_one(folder: Path) -> Part:
+    (part,) = read_labelled([folder]).parts
+    return part
+
+
+def test_the_kind_of_a_set_shows_in_its_columns(tmp_path: Path) -> None:
+    found = read_labelled([write_sets(tmp_path)])
+    kinds = {(part.name, part.language): part.kind for part in found.parts}
+    assert kinds == {
+        ("harbour_support", "en"): "support",
+        ("harbour_support", "zh"): "support",
+        ("harbour_correctness", "en"): "correctness",
+        ("harbour_relevance", "en"): "relevance",
+        ("harbour_decomposition", "en"): "decomposition",
+        ("harbour_rubric", "en"): "rubric",
+        ("harbour_pairwise", "en"): "pairwise",
+    }
+    assert found.passed_over == ()
+
+
+def test_a_label_of_another_kind_leaves_its_row_out(tmp_path: Path) -> None:
+    part = read_one(write_set(tmp_path / "s", make_support()))
+    assert (len(part.rows), part.n_left_out) == (N + 1, 1)
+
+
+def test_only_rows_of_a_language_are_taken_when_one_is_named(tmp_path: Path) -> None:
+    folder = write_sets(tmp_path)
+    (part,) = read_labelled([folder], language="zh").parts
+    assert (part.name, part.language, len(part.rows)) == ("harbour_support", "zh", N)
+    rows = [{key: value for key, value in row.items() if key != "lang"} for row in make_correctness()]
+    unsaid = write_set(tmp_path / "unsaid", rows)
+    assert {part.language for part in read_labelled([unsaid]).parts} == {"en"}
+    assert {part.language for part in read_labelled([unsaid], language="zh").parts} == {"zh"}
+
+
+def test_a_set_may_be_named_by_its_folder_or_its_file_and_have_several_files(tmp_path: Path) -> None:
+    rows = make_correctness()
+    folder = write_set(tmp_path / "answers", rows[:4])
+    write_set(folder, rows[4:], "test.jsonl")
+    assert (read_one(folder).name, len(read_one(folder).rows)) == ("answers", N)
+    assert (read_one(folder / "dev.jsonl").name, len(read_one(folder / "dev.jsonl").rows)) == ("answers", 4)
+    assert read_one(folder / "test.jsonl").name == "test"
+
+
+def test_sets_of_other_kinds_are_passed_over_in_a_folder_and_refused_by_name(tmp_path: Path) -> None:
+    write_sets(tmp_path / "all", {"tools": STRANGE, "answers": make_correctness()})
+    found = read_labelled([tmp_path / "all"])
+    assert [part.name for part in found.parts] == ["answers"]
+    assert found.passed_over == ("tools (columns accepted_calls, functions, id, question)",)
+    with pytest.raises(DatasetError) as refused:
+        read_labelled([tmp_path / "all" / "tools"])
+    told = str(refused.value)
+    assert "columns accepted_calls, functions, id, question" in told
+    assert "support has statement, contexts, label" in told
+    assert "pairwise has question, ground_truth, answer_a, answer_b, preference" in told
+
+
+def test_nothing_to_judge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there is no such folder"):
+        read_labelled([tmp_path / "nowhere"])
+    with pytest.raises(DatasetError, match="holds no labelled set"):
+        read_labelled([tmp_path])
+    write_sets(tmp_path, {"tools": STRANGE})
+    with pytest.raises(DatasetError, match=r"holds no labelled set; passed over: tools"):
+        read_labelled([tmp_path])
+    answers = write_set(tmp_path / "answers", make_correctness())
+    with pytest.raises(DatasetError, match="holds no labelled set in zh"):
+        read_labelled([answers], language="zh")
+    with pytest.raises(DatasetError, match="two sets are called answers"):
+        read_labelled([answers, write_set(tmp_path / "more" / "answers", make_correctness())])
+
+
+def test_every_problem_of_a_set_is_told_with_its_line(tmp_path: Path) -> None:
+    rows = make_support()
+    rows[0] |= {"statement": " "}
+    rows[1] |= {"contexts": []}
+    rows[2] |= {"lang": "fr"}
+    rows[3] |= {"id": rows[4]["id"]}
+    with pytest.raises(DatasetError) as refused:
+        read_labelled([write_set(tmp_path / "s", rows)])
+    told = str(refused.value)
+    assert "s, taken for support" in told
+    assert "dev.jsonl line 1: statement is ' ', allowed: a text" in told
+    assert "dev.jsonl line 2: contexts is [], allowed: a list of texts" in told
+    assert "dev.jsonl line 3: lang is 'fr', allowed: en, zh" in told
+    assert "dev.jsonl line 5: id 's5' came before" in told
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("contexts", [{"id": "0", "text": "x", "grade": "high"}], "has the grade 'high', allowed: a number"),
+        ("contexts", ["no grade"], "has the grade 'nothing', allowed: a number"),
+        ("grade_scale", 2, "grade_scale is 2, allowed: a text"),
+    ],
+)
+def test_grades_are_numbers(tmp_path: Path, column: str, value: object, told: str) -> None:
+    rows = make_relevance()
+    rows[0] |= {column: value}
+    with pytest.raises(DatasetError) as refused:
+        read_labelled([write_set(tmp_path / "r", rows)])
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(("line", "told"), [("{", "broken JSON"), ("[1]", "is no object")])
+def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, told: str) -> None:
+    folder = write_set(tmp_path / "s", make_support())
+    with (folder / "dev.jsonl").open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    with pytest.raises(DatasetError, match=told) as refused:
+        read_labelled([folder])
+    assert f"line {N + 4}" in str(refused.value)
+
+
+def test_scores_are_lists_of_numbers(tmp_path: Path) -> None:
+    rows = [dict(row) for row in EVERY_KIND["harbour_rubric"]]
+    rows[0]["scores"] = {"faithfulness": 3}
+    with pytest.raises(DatasetError, match="allowed: an object that gives each dimension a list of numbers"):
+        read_labelled([write_set(tmp_path / "m", rows)])
+
+
+def test_halves_are_by_group_and_make_the_whole(tmp_path: Path) -> None:
+    part = read_one(write_set(tmp_path / "answers", make_correctness(40)))
+    chosen, reported = (pick_rows(part, half=half, limit=None, seed=0) for half in ("choose", "report"))
+    assert chosen.rows
+    assert reported.rows
+    assert {row.id for row in chosen.rows} | {row.id for row in reported.rows} == {row.id for row in part.rows}
+    assert not {row.group for row in chosen.rows} & {row.group for row in reported.rows}
+    assert all(pick_half(row.group) == "choose" for row in chosen.rows)
+
+
+def test_a_limit_draws_the_same_rows_for_a_seed_and_keeps_their_order(tmp_path: Path) -> None:
+    part = read_one(write_set(tmp_path / "answers", make_correctness(40)))
+    drawn = [row.id for row in pick_rows(part, half="all", limit=10, seed=1).rows]
+    assert len(drawn) == 10
+    assert drawn == [row.id for row in pick_rows(part, half="all", limit=10, seed=1).rows]
+    assert drawn != [row.id for row in pick_rows(part, half="all", limit=10, seed=2).rows]
+    assert drawn == [row.id for row in part.rows if row.id in set(drawn)]
+    # More rows are those and others: what was paid for is asked about again.
+    assert set(drawn) < {row.id for row in pick_rows(part, half="all", limit=20, seed=1).rows}

@@ -1,0 +1,203 @@
+"""`prompts compare`: what other words make of the agreement with people, what that costs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import write_dataset
+from cli_process import Finished, Place, call_here
+from endpoint import Asked, Endpoint, running_endpoint
+from prompt_files import read_content, write_prompt
+
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
+
+N = 16
+STRICT = "Only what stands there in so many words is supported."
+SILENT = "Take your time."
+RUN = "the-run"
+
+
+def attribute_loosely(asked: Asked) -> dict[str, Any]:
+    """Everything is supported by the first context; told to be strict, only what says where the ship lies.
+
+    Of the first sample it then denies that as well, which people do not. Told to take its time it says nothing.
+    """
+    if SILENT in asked.texts[0]:
+        return {"verdicts": []}
+    strict = STRICT in asked.texts[0]
+    items = asked.items("answer_statements") | asked.items("ground_truth_statements")
+    said = [
+        {
+            "id": item_id,
+            "reason": "as read",
+            "contexts": [] if strict and ("came" in text or "berth 1." in text) else ["C1"],
+        }
+        for item_id, text in items.items()
+    ]
+    return {"verdicts": said}
+
+
+def make_rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"berth-{place}",
+            "question": f"Which ship lies at berth {place}?",
+            "answer": f"Ship number {place * 7} lies at berth {place}. It came on day {place}.",
+            "ground_truth": f"Ship number {place * 7} lies at berth {place}.",
+            "contexts": [f"The list says that ship number {place * 7} lies at berth {place}.", "Ropes are sold here."],
+        }
+        for place in range(1, N + 1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(models=("judge",), keep_bodies=True, script={"attribute": attribute_loosely}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path, endpoint: Endpoint) -> Place:
+    """A run through the endpoint, all of whose support a person has reviewed; and a folder of other words."""
+    folder = tmp_path_factory.mktemp("berths")
+    write_dataset(folder, make_rows(), "berths.jsonl")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-x"}
+    found = Place(folder=folder, variables=variables)
+    ended = found.call(
+        "run", "berths.jsonl", "--judge", "openai:judge", "--label", RUN, "--metrics", "faithfulness,context_recall"
+    )
+    assert ended.status == 0, ended.stderr
+    exported = found.call("review", "export", RUN, "--steps", "attribute", "-n", "500", "-o", "picks.jsonl")
+    assert exported.status == 0, exported.stderr
+    lines = [json.loads(line) for line in (folder / "picks.jsonl").read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line |= {"label": "unsupported" if "came" in line["statement"] else "supported", "reviewer": "ann"}
+    (folder / "labels.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    imported = found.call("review", "import", "labels.jsonl")
+    assert imported.status == 0, imported.stderr
+    content = read_content("attribute")
+    write_prompt(folder / "strict", content | {"system": f"{content['system']}\n{STRICT}", "version": 77})
+    return found
+
+
+def read(place: Place, sql: str) -> list[dict[str, Any]]:
+    with duckdb.connect(str(place.folder / "evalhouse.duckdb"), read_only=True) as connection:
+        return connection.sql(sql).pl().to_dicts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Calls the command in this process, in the place's folder."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def call(self, *arguments: str) -> Finished:
+        return call_here(self.capsys, "prompts", "compare", *arguments)
+
+    def compare(self, *arguments: str) -> Any:  # noqa: ANN401  # whatever the command's JSON is
+        ended = self.call(*arguments, "--json")
+        assert ended.status == 0, ended.stderr
+        return ended.document
+
+
+@pytest.fixture
+def caller(place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Caller:
+    monkeypatch.chdir(place.folder)
+    for name, value in place.variables.items():
+        monkeypatch.setenv(name, value)
+    return Caller(capsys=capsys)
+
+
+def test_the_better_words_are_told_apart_and_nothing_is_paid_twice(endpoint: Endpoint, caller: Caller) -> None:
+    estimated = caller.compare("built-in", "strict", "--on", RUN, "--dry-run")
+    assert (estimated["costs"]["old"]["requests"], estimated["costs"]["old"]["reused"]) == (0, N)
+    assert (estimated["costs"]["new"]["requests"], estimated["costs"]["new"]["reused"]) == (N, 0)
+    before = len(endpoint.stats.bodies)
+    document = caller.compare("built-in", "strict", "--on", RUN)
+    assert len(endpoint.stats.bodies) == before + N
+    assert document["costs"]["old"]["requests"] == 0
+    assert document["costs"]["old"]["reused"] == document["costs"]["new"]["requests"] == N
+    (change,) = document["changes"]
+    assert (change["step"], change["n_verdicts"], change["n_samples"]) == ("attribute", 3 * N, N)
+    # Once wrong about N statements, then about the first sample's two.
+    assert change["accuracy_old"]["value"] == pytest.approx(2 / 3)
+    assert change["accuracy_new"]["value"] == pytest.approx(1 - 2 / (3 * N))
+    assert change["accuracy_difference"]["value"] == pytest.approx(1 / 3 - 2 / (3 * N))
+    assert 0 < change["accuracy_difference"]["ci_low"] < change["accuracy_difference"]["ci_high"] < 0.4
+    assert (change["n_changed"], change["n_better"], change["n_worse"]) == (N + 2, N, 2)
+    assert change["verdict"] == "better"
+    assert change["kappa_old"]["value"] == pytest.approx(0)
+    worse = [move for move in document["moves"] if move["moved"] < 0]
+    assert {(move["sample_id"], move["statement_id"]) for move in worse} == {("berth-1", "A1"), ("berth-1", "G1")}
+
+
+def test_calls_are_those_of_a_run_that_is_no_night(place: Place, caller: Caller) -> None:
+    caller.call("built-in", "strict", "--on", "all")
+    runs = read(place, "select run_id, kind, status, judge, parent_run_id from runs where kind = 'prompts'")
+    (reviewed,) = read(place, f"select run_id from runs where label = '{RUN}'")
+    assert {(run["status"], run["judge"]) for run in runs} == {("completed", "openai:judge")}
+    assert {run["parent_run_id"] for run in runs} == {reviewed["run_id"]}
+    assert find_run(Warehouse("duckdb:///evalhouse.duckdb"), "latest").run_id == reviewed["run_id"]
+    hashes = read(place, "select distinct prompt_hash from llm_calls join runs using (run_id) where kind = 'prompts'")
+    known = read(place, "select prompt_hash from prompts where prompt = 'attribute'")
+    assert {row["prompt_hash"] for row in hashes} <= {row["prompt_hash"] for row in known}
+
+
+def test_words_on_record_are_found_by_hash_and_version(place: Place, caller: Caller) -> None:
+    caller.call("built-in", "strict", "--on", RUN)
+    (row,) = read(place, "select prompt_hash from prompts where version = '77'")
+    by_hash, by_version = (
+        caller.compare("built-in", wanted, "--on", RUN) for wanted in (row["prompt_hash"][:10], "77")
+    )
+    assert by_hash["changes"] == by_version["changes"]
+    assert by_hash["new"]["prompts"]["attribute"]["prompt_hash"] == row["prompt_hash"]
+    assert by_hash["costs"]["new"]["requests"] == 0
+
+
+def test_a_person_reads_what_changed(caller: Caller) -> None:
+    shown = caller.call("strict", "built-in", "--on", RUN).stdout
+    assert "reviewed verdicts" in shown
+    assert "worse" in shown
+    assert "Verdicts that changed, worst first" in shown
+    assert "$" in shown or "unknown" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("built-in", "strict", "--on", RUN, "--judge", "lexical"), "the lexical judge reads no prompt"),
+        (("built-in", "built-in", "--on", RUN), "ask in the same words"),
+        (("built-in", "no-such", "--on", RUN), "'no-such' is no folder"),
+        (("built-in", "strict", "--on", "nowhere"), "no run fits 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    caller: Caller, endpoint: Endpoint, arguments: tuple[str, ...], told: str
+) -> None:
+    before = len(endpoint.stats.bodies)
+    ended = caller.call(*arguments)
+    assert ended.status == 2
+    assert told in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert len(endpoint.stats.bodies) == before
+
+
+def test_verdicts_the_judge_failed_on_are_left_out(place: Place, caller: Caller) -> None:
+    content = read_content("attribute")
+    write_prompt(place.folder / "other", content | {"system": f"{content['system']}\n{SILENT}", "version": 78})
+    document = caller.compare("built-in", "other", "--on", RUN, "--attempts", "1")
+    assert document["n_unjudged"] == 3 * N
+    assert document["changes"] == []
+
+
+def test_help_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = call_here(capsys, "prompts", "compare", "--help")
+    assert ended.status == 0
+    assert "OLD NEW" in ended.stdout

@@ -1,0 +1,132 @@
+"""A changed prompt asks again what it asked, and nothing else: counted at the endpoint, by the prompt of each request.
+
+What follows from a reply is asked again only where the reply came out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import judge_samples, lay_bench, make_sample, make_settings, point_to
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Asked, Endpoint, running_endpoint
+from endpoint_replies import split_sentences
+from prompt_files import PACKAGE, read_content, write_prompt
+from rubric_replies import fill_reply
+
+from evalhouse.prompts import load_prompts
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.grade import grade_sample
+from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.relevancy import regenerate_questions
+
+N = 3
+METRICS = (
+    "answer_correctness", "context_recall", "context_precision", "faithfulness", "answer_relevancy", "accuracy",
+    "relevance_final",
+)  # fmt: skip
+RUBRICS = ("accuracy", "relevance")
+EVERYTHING = {"extract": 2 * N, "classify": N, "attribute": N, "rank": N, "questions": N, "accuracy": N, "relevance": N}
+FINER = "Split as finely as you can."
+
+
+def split_finer(asked: Asked) -> dict[str, Any]:
+    """Statements as ever; told to split finely, the architect of the second lighthouse's answer makes two."""
+    statements = split_sentences(asked.blocks["text"])
+    if FINER in asked.texts[0]:
+        statements = [part for one in statements for part in one.replace("Varn2", "\nVarn2").split("\n")]
+    return {"statements": statements}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True, script={"other": fill_reply, "extract": split_finer}) as running:
+        point_to(running.base_url)
+        yield running
+
+
+async def count_requests(endpoint: Endpoint, folder: Path, run_id: str, own: Path | None = None) -> Mapping[str, int]:
+    """Requests by prompt of a run over three samples, with the prompts of the folder `own` in place of ours."""
+    first = len(endpoint.stats.bodies)
+    async with lay_bench(folder, make_settings(), run_id=run_id, metrics=METRICS) as bench:
+        bench.prompts = load_prompts("en", own)
+        bench.rubrics = tuple(bench.prompts[name] for name in RUBRICS)
+        samples = [make_sample(number) for number in range(1, N + 1)]
+        works = await judge_samples(bench, samples)
+        further = [make_work(sample) for sample in samples]
+        await gather_all([step(bench, work) for step in (regenerate_questions, grade_sample) for work in further])
+    assert all(row["reason"] is None for work in (*works, *further) for row in work.rows["outcomes"])
+    bodies = endpoint.stats.bodies[first:]
+    return Counter(body["response_format"]["json_schema"]["name"] for body in bodies)
+
+
+def add_words(content: dict[str, Any]) -> dict[str, Any]:
+    return content | {"system": content["system"] + "\nTake your time."}
+
+
+def drop_last_example(content: dict[str, Any]) -> dict[str, Any]:
+    return content | {"examples": content["examples"][:-1]}
+
+
+@pytest.mark.parametrize("change", [add_words, drop_last_example], ids=["words", "examples"])
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+async def test_a_changed_prompt_asks_again_what_it_asked_and_nothing_else(
+    endpoint: Endpoint, tmp_path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    assert await count_requests(endpoint, tmp_path, "before") == EVERYTHING
+    write_prompt(tmp_path / "own", change(read_content(name)))
+    assert await count_requests(endpoint, tmp_path, "after", tmp_path / "own") == {name: EVERYTHING[name]}
+    assert await count_requests(endpoint, tmp_path, "back") == {}, "what was asked before is still on record"
+
+
+async def test_other_statements_are_judged_anew_and_equal_ones_are_not(endpoint: Endpoint, tmp_path: Path) -> None:
+    await count_requests(endpoint, tmp_path, "before")
+    content = read_content("extract")
+    write_prompt(tmp_path / "own", content | {"system": f"{content['system']}\n{FINER}"})
+    asked = await count_requests(endpoint, tmp_path, "after", tmp_path / "own")
+    assert asked == {"extract": 2 * N, "classify": 1, "attribute": 1}, "one answer of three was split otherwise"
+
+
+@pytest.mark.parametrize("name", ["extract", "classify", "relevance"])
+async def test_comments_and_layout_ask_nothing_again(endpoint: Endpoint, tmp_path: Path, name: str) -> None:
+    await count_requests(endpoint, tmp_path, "before")
+    text = (PACKAGE / "en" / f"{name}.yaml").read_text(encoding="utf-8")
+    write_prompt(tmp_path / "dumped", read_content(name))
+    commented = tmp_path / "commented" / f"{name}.yaml"
+    commented.parent.mkdir()
+    commented.write_text(f"# Reviewed in May.\n\n{text}\n# The end.\n", encoding="utf-8")
+    assert (tmp_path / "dumped" / f"{name}.yaml").read_text(encoding="utf-8") != text
+    for folder in ("dumped", "commented"):
+        assert await count_requests(endpoint, tmp_path, folder, tmp_path / folder) == {}
+
+
+def test_the_command_asks_again_what_a_folder_changes(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
+    rows = [
+        {
+            "id": "s1",
+            "question": "Who built the pier?",
+            "answer": "Ode Varn built the pier.",
+            "ground_truth": "Mira Solveng built the pier.",
+            "contexts": ["Mira Solveng built the pier."],
+        }
+    ]
+    write_dataset(tmp_path, rows, "piers.jsonl")
+    write_prompt(tmp_path / "own", add_words(read_content("accuracy")))
+    variables = {
+        "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-none",
+    }  # fmt: skip
+    place = Place(folder=tmp_path, variables=variables)
+    run = ("run", "piers.jsonl", "--judge", "openai:judge", "--metrics", "accuracy,factual_f1", "--json")
+
+    first = place.call(*run).document["calls"]
+    assert (first["requests"], first["reused"]) == (4, 0)
+    changed = place.call(*run, "--prompts", "own").document["calls"]
+    assert (changed["requests"], changed["reused"]) == (1, 3)
+    sent = endpoint.stats.bodies[-1]
+    assert sent["response_format"]["json_schema"]["name"] == "accuracy"
+    assert "Take your time." in sent["messages"][0]["content"]

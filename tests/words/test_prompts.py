@@ -1,0 +1,332 @@
+"""The built-in prompts, their hashes, and the shape of what is rendered.
+
+What hostile texts may not do is in test_prompts_hostile.py, what a prompt file may not be in test_prompts_strict.py.
+"""
+
+import copy
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prompt_files import ALL_NAMES, NAMES, read_content, write_prompt
+
+from evalhouse.prompts import (
+    BlockValue,
+    Item,
+    Message,
+    Prompt,
+    PromptError,
+    check_prompts,
+    list_languages,
+    load_prompts,
+)
+from evalhouse.prompts.render import derive_nonce
+
+BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
+HAN = re.compile(r"[\u4e00-\u9fff]")
+
+CLASSIFY_DATA: dict[str, BlockValue] = {
+    "question": "Which river turns the Helm mill?",
+    "answer_statements": [Item(id="A1", text="The Orra turns it."), Item(id="A2", text="It was built in 1870.")],
+    "ground_truth_statements": [Item(id="G1", text="The river Orra turns the Helm mill.")],
+}
+
+# --- the built-in prompts
+
+
+def test_english_and_chinese_have_the_same_prompts() -> None:
+    assert list_languages() == ["en", "zh"]
+    for language in list_languages():
+        prompts = load_prompts(language)
+        assert sorted(prompts) == ALL_NAMES
+        assert {prompt.language for prompt in prompts.values()} == {language}
+        assert check_prompts(None, language) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_languages_ask_for_the_same_shape(name: str) -> None:
+    english, chinese = load_prompts("en")[name], load_prompts("zh")[name]
+    assert chinese.variables == english.variables
+    assert chinese.labels == english.labels
+    assert chinese.reply_schema == english.reply_schema
+    assert chinese.prompt_hash != english.prompt_hash
+
+
+def test_labels_and_blocks_are_those_the_steps_work_with() -> None:
+    prompts = {name: load_prompts()[name] for name in NAMES}
+    assert {name: prompt.labels for name, prompt in prompts.items()} == {
+        "extract": {},
+        "classify": {"A": ("TP", "FP"), "G": ("TP", "FN")},
+        "attribute": {"A": (), "G": ()},
+        "rank": {"C": ("useful", "not_useful")},
+    }
+    assert {name: list(prompt.variables) for name, prompt in prompts.items()} == {
+        "extract": ["question", "text"],
+        "classify": ["question", "answer_statements", "ground_truth_statements"],
+        "attribute": ["question", "contexts", "answer_statements", "ground_truth_statements"],
+        "rank": ["question", "ground_truth", "contexts"],
+    }
+
+
+def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
+    keys = {
+        name: list(prompt.reply_schema["properties"]["verdicts"]["items"]["properties"])
+        for name, prompt in load_prompts().items()
+        if "verdicts" in prompt.reply_schema["properties"]
+    }
+    assert keys == {
+        "classify": ["id", "reason", "label"],
+        "attribute": ["id", "reason", "contexts"],
+        "rank": ["id", "reason", "label"],
+    }
+    assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
+
+
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
+def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> None:
+    """Some endpoints have no structured output, so the text alone must do, and the shape is the last it says."""
+    prompt = load_prompts(language)[name]
+    shape = json.loads(prompt.opening[0].content.splitlines()[-1])
+    assert list(shape) == list(prompt.reply_schema["properties"])
+    for verdict in shape.get("verdicts", []):
+        properties = prompt.reply_schema["properties"]["verdicts"]["items"]["properties"]
+        assert list(verdict) == list(properties)
+        assert verdict["id"][0] in prompt.labels
+
+
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
+def test_worked_examples_come_in_pairs_in_the_wire_shape(language: str, name: str) -> None:
+    prompt = load_prompts(language)[name]
+    examples = read_content(name, language)["examples"]
+    assert 1 <= len(examples) <= 2
+    assert [message.role for message in prompt.opening] == ["system"] + ["human", "ai"] * len(examples)
+    for position, example in enumerate(examples):
+        human, ai = prompt.opening[1 + 2 * position : 3 + 2 * position]
+        blocks = {name: (value if isinstance(value, str) else [Item(**item) for item in value])
+                  for name, value in example["data"].items()}  # fmt: skip
+        assert human == prompt.render(blocks)[-1]
+        assert json.loads(ai.content) == example["reply"]
+
+
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
+def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
+    for example in read_content(name, language)["examples"]:
+        for verdict in example["reply"].get("verdicts", []):
+            assert len(verdict["reason"]) <= 90
+            assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chinese_prompts_are_chinese_with_examples_of_their_own(name: str) -> None:
+    english, chinese = read_content(name, "en"), read_content(name, "zh")
+    assert HAN.search(chinese["description"])
+    assert len(HAN.findall(chinese["system"])) > 300
+    for example in chinese["examples"]:
+        texts = [text for text in walk_texts(example) if len(text) > 12]
+        assert texts
+        assert all(HAN.search(text) for text in texts)
+    assert not HAN.search(json.dumps(english, ensure_ascii=False))
+
+
+def walk_texts(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return walk_texts(list(value.values()))
+    if isinstance(value, list):
+        return [text for part in value for text in walk_texts(part)]
+    assert isinstance(value, str)
+    return [value]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> None:
+    replies = {name: [example["reply"] for example in read_content(name, language)["examples"]] for name in NAMES}
+    labels = {
+        name: {(verdict["id"][0], verdict["label"]) for reply in replies[name] for verdict in reply["verdicts"]}
+        for name in ("classify", "rank")
+    }
+    assert labels["classify"] == {("A", "TP"), ("A", "FP"), ("G", "TP"), ("G", "FN")}
+    assert labels["rank"] == {("C", "useful"), ("C", "not_useful")}
+    assert {"statements": []} in replies["extract"]
+    supports = {len(verdict["contexts"]) for reply in replies["attribute"] for verdict in reply["verdicts"]}
+    assert supports == {0, 1, 2}
+
+
+# --- rendering
+
+
+def render_last(data: dict[str, Any], name: str = "classify") -> str:
+    return load_prompts()[name].render(data)[-1].content
+
+
+def test_the_last_message_holds_the_data_in_blocks_and_nothing_else() -> None:
+    content = render_last(CLASSIFY_DATA)
+    nonce = re.match(r"<question ([0-9a-f]{8})>\n", content)
+    assert nonce
+    assert content.replace(nonce[1], "NONCE") == (
+        "<question NONCE>\n"
+        "Which river turns the Helm mill?\n"
+        "</question NONCE>\n"
+        "<answer_statements NONCE>\n"
+        "[A1] The Orra turns it.\n"
+        "[A2] It was built in 1870.\n"
+        "</answer_statements NONCE>\n"
+        "<ground_truth_statements NONCE>\n"
+        "[G1] The river Orra turns the Helm mill.\n"
+        "</ground_truth_statements NONCE>"
+    )
+
+
+def test_empty_lists_and_texts_give_empty_blocks() -> None:
+    content = render_last({**CLASSIFY_DATA, "question": "", "answer_statements": []})
+    lines = re.sub(r" [0-9a-f]{8}>", ">", content).split("\n")
+    assert lines[:4] == ["<question>", "</question>", "<answer_statements>", "</answer_statements>"]
+
+
+def test_equal_data_gives_equal_messages_and_other_data_another_nonce() -> None:
+    prompt = load_prompts()["classify"]
+    assert prompt.render(CLASSIFY_DATA) == prompt.render(copy.deepcopy(CLASSIFY_DATA))
+    other = prompt.render({**CLASSIFY_DATA, "question": "Which river turns the Helm mill, then?"})
+    assert other[:-1] == prompt.opening
+    assert other[-1].content.split("\n")[0] != prompt.render(CLASSIFY_DATA)[-1].content.split("\n")[0]
+
+
+def test_the_order_of_the_data_does_not_matter() -> None:
+    backwards = dict(reversed(CLASSIFY_DATA.items()))
+    assert render_last(backwards) == render_last(CLASSIFY_DATA)
+
+
+def test_a_nonce_that_stands_in_the_data_is_not_used() -> None:
+    """A real text that holds its own nonce takes some billions of tries to find, so one claims to."""
+
+    class Body(str):
+        asked = 0
+
+        def __contains__(self, part: object) -> bool:
+            self.asked += 1
+            return self.asked == 1
+
+    first, second = derive_nonce("How wide is it?\n"), derive_nonce(Body("How wide is it?\n"))
+    assert first != second
+    assert re.fullmatch(r"[0-9a-f]{8}", second)
+
+
+def test_lines_after_the_first_of_an_item_are_indented() -> None:
+    data = {
+        "question": "q",
+        "contexts": [Item(id="C1", text="Crossing:\n\n- 40 minutes\r\n- in winter 55"), Item(id="C2", text="")],
+        "ground_truth": "one\ntwo\n",
+    }
+    lines = render_last(data, "rank").split("\n")
+    assert lines[lines.index("one") : lines.index("one") + 2] == ["one", "two"]
+    start = lines.index("[C1] Crossing:")
+    assert lines[start : start + 5] == ["[C1] Crossing:", "    ", "    - 40 minutes", "    - in winter 55", "[C2] "]
+
+
+def test_a_note_ends_the_instructions_and_changes_nothing_else() -> None:
+    prompt = load_prompts()["classify"]
+    plain, noted = prompt.render(CLASSIFY_DATA), prompt.render(CLASSIFY_DATA, note="Reply for A2 only.")
+    assert noted[0] == Message(role="system", content=plain[0].content + "\n\nReply for A2 only.")
+    assert noted[1:] == plain[1:]
+    assert prompt.render(CLASSIFY_DATA) == plain
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": None}, "missing question"),
+        ({"text": "more"}, "not declared text"),
+        ({"question": [Item(id="A1", text="x")]}, "block 'question' is list; it must be a text"),
+        ({"answer_statements": "A1"}, "block 'answer_statements' is a text; it must be a list of items"),
+        ({"answer_statements": [Item(id="G1", text="x")]}, "has the id 'G1'; ids there are A1, A2"),
+        ({"answer_statements": [Item(id="A0", text="x")]}, "has the id 'A0'"),
+        ({"answer_statements": [Item(id="A1] x\n[A2", text="x")]}, "has the id 'A1] x"),
+        (
+            {"answer_statements": [Item(id="A1", text="x"), Item(id="A1", text="y")]},
+            "more than one item with the id A1",
+        ),
+    ],
+)
+def test_wrong_data_is_refused(change: dict[str, Any], message: str) -> None:
+    data = {name: value for name, value in {**CLASSIFY_DATA, **change}.items() if value is not None}
+    with pytest.raises(PromptError, match=re.escape(message)):
+        load_prompts()["classify"].render(data)
+
+
+# --- the hash
+
+
+def test_comments_and_layout_do_not_change_the_hash(tmp_path: Path) -> None:
+    built_in = load_prompts()["rank"]
+    path = write_prompt(tmp_path, dict(reversed(read_content("rank").items())))
+    path.write_text("# a comment\n\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    again = load_prompts("en", tmp_path)["rank"]
+    assert again.prompt_hash == built_in.prompt_hash
+    assert again.opening == built_in.opening
+    assert again.template == path.read_text(encoding="utf-8") != built_in.template
+
+
+@pytest.mark.parametrize("key", ["system", "description"])
+def test_one_word_more_changes_the_hash(tmp_path: Path, key: str) -> None:
+    content = read_content("rank")
+    content[key] = f"Take care. {content[key]}"
+    write_prompt(tmp_path, content)
+    assert load_prompts("en", tmp_path)["rank"].prompt_hash != load_prompts()["rank"].prompt_hash
+
+
+def test_the_hash_is_that_of_canonical_json() -> None:
+    prompt = load_prompts("zh")["extract"]
+    canonical = json.dumps(read_content("extract", "zh"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert "陈述" in canonical
+    assert prompt.prompt_hash == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+# --- releases
+
+# A released version never changes: whoever changes a word raises the version and adds a line.
+RELEASED = {
+    "en/accuracy/1": "c0783c747c518d7e",
+    "en/accuracy_3/1": "8eb7d8debdff6475",
+    "en/accuracy_5/1": "d116fdc7d440f5b0",
+    "en/accuracy_binary/1": "36194ae35e3334b1",
+    "en/answer_validity/1": "cd4e14628fd75f66",
+    "en/attribute/1": "85a337e4fd5a6cee",
+    "en/classify/1": "715ebdc12b3a6a41",
+    "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
+    "en/extract/1": "94f308414400cdb9",
+    "en/passage_precision/1": "48723b65a558d847",
+    "en/passage_recall/1": "2dd90c7bb5380565",
+    "en/questions/1": "281d1c62663612e4",
+    "en/rank/1": "29c22f8a73d05d45",
+    "en/relevance/1": "d9396ee0e86f725e",
+    "en/sql_equivalence/1": "9cb57f2b14fce450",
+    "zh/accuracy/1": "d7a18dc2d2726431",
+    "zh/accuracy_3/1": "03c2834712ef4e90",
+    "zh/accuracy_5/1": "55fe865baff8241f",
+    "zh/accuracy_binary/1": "a201fdcda2d07ee1",
+    "zh/answer_validity/1": "d482b9399a8bc382",
+    "zh/attribute/1": "005082709a7d6884",
+    "zh/classify/1": "15facb3c8ce9338d",
+    "zh/contexts_usefulness/1": "5eff3dee24b9b574",
+    "zh/extract/1": "7690b9fcf222bfa9",
+    "zh/passage_precision/1": "ab4d17da6b9a0915",
+    "zh/passage_recall/1": "ae27479cc8907ce0",
+    "zh/questions/1": "617e8fe6a2c262e4",
+    "zh/rank/1": "b13de2202214b7ce",
+    "zh/relevance/1": "6d7d29404f5b8a01",
+    "zh/sql_equivalence/1": "5515c766b0309696",
+}
+
+
+def identify(prompt: Prompt) -> str:
+    return f"{prompt.language}/{prompt.name}/{prompt.version}"
+
+
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
+def test_a_released_version_is_as_it_was_released(language: str, name: str) -> None:
+    prompt = load_prompts(language)[name]
+    assert RELEASED.get(identify(prompt)) == prompt.prompt_hash[:16], (
+        f"{identify(prompt)} now has the hash {prompt.prompt_hash[:16]}: raise its version and list it here"
+    )

@@ -1,0 +1,202 @@
+"""A DuckLake warehouse: tables as Parquet files in a folder or a bucket, their catalogue in PostgreSQL or SQLite.
+
+Every connection is a DuckDB of its own in memory with the lake attached and made the default, so that whoever gets one
+sees the same tables as in a plain file. Any number of processes on any number of machines may read and write; who
+writes takes a lock first (`lake_locks`), because DuckLake lets two racing transactions of one batch both commit, and
+refuses one of two that change the same rows.
+
+Opening takes a third of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
+fiftieth. So a process keeps a connection for whoever opens the lake next (`lake_connections`); it sees what others
+committed meanwhile.
+
+The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by path: nothing is downloaded.
+"""
+
+import contextlib
+import importlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import duckdb
+
+from evalhouse.warehouse.engine.lake_connections import NAME, borrow_connection
+from evalhouse.warehouse.engine.lake_locks import lock_for_writing
+from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable
+from evalhouse.warehouse.location import Lake, Location
+
+_CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
+_RETRY_S = 0.2
+_BUSY_MS = 10_000
+# One thread and little memory for writers, as for a plain file.
+_FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "256MB"}
+_NO_LAKE = ("does not exist", "no such table", "unable to open database")
+_UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
+
+
+@contextmanager
+def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for one transaction, the only one that changes rows until it is closed.
+
+    Raises WarehouseBusy when others write for longer than `patience_s`, WarehouseUnreachable when the catalogue does
+    not answer for so long, and WarehouseError.
+    """
+    deadline = time.monotonic() + patience_s
+    _make_folders(location, lake)
+    with ExitStack() as stack:
+        stack.enter_context(lock_for_writing(location, lake, deadline))
+        connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
+        yield stack.enter_context(borrow_connection(lake, read_only=False, connect=connect))
+
+
+@contextmanager
+def open_lake_reader(
+    location: Location, lake: Lake, *, patience_s: float, is_own: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that reads; raises WarehouseMissing, WarehouseUnreachable or WarehouseError.
+
+    One that is its own (`is_own`) was nobody's before and is nobody's afterwards, so that its settings may be changed.
+    """
+    connect = partial(_connect, location, lake, read_only=True, deadline=time.monotonic() + patience_s)
+    if is_own:
+        with contextlib.closing(connect()) as connection:
+            yield connection
+        return
+    with borrow_connection(lake, read_only=True, connect=connect) as connection:
+        yield connection
+
+
+def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -> None:
+    """Give the snapshot that the open transaction makes its message: the run it belongs to and that run's flow run."""
+    if run_id is None:
+        return
+    row = connection.execute("select flow_run_id from runs where run_id = ?", [run_id]).fetchone()
+    flow_run = f", flow run {row[0]}" if row and row[0] else ""
+    connection.execute(f"call {NAME}.set_commit_message('evalhouse', ?)", [f"run {run_id}{flow_run}"])
+
+
+def list_readable_folders(lake: Lake) -> list[str]:
+    """Where a query may read from when everything else is shut: the folder of the lake's files."""
+    return [lake.data if lake.data.endswith("/") else f"{lake.data}/"]
+
+
+def _connect(location: Location, lake: Lake, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config=dict(_find_config(location, read_only=read_only)))
+    try:
+        for name in ("ducklake", _CATALOGUES[lake.catalogue], *(["httpfs"] if lake.is_remote else [])):
+            connection.execute(f"load '{_quote(find_extension(name))}'")
+        if lake.is_remote:
+            _give_credentials(connection, lake)
+        _attach(connection, location, lake, read_only=read_only, deadline=deadline)
+        connection.execute(f"use {NAME}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _find_config(location: Location, *, read_only: bool) -> dict[str, str | bool | int | float | list[str]]:
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "temp_directory": str(location.spill_path),
+    }
+    return config if read_only else config | dict(_FOR_WRITING)
+
+
+def _attach(
+    connection: duckdb.DuckDBPyConnection, location: Location, lake: Lake, *, read_only: bool, deadline: float
+) -> None:
+    """Attach the lake, waiting for a catalogue that does not answer until the deadline."""
+    options = ["read_only"] if read_only else [f"data_path '{_quote(lake.data)}'"]
+    if lake.catalogue == "sqlite":
+        if read_only and not Path(lake.dsn).exists():
+            raise _miss(location)
+        options += [f"meta_busy_timeout {_BUSY_MS}"] + ([] if read_only else ["meta_journal_mode 'wal'"])
+    sql = f"attach 'ducklake:{lake.catalogue}:{_quote(lake.dsn)}' as {NAME} ({', '.join(options)})"
+    while True:
+        try:
+            connection.execute(sql)
+            return
+        except duckdb.Error as error:
+            text = str(error).lower()
+            if not any(word in text for word in _UNREACHABLE):
+                raise _explain_refusal(location, error, is_missing=read_only) from None
+            if time.monotonic() >= deadline:
+                raise WarehouseUnreachable(
+                    f"the catalogue of {location.name} does not answer ({_first_line(error)}); is the server up, and "
+                    "does its address hold?"
+                ) from None
+        time.sleep(_RETRY_S)
+
+
+def _explain_refusal(location: Location, error: duckdb.Error, *, is_missing: bool) -> WarehouseError:
+    text = str(error).lower()
+    if is_missing and "ducklake" in text and any(word in text for word in _NO_LAKE):
+        return _miss(location)
+    return WarehouseError(f"{location.name} cannot be opened: {_first_line(error)}")
+
+
+def _miss(location: Location) -> WarehouseMissing:
+    return WarehouseMissing(
+        f"there is no warehouse at {location.name}; `evalhouse run` makes one, --warehouse names another"
+    )
+
+
+def find_extension(name: str) -> str:
+    """The path of an extension's file in its wheel; raises WarehouseError that names what to install."""
+    try:
+        package = importlib.import_module(f"duckdb_extension_{name}")
+    except ImportError:
+        raise WarehouseError(
+            f"a DuckLake warehouse needs the DuckDB extension {name!r}; install it with `pip install 'evalhouse[lake]'`"
+        ) from None
+    folder = Path(str(package.__file__)).parent / "extensions" / f"v{duckdb.__version__}"
+    found = next(iter(folder.glob("*.duckdb_extension")), None)
+    if found is None:
+        raise WarehouseError(
+            f"the DuckDB extension {name!r} that is installed is not for DuckDB {duckdb.__version__}; install both in "
+            f"one version, such as `pip install 'evalhouse[lake]'` does"
+        )
+    return str(found)
+
+
+def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    """Say to DuckDB what the AWS variables say, for this connection alone and for this bucket alone."""
+    environ = os.environ
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    address = urlsplit(endpoint)
+    options = {
+        "key_id": environ.get("AWS_ACCESS_KEY_ID", ""),
+        "secret": environ.get("AWS_SECRET_ACCESS_KEY", ""),
+        "session_token": environ.get("AWS_SESSION_TOKEN", ""),
+        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", ""),
+        "endpoint": f"{address.netloc}{address.path}".rstrip("/"),
+        # An endpoint of one's own seldom has a host name for each bucket.
+        "url_style": "path" if endpoint else "",
+    }
+    given = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
+    plain = ", use_ssl false" if address.scheme == "http" else ""
+    connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{given}{plain})")
+
+
+def _make_folders(location: Location, lake: Lake) -> None:
+    folders = [location.path.parent, *([] if lake.is_remote else [Path(lake.data)])]
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WarehouseError(f"cannot make the folder {folder}: {error.strerror or error}") from None
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else "no reason given"
+
+
+def _quote(text: str) -> str:
+    return text.replace("'", "''")

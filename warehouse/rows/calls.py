@@ -1,0 +1,100 @@
+"""The record of calls: replies by the hash of what was asked, and the journal's way into `llm_calls`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.engine.journal import Segment, find_orphans
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+# The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
+# plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
+# A dry run reads the warehouse as it is, which may still be without the column `logprobs`.
+_FIND = """
+with hits as materialized (
+    select rowid as place
+    from llm_calls
+    where request_key in (select request_key from wanted)
+),
+
+newest as materialized (
+    select arg_max(rowid, started_at) as place
+    from llm_calls
+    where rowid in (select place from hits)
+      and request_hash in (select request_hash from wanted)
+      and status = 'ok'
+      and reply is not null
+      and ($run_id::varchar is null or run_id = $run_id)
+    group by request_hash
+)
+
+select columns(c -> c in ('request_hash', 'call_id', 'reply', 'logprobs'))
+from llm_calls
+where rowid in (select place from newest)
+"""
+
+_COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedReply:
+    """A usable reply on record, with the log-probabilities that were kept of it."""
+
+    call_id: str
+    reply: str
+    logprobs: str | None = None
+
+
+def make_request_key(request_hash: str) -> int:
+    """The first eight bytes of a request's hash as a number."""
+    return int(request_hash[:16], 16)
+
+
+def find_replies(
+    warehouse: Warehouse, request_hashes: Collection[str], *, only_run: str | None = None
+) -> dict[str, RecordedReply]:
+    """The newest good reply for each request hash that has one; `only_run` looks at one run's calls alone."""
+    hashes = list(request_hashes)
+    if not hashes:
+        return {}
+    keys = pl.Series(name="request_key", values=[make_request_key(item) for item in hashes], dtype=pl.UInt64)
+    wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
+    rows = warehouse.read(_FIND, {"run_id": only_run}, frames={"wanted": wanted})
+    return {
+        row["request_hash"]: RecordedReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
+        for row in rows.iter_rows(named=True)
+    }
+
+
+def sum_cost(warehouse: Warehouse, run_id: str) -> float:
+    """Dollars of a run's calls so far, as far as they are in the warehouse and have a price.
+
+    A reused reply was paid for by the call that first got it, and has no cost of its own.
+    """
+    (row,) = warehouse.read_rows(_COST, {"run_id": run_id})
+    return float(str(row["cost_usd"]))
+
+
+def take_in_segment(warehouse: Warehouse, segment: Segment, *, patience_s: float) -> None:
+    """Write a journal segment into `llm_calls` and remove it; raises WarehouseBusy and keeps it otherwise."""
+    _append_rows(warehouse, segment.key, segment.rows, patience_s)
+    segment.remove()
+
+
+def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
+    """Take in what dead processes left in the journal; returns how many calls that were."""
+    number = 0
+    for segment in find_orphans(warehouse.location.journal_path):
+        take_in_segment(warehouse, segment, patience_s=patience_s)
+        number += len(segment.rows)
+    return number
+
+
+def _append_rows(warehouse: Warehouse, key: str, rows: Sequence[dict[str, object]], patience_s: float) -> None:
+    if not rows:
+        return
+    batch = Batch(key=key, run_id=str(rows[0]["run_id"]), tables={"llm_calls": build_frame("llm_calls", rows)})
+    warehouse.append_now(batch, patience_s=patience_s)

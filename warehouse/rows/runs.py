@@ -1,0 +1,152 @@
+"""Typed reads and writes of `runs`, and finding the run a person means."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Literal
+
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
+RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
+
+_COLUMNS = """
+select run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language, metrics, "trigger",
+       kb_name, kb_version, flow_run_id, status, started_at, finished_at, n_samples, config, kind, parent_run_id,
+       suite_hash, code_version, kb_changed, problem, gate
+from runs
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """One row of `runs`; `config` is the settings the run was made with."""
+
+    run_id: str
+    suite: str | None
+    label: str | None
+    href: str | None
+    tags: tuple[str, ...]
+    dataset: str | None
+    dataset_hash: str | None
+    judge: str
+    embeddings: str | None
+    language: str | None
+    metrics: tuple[str, ...]
+    trigger: str
+    kb_name: str | None
+    kb_version: str | None
+    flow_run_id: str | None
+    status: RunStatus
+    started_at: datetime
+    finished_at: datetime | None
+    n_samples: int | None
+    config: Mapping[str, Any]
+    kind: RunKind = "evaluation"
+    parent_run_id: str | None = None
+    suite_hash: str | None = None
+    code_version: str | None = None
+    kb_changed: tuple[str, ...] | None = None
+    problem: str | None = None
+    gate: str | None = None
+
+
+def insert_run(warehouse: Warehouse, run: RunRow) -> None:
+    """Put a new run on record."""
+    values = {field.name: getattr(run, field.name) for field in fields(RunRow)} | {"config": _write_config(run.config)}
+    names = ", ".join(f'"{name}"' for name in values)
+    marks = ", ".join("?" for _ in values)
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run.run_id) as connection:
+        connection.execute(f"insert into runs ({names}) values ({marks})", [_to_plain(one) for one in values.values()])
+
+
+def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
+    """Set columns of one run, `config` as a mapping; raises WarehouseError when it is not on record."""
+    unknown = columns.keys() - {field.name for field in fields(RunRow)}
+    if unknown:
+        raise KeyError(f"cannot set {', '.join(sorted(unknown))} of a run")
+    if "config" in columns:
+        columns["config"] = _write_config(columns["config"])
+    assignments = ", ".join(f'"{name}" = ?' for name in columns)
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        # Asked first, because a lake's updates return nothing.
+        found = connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone()
+        if not found:
+            raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
+        values = [_to_plain(one) for one in columns.values()]
+        connection.execute(f"update runs set {assignments} where run_id = ?", [*values, run_id])
+
+
+def list_runs(
+    warehouse: Warehouse, *, limit: int | None = None, kinds: Sequence[RunKind] | None = None
+) -> list[RunRow]:
+    """Runs, newest first, of some kinds where they are named."""
+    tail = f" limit {int(limit)}" if limit else ""
+    wanted = "where kind in (select unnest($kinds::varchar[]))" if kinds else ""
+    rows = warehouse.read_rows(
+        f"{_COLUMNS} {wanted} order by started_at desc, run_id desc{tail}", {"kinds": list(kinds)} if kinds else None
+    )
+    return [_to_row(row) for row in rows]
+
+
+def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
+    """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
+
+    `latest:SUITE` and `previous:SUITE` are those of a suite. Words and labels mean evaluations; a run of
+    another kind is found by its id. Raises WarehouseError that lists the newest runs when
+    nothing or more than one run fits.
+    """
+    runs = list_runs(warehouse)
+    if not runs:
+        raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")
+    word, colon, suite = wanted.partition(":")
+    if word in ("latest", "previous"):
+        evaluations = [run for run in runs if run.kind == "evaluation"]
+        return _find_newest(evaluations, 0 if word == "latest" else 1, suite if colon else None)
+    exact = [run for run in runs if run.run_id == wanted]
+    starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
+    labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
+    if exact or len(starting) == 1 or labelled:
+        return (exact or (starting if len(starting) == 1 else labelled))[0]
+    if starting:
+        raise WarehouseError(
+            f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
+        )
+    raise WarehouseError(
+        f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
+        "`evalhouse runs` lists all"
+    )
+
+
+def _find_newest(runs: Sequence[RunRow], place: int, suite: str | None) -> RunRow:
+    """The run at a place counted from the newest, of a suite where one is named."""
+    of_suite = [run for run in runs if suite is None or run.suite == suite]
+    if not of_suite:
+        known = ", ".join(sorted({run.suite for run in runs if run.suite})) or "none"
+        raise WarehouseError(f"no run is of suite {suite!r}; suites on record: {known}")
+    if place >= len(of_suite):
+        of_what = "" if suite is None else f" of suite {suite!r}"
+        raise WarehouseError(f"there is only one run{of_what} so far, so there is no previous one")
+    return of_suite[place]
+
+
+def _write_config(config: object) -> str:
+    return json.dumps(config, ensure_ascii=False, sort_keys=True)
+
+
+def _to_plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _list_ids(runs: Sequence[RunRow]) -> str:
+    return ", ".join(run.run_id for run in runs[:5])
+
+
+def _to_row(row: dict[str, Any]) -> RunRow:
+    row["tags"] = tuple(row["tags"] or ())
+    row["metrics"] = tuple(row["metrics"] or ())
+    row["kb_changed"] = None if row["kb_changed"] is None else tuple(row["kb_changed"])
+    row["config"] = json.loads(row["config"]) if row["config"] else {}
+    return RunRow(**row)

@@ -1,0 +1,240 @@
+"""Samples: staged from a dataset into Parquet, then taken into `samples` and `run_samples` by SQL.
+
+Staging first means that a dataset with a problem in its last row leaves nothing in the warehouse, and that
+numbering repeated ids and finding what is already on record are set operations that need no memory of ours.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import polars as pl
+
+from evalhouse.warehouse.engine.temporary import Scratch
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.tables import build_frame
+
+# Reasons that a resumed run tries to mend; the others follow from the dataset.
+FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
+
+# Only ids are numbered and kept in between: the texts stream from the Parquet parts to their table, so that a dataset
+# of any size needs the same memory. The parts are in file order, and DuckDB keeps the order of what it scans.
+_STAGED_IDS = """
+create temp table staged_ids as
+select
+    ordinal, input_hash,
+    -- Samples without an id of their own that repeat a question and ground truth are told apart by file order.
+    case
+        when given then own_id
+        when repetition = 1 then own_id
+        else own_id || '-' || repetition
+    end as sample_id
+from (
+    select
+        ordinal, input_hash, given_id is not null as given, coalesce(given_id, sample_id) as own_id,
+        row_number() over (partition by given_id is null, sample_id order by ordinal) as repetition
+    from read_parquet($parts)
+)
+"""
+
+_NEW_SAMPLES = """
+insert into samples by name
+select
+    input_hash, ids.sample_id, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
+    metadata::json as metadata
+from read_parquet($parts) as staged
+join (select ordinal, sample_id, input_hash from staged_ids anti join samples using (sample_id, input_hash)) as ids
+    using (ordinal, input_hash)
+"""
+
+_RUN_SAMPLES = """
+insert into run_samples by name
+select
+    $run_id as run_id, ids.sample_id, ids.input_hash, ids.ordinal,
+    -- {} says "none this time", for NULL says "as in samples".
+    case
+        when staged.metadata is distinct from samples.metadata::varchar then coalesce(staged.metadata, '{}')::json
+    end as metadata
+from staged_ids as ids
+join read_parquet($parts) as staged using (ordinal)
+join samples on samples.sample_id = ids.sample_id and samples.input_hash = ids.input_hash
+order by ids.ordinal
+"""
+
+_SHARD = """
+select
+    run_samples.ordinal, sample_id, input_hash, question, samples.answer, ground_truth, samples.contexts,
+    samples.context_ids, reference_context_ids,
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
+    failed.error as target_error
+from run_samples
+join samples using (sample_id, input_hash)
+left join (
+    select sample_id, coalesce(error, 'it gave no answer') as error
+    from responses
+    where run_id = $run_id and status = 'failed'
+) as failed using (sample_id)
+where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
+order by run_samples.ordinal
+"""
+
+_STAGED_BETWEEN = """
+select
+    ordinal, ids.sample_id, input_hash, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
+    metadata as metadata_json
+from read_parquet($parts) as staged
+join read_parquet($ids) as ids using (ordinal)
+where ordinal between $first and $last
+order by ordinal
+"""
+
+# A sample's outcomes are written in one batch with its verdicts, so one row says that it was judged.
+_UNFINISHED = """
+with ended as (
+    -- No reason at all (NULL) is a step that went well.
+    select sample_id, coalesce(bool_or(reason in (select unnest($failures))), false) as failed
+    from outcomes
+    where run_id = $run_id
+    group by sample_id
+)
+select distinct (run_samples.ordinal - 1) // $shard_size as number
+from run_samples
+left join ended using (sample_id)
+where run_samples.run_id = $run_id and coalesce(ended.failed, true)
+order by number
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSample:
+    """One sample of a run, as the steps need it."""
+
+    ordinal: int
+    sample_id: str
+    input_hash: str
+    question: str
+    answer: str | None
+    ground_truth: str | None
+    contexts: list[str] | None
+    context_ids: list[str] | None
+    reference_context_ids: list[str] | None
+    metadata_json: str | None = None
+    target_error: str | None = None  # why the application under test gave no answer, where it was asked and failed
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """Whatever else stood in the sample's row."""
+        found: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
+        return found
+
+
+class Staging:
+    """A temporary folder of Parquet parts; `discard` it when done."""
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+        self._folder = self._scratch.folder
+        self.n_rows = 0
+
+    def add(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows with the columns of `staged_samples`."""
+        frame = build_frame("staged_samples", rows)
+        frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
+        self.n_rows += len(rows)
+
+    def read_parts(self) -> Iterator[list["StoredSample"]]:
+        """The staged samples, a part at a time, before repeated ids are told apart."""
+        names = [name for name in StoredSample.__dataclass_fields__ if name not in ("metadata_json", "target_error")]
+        for path in self.parts:
+            rows = pl.read_parquet(path, columns=[*names, "metadata"]).rename({"metadata": "metadata_json"}).to_dicts()
+            yield [StoredSample(**row) for row in rows]
+
+    def read_between(self, first: int, last: int) -> list["StoredSample"]:
+        """The staged samples with ordinals from `first` to `last`, repeated ids told apart as in `run_samples`."""
+        begins = [int(Path(path).stem) for path in self.parts]  # of each part the number of rows before it
+        parts = self.parts[max(bisect_left(begins, first) - 1, 0) : bisect_left(begins, last)]
+        if not parts:
+            return []
+        with self._open() as connection:
+            parameters = {"parts": parts, "ids": str(self._lay_ids(connection)), "first": first, "last": last}
+            found: pl.DataFrame = connection.sql(_STAGED_BETWEEN, params=parameters).pl()
+        return [StoredSample(**row) for row in found.iter_rows(named=True)]
+
+    def _lay_ids(self, connection: duckdb.DuckDBPyConnection) -> Path:
+        """The file of ordinals and ids; made once, when all rows are staged."""
+        path = self._folder / "ids"
+        if not path.exists():
+            connection.execute(_STAGED_IDS, {"parts": self.parts})
+            connection.execute(
+                f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{path}' (format parquet)"
+            )
+        return path
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        # Sorting the ids of a large dataset goes to disk, as it does when they enter the warehouse.
+        return duckdb.connect(config={"threads": 1, "memory_limit": "192MB", "temp_directory": str(self._folder)})
+
+    @property
+    def parts(self) -> list[str]:
+        """The paths of all parts, in order."""
+        return [str(path) for path in sorted(self._folder.glob("*.parquet"))]
+
+    def discard(self) -> None:
+        """Remove the folder."""
+        self._scratch.remove()
+
+
+def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
+    """Write the staged rows for a run in one transaction and return how many there are.
+
+    Does nothing when the run has its samples already, so that a repeated load is harmless.
+    """
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
+        if loaded and loaded[0]:
+            return int(loaded[0])
+        _insert_staged(connection, run_id, staging)
+        connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
+    return staging.n_rows
+
+
+def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> None:
+    """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        connection.execute(
+            "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
+            {"run_id": run_id, "parts": staging.parts},
+        )
+        _insert_staged(connection, run_id, staging)
+
+
+def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging) -> None:
+    connection.execute(_STAGED_IDS, {"parts": staging.parts})
+    connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
+    connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
+    connection.execute("drop table staged_ids")
+
+
+def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
+    """The samples of a run whose ordinals lie between `first` and `last`, both included."""
+    frame: pl.DataFrame = warehouse.read(_SHARD, {"run_id": run_id, "first": first, "last": last})
+    return [StoredSample(**row) for row in frame.to_dicts()]
+
+
+def list_unfinished_shards(
+    warehouse: Warehouse, run_id: str, shard_size: int, failures: Sequence[str] = FAILURE_REASONS
+) -> list[int]:
+    """Numbers (from 0) of the shards with a sample that has no verdicts yet or failed for one of `failures`."""
+    parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
+    return [int(number) for number in warehouse.read(_UNFINISHED, parameters)["number"]]
+
+
+def count_samples(warehouse: Warehouse, run_id: str) -> int:
+    """How many samples a run has in the warehouse."""
+    frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
+    return int(frame["n"][0])

@@ -1,0 +1,68 @@
+"""Scores: each metric's SQL over the verdicts of one run, written as one transaction."""
+
+from collections.abc import Mapping, Sequence
+
+import duckdb
+
+from evalhouse.warehouse.engine.connection import first_line
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
+from evalhouse.warehouse.rows.noise import note_noise
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+MetricSettings = Mapping[str, Mapping[str, float]]
+
+# What is wrong with a metric's rows, one row of counts. Users write metrics too, and a mean over doubled samples or
+# a NaN would be believed.
+_FAULTS = """
+select
+    count(*) - count(distinct sample_id) as "rows for a sample that has one",
+    count(*) filter (where not isfinite(value)) as "values that are no finite number",
+    count(*) filter (where (value is null) = (unscored_reason is null))
+        as "rows without either a value or an unscored_reason",
+    (select count(*) from run_samples where run_id = $run_id) - count(distinct sample_id)
+        as "samples of the run without a row"
+from metric_scores
+"""
+
+
+def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
+    """Replace the scores of these metrics for one run, and what `noise` has of it; raises WarehouseError that names a
+    metric whose SQL fails.
+
+    `settings` gives parameters by metric where they differ from the file's own.
+    """
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        connection.execute(
+            "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))",
+            [run_id, [metric.name for metric in metrics]],
+        )
+        for metric in metrics:
+            _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
+        connection.execute("drop table if exists metric_scores")
+        note_noise(connection, run_id)
+
+
+def _score_metric(
+    connection: duckdb.DuckDBPyConnection, run_id: str, metric: MetricFile, settings: Mapping[str, float]
+) -> None:
+    parameters = {"run_id": run_id, **resolve_parameters(metric, settings)}
+    try:
+        connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
+        faults = connection.sql(_FAULTS, params={"run_id": run_id}).pl().row(0, named=True)
+    except duckdb.Error as error:
+        raise WarehouseError(f"metric {metric.name!r} failed: {first_line(str(error))}") from None
+    for fault, number in faults.items():
+        if number:
+            raise WarehouseError(
+                f"metric {metric.name!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
+                "with a value or else an unscored_reason"
+            )
+    connection.execute(
+        """
+        insert into scores by name
+        select $run_id as run_id, sample_id, $metric as metric, value, unscored_reason, $version as metric_version
+        from metric_scores
+        """,
+        {"run_id": run_id, "metric": metric.name, "version": metric_version(metric, settings)},
+    )

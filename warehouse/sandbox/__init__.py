@@ -1,0 +1,1 @@
+"""A person's SQL, read-only and shut in."""

@@ -1,0 +1,203 @@
+"""`query`: a person's SQL over the warehouse, read-only and shut in.
+
+One SELECT or EXPLAIN on a read-only connection that can reach no other file, no network and no Python object,
+cannot change its own settings, and is stopped when it takes too long. What DuckDB itself types as SELECT is one:
+WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE, and PIVOT when it lists its values.
+"""
+
+import re
+import threading
+import time
+from itertools import pairwise
+
+import duckdb
+import polars as pl
+
+from evalhouse.warehouse.engine.connection import open_reader
+from evalhouse.warehouse.engine.lake import list_readable_folders
+from evalhouse.warehouse.errors import QueryError
+from evalhouse.warehouse.location import Location
+
+_ALLOWED = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+_SANDBOX = (
+    "set python_enable_replacements = false",
+    "set enable_external_access = false",
+    "set lock_configuration = true",
+)
+_NEWEST = "select max_by(run_id, (started_at, run_id), 2) from runs where kind = 'evaluation'"
+# Table functions that change settings past the lock (in DuckDB 1.5 logging to a forbidden place ends the process),
+# and those that run a text as SQL, in which the others could hide.
+_FORBIDDEN = re.compile(
+    r"(enable|disable)_\w+|(force_)?checkpoint|truncate_duckdb_logs|write_log|\w+_external_resource(_type)?"
+    r"|query|json_execute_serialized_sql"
+    # What reaches past a lake's tables into its catalogue's database, and what removes or merges its files.
+    r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
+)
+_WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
+# How often a running query is looked at: is it to be stopped, has it run too long?
+_WATCH_S = 0.05
+# Types that Polars has not: shown as DuckDB writes them.
+_FOREIGN_TYPE = re.compile(r"\b(INTERVAL|UNION|BIT|BIGNUM|VARIANT|GEOMETRY|TIME WITH TIME ZONE)\b")
+
+
+def run_query(
+    location: Location,
+    sql: str,
+    *,
+    timeout_s: float = 300.0,
+    memory_limit: str | None = None,
+    stop: threading.Event | None = None,
+) -> pl.DataFrame:
+    """Run one statement and return its rows; raises QueryError with DuckDB's own words where it has some.
+
+    `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
+    and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
+
+    The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
+    of the one before.
+    """
+    with open_reader(location, is_own=True) as connection:
+        if location.lake is not None:
+            connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
+        _name_runs(connection)
+        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop)
+
+
+def run_shut_in(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    *,
+    timeout_s: float,
+    memory_limit: str | None = None,
+    stop: threading.Event | None = None,
+    most_rows: int | None = None,
+) -> pl.DataFrame:
+    """As `run_query`, on a connection that is shut in from here on; no more than `most_rows` rows are fetched.
+
+    Rows are fetched beside DuckDB's own memory, so that its limit does not hold them.
+    """
+    # First of all: DuckDB reads the files of an IMPORT DATABASE while it only takes the text apart.
+    _shut_in(connection, memory_limit)
+    _check_statement(connection, sql)
+    return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a text, each without the `;` that ends it; the last entry is what no `;` has ended yet.
+
+    That one is "" when nothing but blanks and comments is left. A `;` in a string, a name or a comment ends nothing.
+    """
+    data = text.encode()
+    statements, begin, n_tokens = [], 0, 0
+    for start, kind in duckdb.tokenize(text):
+        if kind == duckdb.token_type.operator and data[start : start + 1] == b";":
+            statements.append(data[begin:start].decode().strip())
+            begin, n_tokens = start + 1, 0
+        else:
+            n_tokens += 1
+    return [*statements, data[begin:].decode().strip() if n_tokens else ""]
+
+
+def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Set the variables that name runs.
+
+    Unlike a subquery a variable is a value before the query is planned, so that a filter by it reaches the tables:
+    over a long history the causes of one run come in 0.3 s and not in a minute.
+    """
+    try:
+        for place, name in enumerate(("latest", "previous"), start=1):
+            connection.execute(f"set variable {name} = ({_NEWEST})[{place}]")
+    except (duckdb.CatalogException, duckdb.BinderException):
+        # A file without our table of runs, or with one from before runs had kinds, is queried without these names.
+        return
+
+
+def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:
+    if memory_limit:
+        try:
+            connection.execute("set memory_limit = $limit", {"limit": memory_limit})
+        except duckdb.Error as error:
+            raise QueryError(
+                f"{memory_limit!r} is no memory limit; write for example 2GB: {_one_line(error)}"
+            ) from None
+    for setting in _SANDBOX:
+        connection.execute(setting)
+
+
+def _check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    try:
+        statements = connection.extract_statements(sql)
+        words = _split_words(sql)
+    except duckdb.Error as error:
+        raise QueryError(_one_line(error)) from None
+    kinds = [statement.type for statement in statements]
+    # A PIVOT without its values is several statements, of which the first makes a type.
+    if words[:1] == ["pivot"] and kinds != [duckdb.StatementType.SELECT]:
+        raise QueryError("PIVOT must list its values here: PIVOT … ON metric IN ('factual_f1', …) USING …")
+    if len(kinds) != 1:
+        raise QueryError(f"got {len(kinds)} statements; query takes exactly one SELECT")
+    # DuckDB 1.5 types some PRAGMAs as SELECT.
+    if kinds[0] not in _ALLOWED or words[:1] == ["pragma"]:
+        kind = "PRAGMA" if words[:1] == ["pragma"] else kinds[0].name
+        raise QueryError(f"got a statement of kind {kind}; the warehouse is read-only here: write one SELECT")
+    for word, after in pairwise(words):
+        if after == "(" and _FORBIDDEN.fullmatch(word):
+            raise QueryError(f"the function {word}() is not for queries here; write one SELECT over tables and views")
+
+
+def _split_words(sql: str) -> list[str]:
+    """The words and signs of the text as DuckDB splits it, in small letters, names without quotes, no comments."""
+    text = sql.encode()
+    tokens = duckdb.tokenize(sql)
+    words = []
+    for (start, kind), (end, _) in pairwise([*tokens, (len(text), None)]):
+        match = _WORD.match(text[start:end].decode(errors="replace"))
+        if match and kind != duckdb.token_type.comment:
+            words.append(match[0].strip('"').lower())
+    return words
+
+
+def _run_timed(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, stop: threading.Event, most_rows: int | None
+) -> pl.DataFrame:
+    over = threading.Event()
+    deadline = time.monotonic() + timeout_s
+
+    def interrupt() -> None:
+        # Again and again: DuckDB forgets an interrupt that comes before it has begun to execute.
+        while not over.wait(_WATCH_S):
+            if stop.is_set() or time.monotonic() >= deadline:
+                connection.interrupt()
+
+    watch = threading.Thread(target=interrupt, name="evalhouse-query-watch", daemon=True)
+    watch.start()
+    try:
+        relation = _show_foreign_types(connection.sql(sql))
+        return (relation if most_rows is None else relation.limit(most_rows)).pl()
+    except duckdb.InterruptException:
+        if stop.is_set():
+            raise QueryError("the query was stopped") from None
+        raise QueryError(f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout") from None
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(f"{_one_line(error)}; narrow the query or raise --memory-limit") from None
+    except (duckdb.Error, pl.exceptions.PolarsError) as error:
+        raise QueryError(_one_line(error)) from None
+    finally:
+        over.set()
+        watch.join()
+
+
+def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    quoted = [
+        '"' + name.replace('"', '""') + '"'
+        for name, kind in zip(relation.columns, relation.types, strict=True)
+        if _FOREIGN_TYPE.search(str(kind))
+    ]
+    if not quoted:
+        return relation
+    return relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in quoted)})")
+
+
+def _one_line(error: Exception) -> str:
+    """What came and what was meant, without the picture of the place and the advice after the first blank line."""
+    return " ".join(re.split(r"\n\s*\n|\nLINE ", str(error).strip())[0].split())

@@ -1,0 +1,347 @@
+"""Result sets: what a query returns over a sample's own tables, and how far two sets of rows agree.
+
+Queries run in a DuckDB in memory that holds the sample's tables and nothing else, shut in as `query` is: no file, no
+network, no settings, one SELECT, a limit on time and memory. Rows are compared as values, so that two queries of
+different wording, column names or number types can agree.
+"""
+
+import datetime
+import decimal
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations, product
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+from rapidfuzz.distance import LCSseq
+
+from evalhouse.warehouse.errors import QueryError
+
+TIMEOUT_S = 20.0
+_MEMORY = "512MB"
+_FILES = {
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".parquet": "read_parquet",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+}
+_GIVEN = "evalhouse_given_rows"
+_MOST_ROWS = 100_000
+# Sums in another order differ in the last of their sixteen digits. Those beyond _NOISE are dropped first, so that a
+# half at the end of _DIGITS goes one way in both sums.
+_NOISE, _DIGITS = 15, 12
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d\S*)?$", re.ASCII)
+# How many cells are looked at to find which of several equal columns is which.
+_MOST_CELLS_TRIED = 2_000_000
+
+Cell = Any
+TableSource = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str
+
+
+class TableError(ValueError):
+    """A table of a sample is in no shape that is known; the text says what came and what is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultSet:
+    """Columns and rows in order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Shares from 0 to 1 of the expected rows and columns that were returned, and of the returned that were expected.
+
+    `in_order` is the share of rows that agree in the same order, of the longer set. `note` says in words what differs.
+    """
+
+    row_precision: float
+    row_recall: float
+    column_precision: float
+    column_recall: float
+    in_order: float
+    note: str
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall of cells, each that of rows times that of columns."""
+        precision = self.row_precision * self.column_precision
+        recall = self.row_recall * self.column_recall
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def read_rows(source: object, name: str) -> ResultSet:
+    """Rows given as a list of objects, or as {"columns": [...], "rows": [[...], ...]}; raises TableError."""
+    if isinstance(source, list) and all(isinstance(row, dict) for row in source):
+        columns = tuple(dict.fromkeys(key for row in source for key in row))
+        return ResultSet(columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in source))
+    if isinstance(source, dict) and isinstance(source.get("columns"), list) and isinstance(source.get("rows"), list):
+        columns, rows = tuple(map(str, source["columns"])), source["rows"]
+        if all(isinstance(row, list) and len(row) == len(columns) for row in rows):
+            return ResultSet(columns=columns, rows=tuple(map(tuple, rows)))
+    raise TableError(
+        f'{name} is {str(source)[:80]!r}; it must be a list of objects, or {{"columns": […], "rows": [[…], …]}} with '
+        "as many cells in each row as there are columns"
+    )
+
+
+def run_on_tables(
+    sql: str, tables: Mapping[str, TableSource], *, setup: str = "", timeout_s: float = TIMEOUT_S
+) -> ResultSet:
+    """What `sql` returns over `tables` (rows, or a path to CSV, Parquet or JSON) and whatever `setup` has made.
+
+    `setup` is a script of CREATE and INSERT statements. Raises QueryError when the query fails, is refused or takes too
+    long or returns more than 100,000 rows, and TableError when a table or the script is at fault.
+    """
+    # Imported here: it needs this package's connections, which this module does without.
+    from evalhouse.warehouse.sandbox.query import run_shut_in  # noqa: PLC0415
+
+    settings: dict[str, Any] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "temp_directory": "",  # what has no room in memory must not fill the disk
+        "threads": 1,
+    }
+    with duckdb.connect(":memory:", config=settings) as connection:
+        for name, source in tables.items():
+            _lay_table(connection, name, source)
+        if setup:
+            _set_up(connection, setup)
+        connection.execute("set TimeZone = 'UTC'")
+        frame = run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=_MEMORY, most_rows=_MOST_ROWS + 1)
+    if frame.height > _MOST_ROWS:
+        raise QueryError(f"the query returns more than {_MOST_ROWS} rows, which is the most that is compared")
+    # A 32-bit 0.1 becomes 0.1 by its digits, and 0.10000000149 as a number.
+    frame = frame.with_columns(pl.col(pl.Float32).cast(pl.String).cast(pl.Float64))
+    try:
+        return ResultSet(columns=tuple(frame.columns), rows=tuple(frame.rows()))
+    except (pl.exceptions.PanicException, ValueError) as error:
+        raise QueryError(f"the rows hold a time outside of the years 1 to 9999: {error}") from None
+
+
+def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
+    """How far two sets agree.
+
+    - Types: numbers of any type are equal by value, whole ones exactly and others to twelve digits; a date is midnight
+      of its day, and a text in ISO form is the time it names; times are UTC; true is not 1.
+    - NULLs are equal to each other, as are NaNs.
+    - Columns are paired by what they hold, those of one name first where that leaves a choice (whatever the case); the
+      order of columns is of no matter.
+    - A row counts as often as it comes. Rows are compared by the paired columns alone.
+    - Two sets without rows agree; a list of no rows has no columns that could differ.
+
+    >>> ab = ResultSet(columns=("a", "b"), rows=((1, "x"), (2, "y")))
+    >>> ba = ResultSet(columns=("n", "a"), rows=(("y", 2.0), ("x", 1.0)))
+    >>> agreement = compare_result_sets(ab, ba)
+    >>> agreement.f1, agreement.in_order
+    (1.0, 0.5)
+    """
+    wanted, given = _settle_rows(expected), _settle_rows(made)
+    if not wanted and not given and not (expected.columns and made.columns):
+        return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
+    pairs = _pair_columns(expected, made, _Cells(wanted=wanted, given=given))
+    wanted, given = _pick(wanted, [one for one, _ in pairs]), _pick(given, [other for _, other in pairs])
+    # Without one common column no row agrees.
+    common = _count_common(wanted, given) if pairs else 0
+    in_order = LCSseq.similarity(*_number(wanted, given)) if pairs else 0
+    return Agreement(
+        row_precision=_share(common, len(given)) if given or not wanted else 0.0,
+        row_recall=_share(common, len(wanted)) if wanted or not given else 0.0,
+        column_precision=_share(len(pairs), len(made.columns)),
+        column_recall=_share(len(pairs), len(expected.columns)),
+        in_order=_share(in_order, max(len(wanted), len(given))),
+        note=_describe(expected, made, pairs, common),
+    )
+
+
+def must_differ(expected: ResultSet, made: ResultSet) -> bool:
+    """Whether the two sets are different whatever their columns are called and in which order they come."""
+    if len(expected.columns) != len(made.columns):
+        return True
+    sides = [Counter(_settle_rows(one)) for one in (expected, made)]
+    # Most sets that agree have their columns in one order; only the others are worth looking into each row.
+    return sides[0] != sides[1] and _forget_order(sides[0]) != _forget_order(sides[1])
+
+
+def _forget_order(rows: Counter[Cell]) -> Counter[Cell]:
+    """The rows as bags of their values."""
+    bags: Counter[Cell] = Counter()
+    for row, times in rows.items():
+        bags[frozenset(Counter(row).items())] += times
+    return bags
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _lay_table(connection: duckdb.DuckDBPyConnection, name: str, source: TableSource) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    if isinstance(source, str):
+        reader = _FILES.get(Path(source).suffix.lower())
+        if reader is None:
+            raise TableError(f"table {name!r} is at {source!r}; files may end in {', '.join(_FILES)}")
+        made_of, parameters, rows = f"{reader}(?)", [source], None
+    else:
+        made_of, parameters, rows = _GIVEN, [], read_rows(source, f"table {name!r}")
+    try:
+        if rows is not None:
+            frame = pl.DataFrame(rows.rows, schema=list(rows.columns), orient="row", infer_schema_length=None)
+            connection.register(_GIVEN, frame)
+        connection.execute(f"create table {quoted} as select * from {made_of}", parameters)
+        connection.unregister(_GIVEN)
+    # ValueError: numbers of more than 64 bits, which Arrow has not.
+    except (duckdb.Error, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise TableError(f"table {name!r} cannot be made: {str(error).splitlines()[0]}") from None
+
+
+def _set_up(connection: duckdb.DuckDBPyConnection, script: str) -> None:
+    connection.execute("set enable_external_access = false")
+    try:
+        connection.execute(script)
+    except duckdb.Error as error:
+        raise TableError(f"the set-up script failed: {str(error).splitlines()[0]}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cells:
+    """The rows of both sides in the form they are compared in."""
+
+    wanted: list[tuple[Cell, ...]]
+    given: list[tuple[Cell, ...]]
+
+
+def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[tuple[int, int]]:
+    """Places of columns that belong together: they share most of their values, or else a name."""
+    wanted = [Counter(row[place] for row in cells.wanted) for place in range(len(expected.columns))]
+    given = [Counter(row[place] for row in cells.given) for place in range(len(made.columns))]
+    alike = np.array([[_compare_values(one, other) for other in given] for one in wanted])
+    named = np.array([[one.casefold() == other.casefold() for other in made.columns] for one in expected.columns])
+    placed = np.eye(*alike.shape)
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
+
+    worth = alike + named * 1e-3 + placed * 1e-6
+    # Of pairings that are worth the same, the same one whichever side is the expected one.
+    if repr(expected) <= repr(made):
+        rows, columns = linear_sum_assignment(worth, maximize=True)
+    else:
+        columns, rows = linear_sum_assignment(worth.T, maximize=True)
+    pairs = [
+        (int(row), int(column))
+        for row, column in zip(rows, columns, strict=True)
+        if alike[row, column] or named[row, column]
+    ]
+    groups: dict[Cell, list[tuple[int, int]]] = {}
+    for one, other in pairs:
+        held = (frozenset(wanted[one].items()), frozenset(given[other].items()))
+        groups.setdefault(held, []).append((one, other))
+    return _pick_pairing(list(groups.values()), cells)
+
+
+def _compare_values(one: Counter[Cell], other: Counter[Cell]) -> float:
+    """The share of values two columns have in common, of the longer; 1 when neither has any."""
+    return _share((one & other).total(), max(one.total(), other.total()))
+
+
+def _pick_pairing(groups: Sequence[Sequence[tuple[int, int]]], cells: _Cells) -> list[tuple[int, int]]:
+    """Columns that hold the same values as a whole can be told apart by the rows alone: try their orders."""
+    n_cells = (len(cells.wanted) + len(cells.given)) * sum(map(len, groups))
+    best: list[tuple[int, int]] = []
+    most = -1
+    for pairs in islice(_list_pairings(groups), max(1, _MOST_CELLS_TRIED // max(1, n_cells))):
+        wanted, given = (_pick(cells.wanted, [one for one, _ in pairs]), _pick(cells.given, [two for _, two in pairs]))
+        common = _count_common(wanted, given)
+        if common > most:
+            best, most = pairs, common
+        if most == min(len(wanted), len(given)):
+            break
+    return sorted(best)
+
+
+def _list_pairings(groups: Sequence[Sequence[tuple[int, int]]]) -> Iterator[list[tuple[int, int]]]:
+    """All ways to pair within the groups, the given one first."""
+    for orders in product(*(permutations([other for _, other in group]) for group in groups)):
+        yield [
+            (one, other)
+            for group, order in zip(groups, orders, strict=True)
+            for (one, _), other in zip(group, order, strict=True)
+        ]
+
+
+def _pick(rows: Sequence[tuple[Cell, ...]], places: Sequence[int]) -> list[tuple[Cell, ...]]:
+    return [tuple(row[place] for place in places) for row in rows]
+
+
+def _count_common(wanted: Sequence[Cell], given: Sequence[Cell]) -> int:
+    return (Counter(wanted) & Counter(given)).total()
+
+
+def _settle_rows(rows: ResultSet) -> list[tuple[Cell, ...]]:
+    return [tuple(map(_settle, row)) for row in rows.rows]
+
+
+def _settle(value: Cell) -> Cell:
+    """A value in the form it is compared in, hashable."""
+    kind, settled = type(value).__name__, value
+    match value:
+        case str() if _TIME.match(value):
+            kind, settled = _settle_time(value)
+        case str() | None | bool() | bytes():
+            pass
+        case int() | float() | decimal.Decimal():
+            kind, settled = "number", _settle_number(value)
+        case datetime.datetime():
+            utc = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+            kind, settled = "time", utc.isoformat()
+        case datetime.date():
+            kind, settled = "time", datetime.datetime.combine(value, datetime.time()).isoformat()
+        case list() | tuple():
+            kind, settled = "list", tuple(map(_settle, value))
+        case dict():
+            kind, settled = "struct", tuple(sorted((str(key), _settle(inner)) for key, inner in value.items()))
+        case _:
+            settled = str(value)
+    return kind, settled
+
+
+def _settle_number(value: float | decimal.Decimal) -> Cell:
+    if isinstance(value, int):
+        return value
+    if not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, decimal.Decimal) and value == value.to_integral_value():
+        return int(value)
+    number = float(f"{float(value):.{_NOISE}g}")
+    return int(number) if number.is_integer() else float(f"{number:.{_DIGITS}g}")
+
+
+def _settle_time(text: str) -> Cell:
+    try:
+        return _settle(datetime.datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return "str", text
+
+
+def _number(wanted: Sequence[Cell], given: Sequence[Cell]) -> tuple[list[int], list[int]]:
+    """Rows as numbers, equal rows with one number: what a subsequence can be found in."""
+    numbers: dict[Cell, int] = {}
+    first, second = ([numbers.setdefault(row, len(numbers)) for row in rows] for rows in (wanted, given))
+    return first, second
+
+
+def _describe(expected: ResultSet, made: ResultSet, pairs: Sequence[tuple[int, int]], common: int) -> str:
+    told = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
+    missing = [name for place, name in enumerate(expected.columns) if place not in {one for one, _ in pairs}]
+    extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
+    told += [f"missing columns: {', '.join(missing)}"] if missing else []
+    told += [f"extra columns: {', '.join(extra)}"] if extra else []
+    return "; ".join(told)

@@ -1,0 +1,1 @@
+"""Checking, compacting and moving a warehouse."""

@@ -1,0 +1,207 @@
+"""Upkeep of a warehouse: is everything in its place, and making it small again.
+
+A check reads and changes nothing. Compacting a DuckDB file writes it anew without the holes that deleted rows left;
+compacting a lake merges its small files, forgets snapshots but the last of each run, and removes files nobody needs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import duckdb
+
+from evalhouse.warehouse.engine import spool
+from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
+from evalhouse.warehouse.engine.journal import find_orphans
+from evalhouse.warehouse.engine.lake_connections import NAME
+from evalhouse.warehouse.engine.migrate import load_migrations
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+Verdict = Literal["ok", "note", "wrong"]
+
+# What must never be: each query counts rows, named after what is wrong with them.
+_FAULTS = {
+    "verdicts, scores or calls of a run that is not on record": """
+        select count(*) as n from (
+            select distinct run_id from scores union select distinct run_id from statements
+            union select distinct run_id from outcomes union select distinct run_id from llm_calls
+            union select distinct run_id from run_samples union select distinct run_id from responses
+        ) anti join runs using (run_id)
+    """,
+    "samples of a run whose texts are missing": """
+        select count(*) as n from run_samples anti join samples using (sample_id, input_hash)
+    """,
+    "scores of a sample that the run has not": """
+        select count(*) as n from scores anti join run_samples using (run_id, sample_id)
+    """,
+    "scores that are there twice": """
+        select coalesce(sum(n - 1), 0) as n from (
+            select count(*) as n from scores group by run_id, sample_id, metric having count(*) > 1
+        )
+    """,
+    "statements that are there twice": """
+        select coalesce(sum(n - 1), 0) as n from (
+            select count(*) as n from statements group by run_id, sample_id, statement_id having count(*) > 1
+        )
+    """,
+    "calls that are there twice": """
+        select count(*) - count(distinct call_id) as n from llm_calls
+    """,
+    "verdicts whose call is not on record": """
+        select count(*) as n from (
+            select call_id from statements union select call_id from classifications
+            union select call_id from attributions union select call_id from context_verdicts
+            union select call_id from grades
+        ) as used anti join llm_calls using (call_id)
+        where used.call_id is not null
+    """,
+    "calls whose prompt is not on record": """
+        select count(*) as n from (select distinct prompt_hash from llm_calls where prompt_hash is not null)
+        anti join prompts using (prompt_hash)
+    """,
+    "batches that were written twice": """
+        select count(*) - count(distinct batch_key) as n from batches
+    """,
+}
+_RUNS = "select status, count(*) as n from runs group by status order by status"
+_LAST_OF_RUNS = f"""
+select snapshot_id from ducklake_snapshots('{NAME}')
+qualify snapshot_id not in (
+    select max(snapshot_id) from ducklake_snapshots('{NAME}') group by commit_message
+) and snapshot_id < max(snapshot_id) over ()
+order by snapshot_id
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """Sizes in bytes before and after, and what was done in words."""
+
+    before: int
+    after: int
+    detail: str
+
+
+def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
+    """Look at everything that can be wrong; raises the errors of a warehouse that cannot be opened at all."""
+    yield _check_migrations(warehouse)
+    runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(_RUNS)}
+    yield Finding(what="runs", verdict="ok", detail=", ".join(f"{n} {status}" for status, n in runs.items()) or "none")
+    for what, sql in _FAULTS.items():
+        n = int(str(warehouse.read_rows(sql)[0]["n"]))
+        yield Finding(what=what, verdict="wrong" if n else "ok", detail=f"{n}" if n else "none")
+    yield from _check_neighbours(warehouse.location)
+    if warehouse.location.lake is not None:
+        yield _check_files(warehouse)
+
+
+def _check_migrations(warehouse: Warehouse) -> Finding:
+    applied = warehouse.read("select max(number) from migrations").item()
+    newest = len(load_migrations())
+    if applied == newest:
+        return Finding(what="tables", verdict="ok", detail=f"as this evalhouse makes them ({newest} migrations)")
+    told = f"{applied} of {newest} migrations; the next run applies the others"
+    return Finding(what="tables", verdict="note", detail=told)
+
+
+def _check_neighbours(location: Location) -> Iterator[Finding]:
+    waiting = len(spool.list_spooled(location.spool_path))
+    told = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
+    yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=told)
+    orphans = sum(len(segment.rows) for segment in find_orphans(location.journal_path))
+    told = f"{orphans} in {location.journal_path}, taken in by the next run" if orphans else "none"
+    yield Finding(what="replies that dead processes left", verdict="note" if orphans else "ok", detail=told)
+
+
+def _check_files(warehouse: Warehouse) -> Finding:
+    """Read every column of every file of a lake: a missing or broken one says so."""
+    names = warehouse.read(
+        "select table_name from duckdb_tables() where not internal and database_name = current_database() order by 1"
+    )
+    for name in names["table_name"]:
+        try:
+            with open_reader(warehouse.location) as connection:
+                connection.execute(f"select count(columns(*)) from {name}").fetchall()
+        except duckdb.Error as error:
+            return Finding(what="files", verdict="wrong", detail=f"{name}: {first_line(str(error))}")
+    return Finding(what="files", verdict="ok", detail=f"all of {len(names)} tables can be read")
+
+
+def compact_warehouse(warehouse: Warehouse) -> Compacted:
+    """Make a warehouse small; raises WarehouseBusy when it is written to or kept open by another program."""
+    warehouse.flush()
+    if warehouse.location.lake is None:
+        return _compact_file(warehouse.location)
+    return _compact_lake(warehouse)
+
+
+def _compact_file(location: Location) -> Compacted:
+    """Write the file anew beside itself, and give the new one its name in one step."""
+    before = location.path.stat().st_size
+    fresh = location.unborn_path
+    fresh.unlink(missing_ok=True)
+    # The writer's lock keeps others of ours out from the first row to the last.
+    with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
+        try:
+            own = connection.execute("select current_database()").fetchone()
+            assert own is not None
+            quoted = str(fresh).replace("'", "''")
+            connection.execute(f"attach '{quoted}' as fresh (storage_version 'v1.5.0')")
+            connection.execute(f'copy from database "{own[0]}" to fresh')
+            connection.execute("checkpoint fresh")
+            connection.execute("detach fresh")
+        except duckdb.Error as error:
+            fresh.unlink(missing_ok=True)
+            raise explain_failure(location, error) from None
+        try:
+            fresh.replace(location.path)
+        except OSError as error:
+            raise WarehouseError(f"cannot replace {location.path}: {error.strerror or error}") from None
+    return Compacted(before=before, after=location.path.stat().st_size, detail="written anew")
+
+
+def _compact_lake(warehouse: Warehouse) -> Compacted:
+    before = _measure_lake(warehouse)
+    with open_writer(warehouse.location, patience_s=FLUSH_PATIENCE_S) as connection:
+        try:
+            counts = _tidy_lake(connection)
+        except duckdb.Error as error:
+            raise explain_failure(warehouse.location, error) from None
+    after = _measure_lake(warehouse)
+    told = f"{counts['forgotten']} snapshots forgotten, {before['files']} files before and {after['files']} after"
+    return Compacted(before=before["bytes"], after=after["bytes"], detail=told)
+
+
+def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Merge and forget, in the order that leaves the least; the lock of the writer is held."""
+    connection.execute(f"call ducklake_flush_inlined_data('{NAME}')")
+    connection.execute(f"call ducklake_rewrite_data_files('{NAME}')")
+    connection.execute(f"call ducklake_merge_adjacent_files('{NAME}')")
+    snapshots = [row[0] for row in connection.execute(_LAST_OF_RUNS).fetchall()]
+    if snapshots:
+        connection.execute(f"call ducklake_expire_snapshots('{NAME}', versions => {snapshots})")
+    connection.execute(f"call ducklake_cleanup_old_files('{NAME}', cleanup_all => true)")
+    connection.execute(f"call ducklake_delete_orphaned_files('{NAME}', cleanup_all => true)")
+    return {"forgotten": len(snapshots)}
+
+
+def _measure_lake(warehouse: Warehouse) -> dict[str, int]:
+    row: dict[str, Any] = warehouse.read_rows(
+        f"""
+        select coalesce(sum(file_count + delete_file_count), 0)::bigint as files,
+            coalesce(sum(file_size_bytes + delete_file_size_bytes), 0)::bigint as bytes
+        from ducklake_table_info('{NAME}')
+        """
+    )[0]
+    return {"files": int(row["files"]), "bytes": int(row["bytes"])}
