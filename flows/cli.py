@@ -9,10 +9,11 @@ import difflib
 import importlib
 import os
 import sys
-from typing import Any
 
 import click
 
+from evalhouse.flows.display.errors import explain
+from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED
 from evalhouse.warehouse.errors import WarehouseBusy
 
 # By name: its module in `flows/commands`, the command there, and what it does.
@@ -69,7 +70,6 @@ COMMANDS = {
         "Say what is configured, what is reachable, what is wrong.",
     ),
 }
-GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
@@ -155,30 +155,3 @@ def main(arguments: list[str] | None = None) -> None:
         # A file that another program keeps is no bad input: everything waits beside it, and the run can be resumed.
         sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def explain(error: Exception) -> str | None:
-    """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
-    if isinstance(error, _known_errors()):
-        from evalhouse.flows.display.output import clean_text  # noqa: PLC0415  # imports Rich
-
-        return clean_text(str(error))
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return None
-
-
-def _known_errors() -> tuple[type[Exception], ...]:
-    """The errors whose text is meant for the person at the terminal; imported only when there is one."""
-    names = {
-        "evalhouse.flows.server.local": "LocalServerError",
-        "evalhouse.flows.commands.options": "SettingsError",
-        "evalhouse.prompts.errors": "PromptError",
-        "evalhouse.tasks.datasets.errors": "DatasetError",
-        "evalhouse.tasks.judge.errors": "JudgeError",
-        "evalhouse.tasks.pipeline.plan": "UnknownMetric",
-        "evalhouse.tasks.targets.errors": "TargetError",
-        "evalhouse.warehouse.errors": "WarehouseError",
-    }
-    found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
-    return tuple(found)

@@ -20,9 +20,9 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 from prefect.utilities.urls import url_for
 
-from evalhouse.flows.cli import explain
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.display.errors import explain
 from evalhouse.flows.display.output import print_notice
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api

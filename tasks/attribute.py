@@ -15,11 +15,10 @@ from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_supports
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
-from evalhouse.tasks.asking.votes import keep_votes
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
+from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source, keep_votes
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items
 from evalhouse.warehouse.metric_files import Step
 

@@ -16,11 +16,10 @@ from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
-from evalhouse.tasks.asking.votes import keep_votes
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import Extraction, SampleWork
+from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, keep_votes
 
 _LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
 

@@ -15,11 +15,10 @@ from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
-from evalhouse.tasks.asking.votes import keep_votes
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.shard import SampleWork, keep_votes
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items, split_to_judge
 
 _LABELS = ("useful", "not_useful")

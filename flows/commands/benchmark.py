@@ -103,8 +103,8 @@ def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, 
 
 
 def _tell(report: "Report", *, as_json: bool) -> int:
-    from evalhouse.flows.cli import INCOMPLETE, INTERRUPTED  # noqa: PLC0415
     from evalhouse.flows.display.output import print_json, print_notice  # noqa: PLC0415
+    from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED  # noqa: PLC0415
 
     if as_json:
         print_json(report.to_plain())

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.cli import INCOMPLETE, INTERRUPTED
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.documents.run_origin import describe_responses, print_response_errors
+from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, Update
 from evalhouse.flows.server.reach import check_prefect_server

@@ -7,10 +7,11 @@ from typing import Any
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import print_comparison
 from evalhouse.flows.documents.corrected_means import corrected_pair_table
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise_floors import MetricNoise
 from evalhouse.tasks.comparing.paired import ALPHA

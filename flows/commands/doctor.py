@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.cli import BAD_INPUT, INTERRUPTED
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_value
+from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.address import hide_credentials
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,

@@ -6,11 +6,11 @@ from typing import Literal
 
 import click
 
-from evalhouse.flows.cli import GATE_FAILED, INCOMPLETE
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_json, print_text
 from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files
 from evalhouse.flows.documents.gate_files import write_markdown
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonError, ComparisonSettings

@@ -24,10 +24,6 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
 
 
-class SettingsError(Exception):
-    """A setting has a value that is not allowed; says which one, where it came from, and what is."""
-
-
 def find_warehouse(flag: str | None) -> str:
     """The warehouse's URL: the flag, else the environment's, else the default one in the working directory."""
     return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL

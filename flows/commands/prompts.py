@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse, limit_options
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse, limit_options
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
+from evalhouse.flows.errors import SettingsError
 from evalhouse.prompts import Message, Prompt, Rubric, check_prompts, list_languages, load_prompts
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.cli import INTERRUPTED
-from evalhouse.flows.commands.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import (
     make_table,
     print_notice,
@@ -26,6 +25,7 @@ from evalhouse.flows.display.output import (
     write_json,
     write_value,
 )
+from evalhouse.flows.errors import INTERRUPTED, SettingsError
 
 if TYPE_CHECKING:
     import polars as pl

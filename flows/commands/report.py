@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_line
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.report import read_slices, read_summary

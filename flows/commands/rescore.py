@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.reviews.errors import ReviewError
 from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, Review
 from evalhouse.warehouse.rows.runs import RunRow, find_run

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.cli import GATE_FAILED, INCOMPLETE, INTERRUPTED
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
 from evalhouse.flows.display.output import (
     metrics_table,
@@ -18,6 +17,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
 )
 from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED
 from evalhouse.flows.pools.checks import check_pool, pool_options
 from evalhouse.flows.preparing.settings import (
     Resolved,

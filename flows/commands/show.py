@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, SettingsError, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import (
     clean_text,
     make_console,
@@ -28,6 +28,7 @@ from evalhouse.flows.documents.run_origin import (
     read_changes,
     read_response_counts,
 )
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs

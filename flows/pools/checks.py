@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.location import parse_location

@@ -19,7 +19,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.utilities.callables import parameter_schema
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.part import judge_part
 from evalhouse.flows.pools.parts import Part
 

@@ -18,8 +18,8 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner
 
-from evalhouse.flows.cli import explain
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.display.errors import explain
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.pools.coordinate import describe_order, list_missing
 from evalhouse.flows.pools.counts import PoolCounts, keep_counting
 from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts

@@ -11,7 +11,8 @@ from evalhouse.tasks.targets.known_responses import (
     list_missing,
     refuse_missing,
 )
-from evalhouse.tasks.targets.make import Target, make_target
+from evalhouse.tasks.targets.make import make_target
+from evalhouse.tasks.targets.protocol import Target
 from evalhouse.warehouse.rows.responses import ResponseRecord, list_open_samples
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse

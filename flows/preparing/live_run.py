@@ -9,12 +9,13 @@ from pathlib import Path
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.prices import find_price, load_prices
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.embeddings import AskedEmbedder, Embedder, HashingEmbedder, make_embedding_model
+from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.models.make import check_embeddings_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.pipeline.plan import Plan, plan_run

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from evalhouse.flows.preparing.cron import explain_bad_cron
 from evalhouse.flows.preparing.toml_lines import KeyPath, Problem, SuiteText, explain_unknown, read_suite_text
-from evalhouse.flows.serving.kb_events import explain_bad_name
+from evalhouse.flows.preparing.triggers import explain_bad_name
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings

@@ -15,7 +15,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Any
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 
 KeyPath = tuple[str | int, ...]
 

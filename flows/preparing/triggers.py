@@ -1,8 +1,11 @@
 """Why a run happens: by hand, by schedule, or because a knowledge base announced an update."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+
+from evalhouse.flows.errors import SettingsError
 
 TriggerKind = Literal["manual", "schedule", "event"]
 
@@ -37,3 +40,24 @@ class Trigger:
 
 
 BY_HAND = Trigger()
+
+
+def check_kb_name(name: str) -> str:
+    """The name, or SettingsError when it could be mistaken for another one."""
+    if wrong := explain_bad_name(name):
+        raise SettingsError(f"{name!r}: {wrong}")
+    return name
+
+
+def explain_bad_name(name: str) -> str | None:
+    """What is wrong with the name of a knowledge base, and what is allowed; None when it is fine."""
+    if _NAME.fullmatch(name) and len(name) <= 200:
+        return None
+    return (
+        "it cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks between "
+        "them, at most 200"
+    )
+
+
+# `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
+_NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")

@@ -14,6 +14,7 @@ from typing import Any
 
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_dollars
 from evalhouse.flows.preparing.live_run import make_bench, make_plan
+from evalhouse.tasks.asking.embedders import AskedEmbedder, pack_vector
 from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import Call
@@ -24,7 +25,6 @@ from evalhouse.tasks.datasets.stage import stage_dataset
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
-from evalhouse.tasks.models.embeddings import AskedEmbedder, pack_vector
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.live_run import Bench

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.address import hide_credentials
 from evalhouse.flows.server.environment import API_URL, LOOPBACK, read_user_settings
 

@@ -7,7 +7,7 @@ import http.client
 import urllib.error
 import urllib.request
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.address import hide_credentials
 from evalhouse.flows.server.environment import API_URL, find_api_url
 

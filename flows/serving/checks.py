@@ -7,7 +7,7 @@ would post to people.
 import asyncio
 from datetime import UTC, datetime
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.cron import list_fires
 from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.shown import count_limits, show_target

@@ -14,7 +14,8 @@ from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.serving.kb_events import UPDATED, check_kb_name, name_resource
+from evalhouse.flows.preparing.triggers import check_kb_name
+from evalhouse.flows.serving.kb_events import UPDATED, name_resource
 from evalhouse.flows.suite import evaluate_suite
 
 # The shortest that Prefect allows.

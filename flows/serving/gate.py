@@ -7,7 +7,7 @@ resumed is judged like one that went through.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.errors import WarehouseError

@@ -5,7 +5,6 @@ which Prefect has checked, is taken for granted. Nothing here imports Prefect.
 """
 
 import json
-import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-from evalhouse.flows.commands.options import SettingsError
-from evalhouse.flows.preparing.triggers import Update
+from evalhouse.flows.preparing.triggers import Update, check_kb_name
 from evalhouse.flows.server.api import PrefectApi
 
 UPDATED: Final = "knowledge-base.updated"
@@ -25,8 +23,6 @@ _AHEAD: Final = timedelta(days=1)
 _PAGE = 50
 _MOST_CHANGED = 100_000
 _LONGEST_TEXT = 1_000
-# `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
-_NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,23 +31,6 @@ class Announced:
 
     updates: tuple[Update, ...]
     problems: Mapping[str, str]
-
-
-def check_kb_name(name: str) -> str:
-    """The name, or SettingsError when it could be mistaken for another one."""
-    if wrong := explain_bad_name(name):
-        raise SettingsError(f"{name!r}: {wrong}")
-    return name
-
-
-def explain_bad_name(name: str) -> str | None:
-    """What is wrong with the name of a knowledge base, and what is allowed; None when it is fine."""
-    if _NAME.fullmatch(name) and len(name) <= 200:
-        return None
-    return (
-        "it cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks between "
-        "them, at most 200"
-    )
 
 
 def name_resource(kb_name: str) -> str:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.server.api import PrefectApi, find_api
 from evalhouse.flows.server.environment import prefect_home

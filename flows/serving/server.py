@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import (
     API_URL,
     configure_prefect_environment,

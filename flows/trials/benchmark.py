@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.preparing.live_run import keep_prompts, make_bench, make_prompts
 from evalhouse.flows.preparing.request import tell_time

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_bench
 from evalhouse.prompts import Message, Prompt
 from evalhouse.tasks.asking.record import Call

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import keep_prompts, make_bench, make_plan
 from evalhouse.flows.preparing.request import tell_time
 from evalhouse.flows.run.estimate import DryJudge, DryRecord

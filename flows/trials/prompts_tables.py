@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evalhouse.flows.commands.options import SettingsError
 from evalhouse.flows.display.output import make_table, print_line, print_table, shorten, write_dollars, write_interval
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.trials.prompts import (
     Ask,

@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import replace
 
+from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
-from evalhouse.tasks.models.embeddings import AskedEmbedder, Embedder
 
 
 class AskAnew:

@@ -6,11 +6,10 @@ either, so nothing is decided over its head. `verdicts` asks and counts; the ste
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evalhouse.tasks.asking.replies import Verdict
-from evalhouse.tasks.pipeline.shard import SampleWork
 
 _NO_CONTEXT = "none"
 
@@ -58,21 +57,6 @@ def elect(cast: Sequence[Vote], *, asked: int) -> Elected | None:
     return Elected(verdict=verdict, call_id=nearest.call_id, votes=votes)
 
 
-def keep_votes(work: SampleWork, step: str, item_id: str, votes: Iterable[Vote]) -> None:
-    """Put the votes on one item aside for the shard's batch, beside the verdict they led to."""
-    for vote in votes:
-        work.add_row(
-            "votes",
-            step=step,
-            item_id=item_id,
-            vote=vote.number,
-            verdict=_write_verdict(vote.verdict),
-            agrees=vote.agrees,
-            reason=vote.verdict.reason,
-            call_id=vote.call_id,
-        )
-
-
 def _list_marks(verdict: Verdict) -> frozenset[str]:
     return frozenset(verdict.contexts if verdict.label is None else (verdict.label,))
 
@@ -86,7 +70,7 @@ def _read_rank(context_id: str) -> int:
     return int(context_id[1:])
 
 
-def _write_verdict(verdict: Verdict) -> str:
+def write_verdict(verdict: Verdict) -> str:
     if verdict.label is not None:
         return verdict.label
     return ",".join(map(str, sorted({_read_rank(item) for item in verdict.contexts}))) or _NO_CONTEXT

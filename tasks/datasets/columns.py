@@ -12,7 +12,8 @@ from typing import Final, Literal, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import DatasetError, list_names, refuse_dataset
+from evalhouse.tasks.datasets.errors import DatasetError, refuse_dataset
+from evalhouse.tasks.messages import list_names
 
 Field = Literal["question", "answer", "ground_truth", "contexts", "id", "context_ids", "reference_context_ids"]
 FIELDS: tuple[Field, ...] = get_args(Field)

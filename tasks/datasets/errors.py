@@ -95,14 +95,6 @@ def ignore_problem(row: int, kind: ProblemKind, text: str) -> None:
     """A `Complain` for a second reading, when everything has been said in the first."""
 
 
-def list_names(names: Sequence[str], at_most: int = 30) -> str:
-    """Names for a message: `a, b, c`, cut short with a count after `at_most`."""
-    if not names:
-        return "(none)"
-    left = len(names) - at_most
-    return ", ".join(names[:at_most]) + (f" and {left} more" if left > 0 else "")
-
-
 class Problems:
     """Everything that is wrong with one file: counts all, remembers the first `LISTED_PROBLEMS` in file order."""
 

@@ -18,9 +18,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, list_names, refuse_dataset
+from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.datasets.text_files import holds_json_lines, read_csv, read_json, read_json_lines
+from evalhouse.tasks.messages import list_names
 from evalhouse.warehouse.engine.foreign_tables import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location

@@ -18,9 +18,10 @@ import polars as pl
 import pyarrow as pa
 
 from evalhouse.tasks.datasets.columns import Columns
-from evalhouse.tasks.datasets.errors import DatasetError, Problems, ReadingStopped, ignore_problem, list_names
+from evalhouse.tasks.datasets.errors import DatasetError, Problems, ReadingStopped, ignore_problem
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
+from evalhouse.tasks.messages import list_names
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
 

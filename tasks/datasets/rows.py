@@ -17,7 +17,8 @@ from typing import cast
 import orjson
 
 from evalhouse.tasks.datasets.columns import MISSING, Columns, Field, open_cell
-from evalhouse.tasks.datasets.errors import Complain, ProblemKind, list_names
+from evalhouse.tasks.datasets.errors import Complain, ProblemKind
+from evalhouse.tasks.messages import list_names, name_kind, quote_value
 
 TEXT_KEYS = ("text", "content", "page_content")
 
@@ -343,17 +344,3 @@ def is_absent(value: object) -> bool:
 def is_empty(value: object) -> bool:
     """Whether there is no value or nothing but white space."""
     return is_absent(value) or (isinstance(value, str) and not value.strip())
-
-
-def name_kind(value: object) -> str:
-    """What a value is, in words of the file rather than of Python."""
-    kinds = {str: "text", bool: "true or false", list: "a list", dict: "an object", bytes: "binary data"}
-    if value is None:
-        return "null"
-    return kinds.get(type(value), "a number" if isinstance(value, int | float | Decimal) else type(value).__name__)
-
-
-def quote_value(value: object, at_most: int = 60) -> str:
-    """A value for a message, on one line and cut short."""
-    text = repr(value)
-    return text if len(text) <= at_most else text[: at_most - 1] + "…"

@@ -21,8 +21,9 @@ from typing import BinaryIO, cast
 import ijson
 import orjson
 
-from evalhouse.tasks.datasets.errors import Complain, ReadingStopped, list_names
-from evalhouse.tasks.datasets.rows import RawRow, name_kind, quote_value
+from evalhouse.tasks.datasets.errors import Complain, ReadingStopped
+from evalhouse.tasks.datasets.rows import RawRow
+from evalhouse.tasks.messages import list_names, name_kind, quote_value
 
 _MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
 _MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed

@@ -39,9 +39,10 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
+from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.completions import Completion, Completions
 from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
-from evalhouse.tasks.models.errors import redact, shorten, translate_error
+from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
 
 _OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")

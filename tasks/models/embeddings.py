@@ -6,151 +6,20 @@ call path and record as the judge, so that an unchanged text is never embedded t
 """
 
 import asyncio
-import base64
-import math
-import time
-from array import array
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import orjson
-
-from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.asking.embedders import pack_vector
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
-    JudgeFailed,
     RefusedRequest,
     TransientJudgeError,
     UnsupportedOption,
-    UnusableReply,
 )
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical
 from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
-
-_NGRAM_SIZES = (2, 3, 4)
-_PAIRS_EVERY_S = 0.02
-_MOST_AT_A_TIME_S = 0.5
-
-
-class Embedder(Protocol):
-    """Compares texts. `name` is what users write after `--embeddings`."""
-
-    @property
-    def name(self) -> str:
-        """For example `hashing` or `openai:text-embedding-3-small`."""
-
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
-        """Cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
-
-    async def close(self) -> None:
-        """Give connections back."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """Two texts and the similarity that somebody waits for."""
-
-    texts: tuple[str, str]
-    value: asyncio.Future[float]
-
-
-class HashingEmbedder:
-    """Counted character n-grams: offline, deterministic, no fitting, so that a value never depends on other samples.
-
-    Comparing is work for this process while requests are what it should be busy with. So pairs are put aside and
-    compared some at a time, in between and for a fifth of the time; not in a thread, which would take the
-    interpreter from the event loop at every request.
-    """
-
-    name = "hashing"
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Pair] = deque()
-        self._worked_at = 0.0
-
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
-        """Cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
-        loop = asyncio.get_running_loop()
-        pair = _Pair(texts=(one, other), value=loop.create_future())
-        self._waiting.append(pair)
-        if len(self._waiting) == 1:
-            self._worked_at = time.monotonic()
-            loop.call_later(_PAIRS_EVERY_S, self._compare_waiting)
-        return await pair.value
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def _compare_waiting(self) -> None:
-        started = time.monotonic()
-        until = started + min(_MOST_AT_A_TIME_S, max(_PAIRS_EVERY_S, started - self._worked_at) / 4)
-        while self._waiting and time.monotonic() < until:
-            _compare_pair(self._waiting.popleft())
-        self._worked_at = time.monotonic()
-        if self._waiting:
-            asyncio.get_running_loop().call_later(_PAIRS_EVERY_S, self._compare_waiting)
-
-
-def _compare_pair(pair: _Pair) -> None:
-    if pair.value.done():  # whoever waited was cancelled
-        return
-    try:
-        one, other = map(_count_ngrams, pair.texts)
-    except MemoryError as error:  # nobody waits for ever
-        pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
-        return
-    shared = sum(times * other[ngram] for ngram, times in one.items() if ngram in other)
-    squares = [sum(times * times for times in counts.values()) for counts in (one, other)]
-    pair.value.set_result(clip(shared / math.sqrt(math.prod(squares))) if all(squares) else 0.0)
-
-
-def _count_ngrams(text: str) -> Counter[str]:
-    """Two to four characters each, within words that a space stands on both sides of, and regardless of case.
-
-    What scikit-learn calls `char_wb`. Importing it costs every run a second, and hashing into a vector of fixed length
-    lets different n-grams meet, which moved values by up to 0.008.
-    """
-    ngrams: list[str] = []
-    for word in text.lower().split():
-        padded = f" {word} "
-        for size in _NGRAM_SIZES:
-            if len(padded) <= size:
-                ngrams.append(padded)
-                break
-            ngrams += [padded[start : start + size] for start in range(len(padded) - size + 1)]
-    return Counter(ngrams)
-
-
-class AskedEmbedder:
-    """Vectors from a model, asked for through an `Asker` of their own."""
-
-    def __init__(self, asker: Asker) -> None:
-        self.asker = asker
-        self.name = asker.judge.name
-
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
-        """Cosine of the two texts' vectors, clipped to [0, 1]."""
-        first, second = await gather_all([self._embed(sample_id, one), self._embed(sample_id, other)])
-        if len(first) != len(second):
-            raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
-        product = sum(x * y for x, y in zip(first, second, strict=True))
-        length = math.sqrt(sum(x * x for x in first)) * math.sqrt(sum(y * y for y in second))
-        return clip(product / length) if length else 0.0
-
-    async def close(self) -> None:
-        """Close the model's client."""
-        await self.asker.judge.close()
-
-    async def _embed(self, sample_id: str, text: str) -> "array[float]":
-        question = Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
-        answer = await self.asker.ask(question, read_vector)
-        return answer.value
-
 
 Embed = Callable[[str], Awaitable[ModelReply]]
 
@@ -248,26 +117,3 @@ def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
         return ModelReply(text=pack_vector(vectors[0]))
 
     return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed, client=None, timeout_s=settings.timeout_s)
-
-
-def clip(value: float) -> float:
-    """A cosine as a similarity in [0, 1]."""
-    return min(1.0, max(0.0, value))
-
-
-def pack_vector(vector: list[float]) -> str:
-    """A vector as JSON with base64 of 32-bit floats, a quarter of the size of its digits."""
-    packed = base64.b64encode(array("f", vector).tobytes()).decode()
-    return orjson.dumps({"embedding_float32_base64": packed}).decode()
-
-
-def read_vector(text: str) -> "array[float]":
-    """A packed vector; raises UnusableReply for an empty one or another text."""
-    try:
-        vector = array("f")
-        vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise UnusableReply("the reply was no packed vector") from None
-    if not vector or not all(map(math.isfinite, vector)):
-        raise UnusableReply("the vector was empty or not finite")
-    return vector

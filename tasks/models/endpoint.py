@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.errors import redact
+from evalhouse.tasks.messages import redact
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 

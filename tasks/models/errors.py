@@ -5,7 +5,6 @@ only where nothing better is there. Whatever text goes on from here has no key i
 """
 
 import math
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -22,9 +21,8 @@ from evalhouse.tasks.judge.errors import (
     UnusableReply,
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
+from evalhouse.tasks.messages import redact, shorten
 
-_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
-_KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
 _LENGTH = re.compile(
     r"maximum (?:context|model) length|context (?:length|window|size)|(?:prompt|input) is too long|request too large"
     r"|input token count|reduce the length|range of input length|must have less than \d+ tokens"
@@ -103,21 +101,6 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
         return _translate_passing(told)
     return _find_fatal(told, name=name, endpoint=endpoint) or _translate_refusal(told)
-
-
-def redact(text: str) -> str:
-    """Take everything that is a key, or looks like one, out of a text."""
-    for variable in _KEY_VARIABLES:
-        key = os.environ.get(variable, "")
-        if len(key) >= 8:
-            text = text.replace(key, "[key]")
-    return _KEY_LIKE.sub("[key]", text)
-
-
-def shorten(text: str, limit: int = 400) -> str:
-    """A text on one line, cut where it is longer than a message should be."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[:limit]} …"
 
 
 def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.embeddings import AskedEmbedder, Embedder
 from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, Step

@@ -8,12 +8,13 @@ one batch when all steps are done.
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from evalhouse.prompts import Grade, Item
+from evalhouse.tasks.asking.votes import Vote, write_verdict
 from evalhouse.tasks.judge.errors import EndpointDown, RunCancelled
 from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -135,3 +136,18 @@ def make_work(sample: StoredSample) -> SampleWork:
     """A sample at its start; needs a running event loop."""
     loop = asyncio.get_running_loop()
     return SampleWork(sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()})
+
+
+def keep_votes(work: SampleWork, step: str, item_id: str, votes: Iterable[Vote]) -> None:
+    """Put the votes on one item aside for the shard's batch, beside the verdict they led to."""
+    for vote in votes:
+        work.add_row(
+            "votes",
+            step=step,
+            item_id=item_id,
+            vote=vote.number,
+            verdict=write_verdict(vote.verdict),
+            agrees=vote.agrees,
+            reason=vote.verdict.reason,
+            call_id=vote.call_id,
+        )

@@ -7,8 +7,8 @@ id; LangChain's documents and messages are known by their attributes, so nothing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evalhouse.tasks.datasets.errors import list_names
-from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, name_kind, quote_value, read_contexts, read_ids
+from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
+from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.tasks.targets.errors import QuestionFailed
 
 ANSWER_KEYS = ("answer", "output", "result", "text")

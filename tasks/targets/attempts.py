@@ -13,7 +13,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit, Slot
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.answers import Said
 from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed, TargetError
-from evalhouse.tasks.targets.make import Response
+from evalhouse.tasks.targets.protocol import Response
 
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0

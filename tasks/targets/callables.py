@@ -10,13 +10,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evalhouse.tasks.datasets.rows import name_kind
+from evalhouse.tasks.messages import name_kind
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.answers import Said, read_returned
 from evalhouse.tasks.targets.attempts import Attempts
 from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed, TargetError
 from evalhouse.tasks.targets.imports import describe_error, find_object
-from evalhouse.tasks.targets.make import Response, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 from evalhouse.tasks.targets.threads import Threads
 
 _EXTRAS = ("metadata", "sample_id")

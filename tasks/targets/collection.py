@@ -15,7 +15,8 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.targets.known_responses import KnownResponses
-from evalhouse.tasks.targets.make import Response, Target, TargetError, TargetQuestion
+from evalhouse.tasks.targets.make import TargetError
+from evalhouse.tasks.targets.protocol import Response, Target, TargetQuestion
 from evalhouse.warehouse.rows.responses import ResponseRecord, StoredResponse, read_responses
 from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples_between
 from evalhouse.warehouse.store import Warehouse

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from evalhouse.tasks.models.errors import redact, shorten
+from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.targets.errors import TargetError
 
 

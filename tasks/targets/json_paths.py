@@ -11,7 +11,7 @@ from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
 from jsonpath.segments import JSONPathRecursiveDescentSegment, JSONPathSegment
 from jsonpath.selectors import Filter, SliceSelector
 
-from evalhouse.tasks.datasets.rows import name_kind
+from evalhouse.tasks.messages import name_kind
 from evalhouse.tasks.targets.errors import QuestionFailed, TargetError
 
 _ENVIRONMENT = JSONPathEnvironment(strict=True)

@@ -19,14 +19,13 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from evalhouse.tasks.datasets.errors import list_names
-from evalhouse.tasks.models.errors import shorten
+from evalhouse.tasks.messages import list_names, shorten
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.answers import Said, make_said
 from evalhouse.tasks.targets.attempts import Attempts, make_failed
 from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed
 from evalhouse.tasks.targets.json_paths import Path, compile_path
-from evalhouse.tasks.targets.make import Response, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 from evalhouse.tasks.targets.session import TargetSession, iterate_body, read_body
 from evalhouse.tasks.targets.streams import JsonLines, SseEvents, StreamedAnswer
 from evalhouse.tasks.targets.templates import fill_headers, fill_json, fill_url

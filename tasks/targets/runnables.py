@@ -13,14 +13,14 @@ from typing import Any, Protocol, cast
 
 from pydantic.errors import PydanticUserError
 
-from evalhouse.tasks.datasets.rows import name_kind
+from evalhouse.tasks.messages import name_kind
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.answers import Said, read_returned
 from evalhouse.tasks.targets.attempts import Attempts, make_failed
 from evalhouse.tasks.targets.callables import await_guarded
 from evalhouse.tasks.targets.errors import QuestionFailed, TargetError
 from evalhouse.tasks.targets.imports import describe_error, find_object
-from evalhouse.tasks.targets.make import Response, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 
 # Names under which an input's question is looked for, the first that it has.
 QUESTION_KEYS = ("question", "input", "query", "user_input", "prompt", "messages")

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.tasks.models.errors import shorten
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.targets.answers import Said, make_said
 from evalhouse.tasks.targets.errors import QuestionFailed
 from evalhouse.tasks.targets.json_paths import Path

@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import list_names
-from evalhouse.tasks.models.errors import redact, shorten
+from evalhouse.tasks.messages import list_names, redact, shorten
 from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.errors import QuestionFailed, TargetError
-from evalhouse.tasks.targets.make import TargetQuestion
+from evalhouse.tasks.targets.protocol import TargetQuestion
 
 # A shorter value is no secret, and taking it out would take out parts of words.
 _SHORTEST_SECRET = 4

@@ -16,8 +16,8 @@ from evalhouse.flows.run.noise import NoiseOutcome, describe_noise, describe_noi
 from evalhouse.flows.run.start_to_end import RunOutcome
 from evalhouse.tasks.asking.anew import AskAnew
 from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
-from evalhouse.tasks.models.embeddings import AskedEmbedder
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
 from evalhouse.warehouse.store import Warehouse

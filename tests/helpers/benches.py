@@ -21,6 +21,7 @@ import orjson
 
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.embedders import AskedEmbedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import CallRecord
@@ -38,7 +39,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.models.chat import make_openai_judge
-from evalhouse.tasks.models.embeddings import AskedEmbedder, HashingEmbedder, make_embedding_model
+from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work

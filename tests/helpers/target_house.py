@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import Response, TargetQuestion, make_target
+from evalhouse.tasks.targets.make import make_target
+from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 
 DOCUMENTS = {
     "paris.txt": "Paris is the capital of France. It lies on the Seine.\n\nThe Eiffel Tower is 330 metres tall.\n",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_process import Finished, call_here
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.pools.checks import check_pool, is_spread
 from evalhouse.flows.pools.task_runner import make_task_runner
 from evalhouse.tasks.settings.run import RunSettings

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from endpoint import running_endpoint
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
 from evalhouse.warehouse.store import Warehouse
 

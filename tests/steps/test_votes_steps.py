@@ -28,7 +28,7 @@ from benches import (
 )
 from rows import fill, open_rows, read
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question

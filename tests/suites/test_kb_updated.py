@@ -16,9 +16,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from cli_process import Place
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.flows.serving.kb_events import WINDOW, check_kb_name, make_event, read_update, read_updates
+from evalhouse.flows.serving.kb_events import WINDOW, make_event, read_update, read_updates
 
 
 @dataclass(kw_only=True)

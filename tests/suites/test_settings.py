@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from evalhouse.flows.commands.options import SettingsError, find_warehouse
+from evalhouse.flows.commands.options import find_warehouse
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import (
     find_flag,
     find_unknown_variables,

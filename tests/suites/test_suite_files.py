@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.toml_lines import KeyPath, explain_unknown, find_lines, read_suite_text, write_path
 
 EVERY_FORM = '''\

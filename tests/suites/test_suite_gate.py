@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from warehouse_runs import make_run
 
-from evalhouse.flows.commands.options import SettingsError
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate, find_previous
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.suite import SuiteGate

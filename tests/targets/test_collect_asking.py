@@ -20,7 +20,8 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.targets.collection import Collection, stage_responses
-from evalhouse.tasks.targets.make import Response, TargetError, TargetQuestion
+from evalhouse.tasks.targets.make import TargetError
+from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 from evalhouse.warehouse.rows.responses import ResponseRecord, count_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between

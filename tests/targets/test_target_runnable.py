@@ -7,7 +7,8 @@ import target_bots
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import Response, TargetError, make_target
+from evalhouse.tasks.targets.make import TargetError, make_target
+from evalhouse.tasks.targets.protocol import Response
 from evalhouse.tasks.targets.runnables import read_shape
 
 

@@ -1,0 +1,48 @@
+"""How a message to a person is made short and safe: credentials hidden, texts cut, names listed, values quoted."""
+
+import os
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
+
+
+_KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
+
+
+def redact(text: str) -> str:
+    """Take everything that is a key, or looks like one, out of a text."""
+    for variable in _KEY_VARIABLES:
+        key = os.environ.get(variable, "")
+        if len(key) >= 8:
+            text = text.replace(key, "[key]")
+    return _KEY_LIKE.sub("[key]", text)
+
+
+def shorten(text: str, limit: int = 400) -> str:
+    """A text on one line, cut where it is longer than a message should be."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[:limit]} …"
+
+
+def list_names(names: Sequence[str], at_most: int = 30) -> str:
+    """Names for a message: `a, b, c`, cut short with a count after `at_most`."""
+    if not names:
+        return "(none)"
+    left = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {left} more" if left > 0 else "")
+
+
+def name_kind(value: object) -> str:
+    """What a value is, in words of the file rather than of Python."""
+    kinds = {str: "text", bool: "true or false", list: "a list", dict: "an object", bytes: "binary data"}
+    if value is None:
+        return "null"
+    return kinds.get(type(value), "a number" if isinstance(value, int | float | Decimal) else type(value).__name__)
+
+
+def quote_value(value: object, at_most: int = 60) -> str:
+    """A value for a message, on one line and cut short."""
+    text = repr(value)
+    return text if len(text) <= at_most else text[: at_most - 1] + "…"
