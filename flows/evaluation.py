@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from prefect import flow
 from prefect.runtime import flow_run
 
-from evalhouse.flows.pools.checks import is_spread
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.tasks.attribute import attribute
@@ -61,7 +60,7 @@ async def collect_shards(bench: Bench) -> None:
     collection = bench.collection
     if collection is None:
         return
-    collection.listen(bench)
+    collection.listen(bench.asker.stop_sign)
     async with moving_responses(bench, collection):
         await take_turns(
             collection.numbers,
@@ -79,10 +78,8 @@ async def judge_shards(bench: Bench) -> None:
         bench.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
     else:
         numbers = list(range(-(-bench.progress.n_samples // size)))
-    if is_spread(bench.settings):
-        from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415  # what one process does needs nothing of it
-
-        await judge_elsewhere(bench, numbers)
+    if bench.judge_elsewhere is not None:
+        await bench.judge_elsewhere(numbers)
         return
     at_once = count_turns(bench.settings.concurrency, bench)
     await take_turns(numbers, lambda number: judge_shard(bench, number), at_once=at_once)

@@ -25,7 +25,7 @@ async def collect(run_id: str, shard: int) -> None:
     """Ask the target about the samples of a shard."""
     bench = find_bench(run_id)
     if bench.collection is not None:
-        await bench.collection.collect(bench, shard)
+        await bench.collection.collect(bench.asker.stop_sign, shard, size=bench.settings.shard_size)
 
 
 @contextlib.asynccontextmanager

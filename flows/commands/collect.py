@@ -17,7 +17,7 @@ from evalhouse.warehouse.rows.responses import count_responses, list_response_er
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.start_to_end import RunOutcome
+    from evalhouse.flows.run.outcome import RunOutcome
 
 
 @click.command()

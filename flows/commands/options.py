@@ -48,3 +48,16 @@ def limit_options(command: _Command) -> _Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def pool_options(command: _Command) -> _Command:
+    """The options that `run` and `resume` share: who judges besides this process."""
+    options = (
+        click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
+        click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
+        click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
+    )
+    # A decorator puts its option before those already there.
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse, limit_options
+from evalhouse.flows.commands.options import (
+    JSON_OPTION,
+    RUN_ARGUMENT,
+    WAREHOUSE_OPTION,
+    find_warehouse,
+    limit_options,
+    pool_options,
+)
 from evalhouse.flows.display.output import (
     metrics_table,
     print_json,
@@ -18,7 +25,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED
-from evalhouse.flows.pools.checks import check_pool, pool_options
+from evalhouse.flows.pools.checks import check_pool
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -37,7 +44,7 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.start_to_end import RunOutcome, Watch
+    from evalhouse.flows.run.outcome import RunOutcome, Watch
     from evalhouse.flows.serving.suite_runs import SuiteOutcome
 
 _MEANS = """

@@ -1,8 +1,13 @@
 """`evalhouse serve`: suites that run by themselves."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from evalhouse.flows.display.output import print_line
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 
 @click.command()
@@ -32,5 +37,11 @@ def serve(suites: tuple[str, ...], with_server: bool, port: int | None, parallel
 
     loaded = load_suites(suites)
     with use_server(with_server=with_server, port=port) as server:
-        serve_suites(loaded, server, orders, parallel=parallel, tell=print_line)
+        serve_suites(loaded, server, orders, _load_flow, parallel=parallel, tell=print_line)
     return 0
+
+
+def _load_flow() -> "Flow[..., Any]":
+    from evalhouse.flows.suite import evaluate_suite  # noqa: PLC0415  # Prefect
+
+    return evaluate_suite

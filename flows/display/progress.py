@@ -3,8 +3,8 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
@@ -13,7 +13,6 @@ from rich.text import Text
 from evalhouse.flows.display.output import make_console, print_notice, write_dollars
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.start_to_end import Watch
     from evalhouse.tasks.pipeline.live_run import Bench
 
 _STARTING = "starting …"
@@ -34,7 +33,7 @@ class _TimeLeft(TimeRemainingColumn):
 
 
 @contextmanager
-def show_run(notice: str | None = None) -> Iterator["Watch"]:
+def show_run(notice: str | None = None) -> Iterator[Callable[["Bench"], AbstractContextManager[None]]]:
     """Say at a terminal that a run is starting, which takes some seconds, and yield what shows it while it judges.
 
     `notice` is said when the judging begins: by then everything that can be refused has been, so that an error

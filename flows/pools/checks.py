@@ -4,27 +4,12 @@ before anything is begun, so nothing here imports Prefect."""
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import click
-
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.location import parse_location
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def pool_options(command: _Command) -> _Command:
-    """The options that `run` and `resume` share: who judges besides this process."""
-    options = (
-        click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
-        click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
-        click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
-    )
-    # A decorator puts its option before those already there.
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def is_spread(settings: RunSettings) -> bool:

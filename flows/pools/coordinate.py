@@ -15,20 +15,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 
 from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.pools.checks import check_pool
 from evalhouse.flows.pools.counts import PoolCounts, keep_counting
-from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, Sight, cut_parts, judge_sight, list_shards
+from evalhouse.flows.pools.parts import (
+    MOST_ATTEMPTS,
+    Part,
+    Sight,
+    cut_parts,
+    describe_order,
+    judge_sight,
+    list_missing,
+    list_shards,
+)
 from evalhouse.flows.pools.server import OUTAGES, PoolServer, find_worker
-from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.warehouse.engine.lake_locks import list_held
 from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 
 _LOOK_S = 1.0
@@ -41,8 +49,11 @@ _OUTAGE_S = 600.0
 _WIND_DOWN_S = 30.0
 
 
-async def judge_elsewhere(bench: Bench, numbers: Sequence[int]) -> None:
-    """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers."""
+async def judge_elsewhere(bench: Bench, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
+    """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers.
+
+    `part_flow` is what a worker of the pool runs for a part.
+    """
     check_pool(bench.settings)
     if bench.settings.task_runner is not None:
         from evalhouse.flows.pools.task_runner import judge_in_tasks  # noqa: PLC0415  # the other way
@@ -52,29 +63,8 @@ async def judge_elsewhere(bench: Bench, numbers: Sequence[int]) -> None:
     assert bench.settings.pool is not None
     async with get_client() as client:
         server = PoolServer(client, bench.settings.pool, bench.run_id)
-        await server.register()
+        await server.register(part_flow)
         await _PoolRun(bench, server, list(numbers)).finish()
-
-
-def describe_order(bench: Bench) -> dict[str, Any]:
-    """What every part of the run is told besides which samples are its own."""
-    config = find_run(bench.warehouse, bench.run_id).config
-    settings = bench.settings.model_dump(mode="json")
-    changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
-    changes.pop("warehouse", None)
-    return {
-        "run_id": bench.run_id,
-        "warehouse": bench.warehouse.location.url,
-        "code_version": find_code_version(),
-        "mend": bench.resumed,
-        "changes": changes,
-    }
-
-
-def list_missing(bench: Bench, numbers: Sequence[int]) -> list[int]:
-    """Which of these shards have a sample without verdicts."""
-    missing = set(list_unfinished_shards(bench.warehouse, bench.run_id, bench.settings.shard_size, ()))
-    return [number for number in numbers if number in missing]
 
 
 @dataclass(kw_only=True)

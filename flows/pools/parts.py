@@ -7,8 +7,13 @@ works on it. The lock is free within a second of the worker's death, where Prefe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
+
+from evalhouse.flows.preparing.code_version import find_code_version
+from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
 MOST_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
@@ -104,3 +109,24 @@ def judge_sight(sight: Sight) -> Verdict:
         return "lost"
     patience_s = _STARTING_MOST_S if sight.worker_lives else _STARTING_S
     return "lost" if sight.since_s >= (_AFTER_HELD_S if sight.was_held else patience_s) else "wait"
+
+
+def describe_order(bench: Bench) -> dict[str, Any]:
+    """What every part of the run is told besides which samples are its own."""
+    config = find_run(bench.warehouse, bench.run_id).config
+    settings = bench.settings.model_dump(mode="json")
+    changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
+    changes.pop("warehouse", None)
+    return {
+        "run_id": bench.run_id,
+        "warehouse": bench.warehouse.location.url,
+        "code_version": find_code_version(),
+        "mend": bench.resumed,
+        "changes": changes,
+    }
+
+
+def list_missing(bench: Bench, numbers: Sequence[int]) -> list[int]:
+    """Which of these shards have a sample without verdicts."""
+    missing = set(list_unfinished_shards(bench.warehouse, bench.run_id, bench.settings.shard_size, ()))
+    return [number for number in numbers if number in missing]

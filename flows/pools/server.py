@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import httpx
+from prefect import Flow
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -20,13 +21,11 @@ from prefect.states import Cancelled, Cancelling, Crashed
 from prefect.utilities.callables import parameter_schema
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.part import judge_part
 from evalhouse.flows.pools.parts import Part
 
 OUTAGES: Final = (httpx.HTTPError, PrefectException)
 """What a server that is down, or starting anew, answers with."""
 
-_ENTRYPOINT = "evalhouse.flows.part.judge_part"
 _TAG = "evalhouse"
 _UNDER_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
@@ -49,8 +48,8 @@ class PoolServer:
         self._run_tag = f"run {run_id}"
         self._deployment_id: UUID | None = None
 
-    async def register(self) -> None:
-        """Have the pool know how parts are judged; raises SettingsError when there is no such pool."""
+    async def register(self, part_flow: Flow[..., Any]) -> None:
+        """Have the pool know the flow by which parts are judged; raises SettingsError when there is no such pool."""
         try:
             await self._client.read_work_pool(self.pool)
         except ObjectNotFound:
@@ -61,13 +60,13 @@ class PoolServer:
             ) from None
         # Registering again replaces what an evalhouse of another version has left.
         self._deployment_id = await self._client.create_deployment(
-            flow_id=await self._client.create_flow(judge_part),
+            flow_id=await self._client.create_flow(part_flow),
             name=self.pool,
             description="Judges parts of evaluation runs. Registered by `evalhouse run --pool`.",
-            entrypoint=_ENTRYPOINT,
+            entrypoint=f"{part_flow.fn.__module__}.{part_flow.fn.__name__}",
             work_pool_name=self.pool,
             tags=[_TAG],
-            parameter_openapi_schema=parameter_schema(judge_part).model_dump(),
+            parameter_openapi_schema=parameter_schema(part_flow).model_dump(),
         )
 
     async def give_out(self, part: Part, parameters: Mapping[str, Any], *, key: str) -> UUID:

@@ -20,9 +20,8 @@ from prefect.task_runners import TaskRunner
 
 from evalhouse.flows.display.errors import explain
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.pools.coordinate import describe_order, list_missing
 from evalhouse.flows.pools.counts import PoolCounts, keep_counting
-from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts
+from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts, describe_order, list_missing
 from evalhouse.flows.pools.work import PartOrder, work_on_part
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled

@@ -13,12 +13,13 @@ it was first asked does not show.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.display.output import write_dollars
 from evalhouse.flows.preparing.request import tell_time
+from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
 from evalhouse.tasks.comparing.same_judge import list_changed_settings
 from evalhouse.warehouse.errors import WarehouseError
@@ -36,31 +37,13 @@ from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.start_to_end import RunOutcome
+    from evalhouse.flows.run.outcome import RunOutcome
     from evalhouse.tasks.pipeline.live_run import Bench
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.store import Warehouse
 
-Population = Literal["unchanged", "all"]
-TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
-"""What `runs.tags` says of a noise run: which samples it was drawn from."""
 
 JudgeAgain = Callable[["Bench", RunRow], "RunOutcome"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseOutcome:
-    """What came of measuring noise.
-
-    `outcome` is how the noise run ended, None when nothing was asked: then `problem` says why, or there is none
-    because the judge says the same each time. `n_changed` of `n_samples` have another score in some metric.
-    """
-
-    outcome: "RunOutcome | None" = None
-    population: Population | None = None
-    n_samples: int = 0
-    n_changed: int = 0
-    problem: str | None = None
 
 
 def measure_noise(

@@ -8,11 +8,12 @@ after its settings are known, which is why the flow is imported inside a functio
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from evalhouse.flows.pools.checks import is_spread
 from evalhouse.flows.preparing.request import Order, leave_out_judging, make_row, tell_time
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
@@ -33,26 +34,12 @@ from evalhouse.warehouse.upkeep.free_space import check_room
 if TYPE_CHECKING:
     import polars as pl
 
-    from evalhouse.flows.run.noise import NoiseOutcome
-    from evalhouse.tasks.asking.asker import CallCounts
     from evalhouse.tasks.datasets.stage import StagedDataset
     from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.flows.run.outcome import RunOutcome, Watch
 
 # How long replies that are under way may still take after Ctrl-C.
 _DRAIN_S = 3.0
-
-Watch = Callable[["Bench"], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOutcome:
-    """How a run ended. `problem` says why when it did not complete; `noise` is there where it was to be measured."""
-
-    run: RunRow
-    status: RunStatus
-    counts: "CallCounts"
-    problem: str | None
-    noise: "NoiseOutcome | None" = None
 
 
 def start_run(
@@ -257,6 +244,11 @@ async def _run_flow(
     from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
     from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
 
+    if is_spread(bench.settings):
+        from evalhouse.flows.part import judge_part  # noqa: PLC0415
+        from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
+
+        bench.judge_elsewhere = partial(judge_elsewhere, bench, judge_part)
     shared = share_limits(bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=across_machines)
     loop = asyncio.get_running_loop()
 

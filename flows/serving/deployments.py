@@ -2,8 +2,9 @@
 over its heartbeats. Imports Prefect."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, StateType
 from prefect.deployments.runner import RunnerDeployment
@@ -16,7 +17,6 @@ from prefect.types.entrypoint import EntrypointType
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.serving.kb_events import UPDATED, name_resource
-from evalhouse.flows.suite import evaluate_suite
 
 # The shortest that Prefect allows.
 HEARTBEAT_S: Final = 30
@@ -25,11 +25,11 @@ _SILENCE = timedelta(seconds=120)
 _TAG = "evalhouse"
 
 
-def make_deployment(suite: Suite) -> RunnerDeployment:
-    """What is registered for a suite; a second registration replaces the first."""
+def make_deployment(suite: Suite, flow: Flow[..., Any]) -> RunnerDeployment:
+    """What is registered for a suite, to be run by this flow; a second registration replaces the first."""
     schedule = suite.schedule
     return RunnerDeployment.from_flow(
-        evaluate_suite,
+        flow,
         name=suite.name,
         description=f"Suite {suite.path}, served by evalhouse.",
         tags=[_TAG],

@@ -10,7 +10,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
@@ -29,6 +29,7 @@ from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from prefect import Flow
     from prefect.runner import Runner
 
 _POLL_S: Final = 2.0
@@ -36,6 +37,7 @@ _POLL_S: Final = 2.0
 _SWEEP_EVERY: Final = 10
 
 Tell = Callable[[str], None]
+LoadFlow = Callable[[], "Flow[..., Any]"]
 
 
 def load_suites(paths: Sequence[str]) -> list[Suite]:
@@ -56,8 +58,13 @@ def load_suites(paths: Sequence[str]) -> list[Suite]:
     return suites
 
 
-def serve_suites(suites: Sequence[Suite], server: ServerUse, orders: StopOrders, *, parallel: int, tell: Tell) -> None:
-    """Serve until the order to stop; `tell` takes a line for the person at the terminal."""
+def serve_suites(
+    suites: Sequence[Suite], server: ServerUse, orders: StopOrders, load_flow: LoadFlow, *, parallel: int, tell: Tell
+) -> None:
+    """Serve until the order to stop; `tell` takes a line for the person at the terminal.
+
+    `load_flow` imports the flow that suites are run by, which takes a second in which our server comes up.
+    """
     with contextlib.ExitStack() as held:
         for suite in suites:
             digest = hashlib.sha256(f"{server.api_url} {suite.name}".encode()).hexdigest()[:12]
@@ -65,15 +72,18 @@ def serve_suites(suites: Sequence[Suite], server: ServerUse, orders: StopOrders,
             held.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", told))
         # A run's process must not look for our modules in the folder it is started in, which may have a `flows`.
         os.environ["PYTHONSAFEPATH"] = "1"
-        asyncio.run(_Serving(suites, server, parallel=parallel, tell=tell).serve(orders))
+        asyncio.run(_Serving(suites, server, load_flow, parallel=parallel, tell=tell).serve(orders))
 
 
 class _Serving:
     """One `evalhouse serve` between its registration and its end."""
 
-    def __init__(self, suites: Sequence[Suite], server: ServerUse, *, parallel: int, tell: Tell) -> None:
+    def __init__(
+        self, suites: Sequence[Suite], server: ServerUse, load_flow: LoadFlow, *, parallel: int, tell: Tell
+    ) -> None:
         self._suites = suites
         self._server = server
+        self._load_flow = load_flow
         self._parallel = parallel
         self._tell = tell
         self._served: list[ServedSuite] = []
@@ -119,8 +129,9 @@ class _Serving:
             # What falls due while nobody serves waits for whoever serves next.
             pause_on_shutdown=False,
         )
+        flow = self._load_flow()
         for suite in self._suites:
-            deployment_id = str(await runner.aadd_deployment(make_deployment(suite)))
+            deployment_id = str(await runner.aadd_deployment(make_deployment(suite, flow)))
             await watch_heartbeats(suite.name, deployment_id)
             self._served.append(await asyncio.to_thread(self._describe, suite, deployment_id))
         return runner

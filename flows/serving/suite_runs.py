@@ -11,7 +11,8 @@ from typing import Any
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
-from evalhouse.flows.run.start_to_end import RunOutcome, Watch, resume_run, start_run
+from evalhouse.flows.run.outcome import RunOutcome, Watch
+from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import tell_broken_off, tell_ended
 from evalhouse.tasks.settings.run import RunSettings

@@ -6,7 +6,7 @@ Task parameters are names and ids only, because Prefect stores and inspects them
 import asyncio
 import gc
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,8 @@ class Bench:
     """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
 
     `rubrics` are the prompts that samples are graded by, `collection` is the asking of the application under test where
-    it is asked, and `notices` are for whoever watches.
+    it is asked, and `notices` are for whoever watches. `judge_elsewhere` has shards judged by
+    other machines, by their numbers; None where this process judges.
     """
 
     run_id: str
@@ -56,6 +57,7 @@ class Bench:
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
+    judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])

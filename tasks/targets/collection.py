@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evalhouse.tasks.asking.stop_sign import StopSign
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import Bench
 from evalhouse.tasks.targets.known_responses import KnownResponses
 from evalhouse.tasks.targets.make import TargetError
 from evalhouse.tasks.targets.protocol import Response, Target, TargetQuestion
@@ -59,13 +59,12 @@ class Collection:
         """How many samples are to be asked about, as far as is known: those taken from the record are not."""
         return self.n_samples - self.n_taken
 
-    def listen(self, bench: Bench) -> None:
+    def listen(self, stop_sign: StopSign) -> None:
         """End with the run: nothing more is asked when it is stopped."""
-        bench.asker.stop_sign.listen(self._wind_down)
+        stop_sign.listen(self._wind_down)
 
-    async def collect(self, bench: Bench, number: int) -> None:
-        """Settle every sample of a shard; raises what stops the run."""
-        size = bench.settings.shard_size
+    async def collect(self, stop_sign: StopSign, number: int, *, size: int) -> None:
+        """Settle every sample of a shard of `size` samples; raises what stops the run."""
         samples = await asyncio.to_thread(self.read_samples, number * size + 1, (number + 1) * size)
         unsettled = await asyncio.to_thread(self._leave_out_settled, samples)
         taken = await asyncio.to_thread(self._take_known, unsettled)
@@ -73,7 +72,7 @@ class Collection:
         for sample in unsettled:
             if sample.sample_id in taken:
                 self._keep(_describe_taken(sample, taken[sample.sample_id]))
-        await gather_all([self._ask(bench, sample) for sample in unsettled if sample.sample_id not in taken])
+        await gather_all([self._ask(stop_sign, sample) for sample in unsettled if sample.sample_id not in taken])
         if self.record.n_unmoved >= _MOVE_ROWS:
             await asyncio.to_thread(self.record.move, patience_s=MOVE_PATIENCE_S)
 
@@ -92,16 +91,16 @@ class Collection:
     def _take_known(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         return self.known.find(samples) if self.known is not None and samples else {}
 
-    async def _ask(self, bench: Bench, sample: StoredSample) -> None:
+    async def _ask(self, stop_sign: StopSign, sample: StoredSample) -> None:
         async with self._slots:
-            bench.asker.raise_if_stopped()
+            stop_sign.raise_if_given()
             asked_at = time.time()
-            response = await self._send(bench, sample)
+            response = await self._send(stop_sign, sample)
             self._keep(_describe_response(sample, response, asked_at))
         self.n_asked += 1
         self.n_failed += response.error is not None
 
-    async def _send(self, bench: Bench, sample: StoredSample) -> Response:
+    async def _send(self, stop_sign: StopSign, sample: StoredSample) -> Response:
         if self.target is None:
             raise FatalJudgeError(f"sample {sample.sample_id} has no response on record, and there is no target to ask")
         question = TargetQuestion(sample_id=sample.sample_id, question=sample.question, metadata=sample.metadata)
@@ -113,12 +112,12 @@ class Collection:
                 finally:
                     self._sending.discard(drain)
         except TimeoutError:
-            bench.asker.raise_if_stopped()
+            stop_sign.raise_if_given()
             raise
         except TargetError as error:
             # Nothing gets past it, so the others need not try.
             stopped = FatalJudgeError(str(error))
-            bench.asker.stop(stopped)
+            stop_sign.give(stopped)
             raise stopped from None
 
     def _keep(self, row: Mapping[str, object]) -> None:

@@ -51,7 +51,7 @@ _QUERIES = {
 }
 _WRITER = """
 import sys, time
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import Warehouse  # noqa: E402
 from warehouse_processes import make_batch
 warehouse, name, n_rows, until = Warehouse(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 taken = []

@@ -12,8 +12,8 @@ from cli_house import write_dataset
 from cli_process import Place
 from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
-from evalhouse.flows.run.noise import NoiseOutcome, describe_noise, describe_noise_plainly, measure_noise
-from evalhouse.flows.run.start_to_end import RunOutcome
+from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, measure_noise
+from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.anew import AskAnew
 from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.asking.embedders import AskedEmbedder

@@ -97,7 +97,7 @@ async def collecting(
         }  # fmt: skip
         collection = Collection(**{**values, **changes})
         bench.collection = collection
-        collection.listen(bench)
+        collection.listen(bench.asker.stop_sign)
         try:
             yield bench, collection
         finally:
@@ -106,14 +106,19 @@ async def collecting(
 
 async def collect_all(bench: Bench, collection: Collection) -> None:
     for number in collection.numbers:
-        await collection.collect(bench, number)
+        await collection.collect(bench.asker.stop_sign, number, size=bench.settings.shard_size)
     collection.record.flush()
 
 
 async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path) -> None:
     target = ScriptedTarget()
     async with collecting(tmp_path, target, 10) as (bench, collection):
-        await asyncio.gather(*(collection.collect(bench, number) for number in collection.numbers))
+        await asyncio.gather(
+            *(
+                collection.collect(bench.asker.stop_sign, number, size=bench.settings.shard_size)
+                for number in collection.numbers
+            )
+        )
         assert sorted(target.asked) == sorted(f"s{n}" for n in range(1, 11))
         assert target.most_in_flight == 2, "over all shards together"
         assert (collection.n_asked, collection.n_failed, collection.n_to_ask) == (10, 0, 10)
@@ -123,7 +128,7 @@ async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path
 async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path: Path) -> None:
     first = ScriptedTarget(lambda question: FAILED if question.sample_id == "s2" else answer())
     async with collecting(tmp_path, first, 6) as (bench, collection):
-        await collection.collect(bench, 0)
+        await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
     second = ScriptedTarget()
     async with collecting(tmp_path, second, 6, is_resumed=True) as (bench, collection):
         await collect_all(bench, collection)
@@ -139,10 +144,10 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
     target = ScriptedTarget(refuse)
     async with collecting(tmp_path, target, 8, concurrency=1) as (bench, collection):
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(bench, 0)
+            await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
         assert target.asked == ["s1"]
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(bench, 1)
+            await collection.collect(bench.asker.stop_sign, 1, size=bench.settings.shard_size)
         assert target.asked == ["s1"]
 
 
@@ -150,7 +155,7 @@ async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path
     target = ScriptedTarget()
     target.gate.clear()
     async with collecting(tmp_path, target, 4) as (bench, collection):
-        asking = asyncio.create_task(collection.collect(bench, 0))
+        asking = asyncio.create_task(collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size))
         while target.in_flight < 2:
             await asyncio.sleep(0)
         bench.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0)
@@ -166,7 +171,7 @@ async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Pa
     target = ScriptedTarget()
     target.gate.clear()
     async with collecting(tmp_path, target, 4) as (bench, collection):
-        asking = asyncio.create_task(collection.collect(bench, 0))
+        asking = asyncio.create_task(collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size))
         while target.in_flight < 2:
             await asyncio.sleep(0)
         bench.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
@@ -178,7 +183,7 @@ async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Pa
 async def test_a_full_disk_is_said(tmp_path: Path) -> None:
     async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (bench, collection):
         with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
-            await collection.collect(bench, 0)
+            await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
 
 
 @pytest.mark.parametrize(
