@@ -15,13 +15,13 @@ from evalhouse.tasks.extract import extract
 from evalhouse.tasks.grade import grade
 from evalhouse.tasks.load import load
 from evalhouse.tasks.measure import measure
-from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.shard import Shard
 from evalhouse.tasks.rank import rank
 from evalhouse.tasks.relevancy import relevancy
 from evalhouse.tasks.score import publish, score
-from evalhouse.tasks.similarity import compare
-from evalhouse.tasks.write import keep
+from evalhouse.tasks.similarity import similarity
+from evalhouse.tasks.write import write
 from evalhouse.warehouse.rows.runs import update_run
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
@@ -31,10 +31,10 @@ _FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
 @flow(name="evaluate", flow_run_name="{run_id}", **FLOW_OPTIONS)
 async def evaluate_run(run_id: str) -> None:
     """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores."""
-    bench = begin_flow(run_id)
-    await collect_shards(bench)
+    live_run = begin_flow(run_id)
+    await collect_shards(live_run)
     await load(run_id)
-    await judge_shards(bench)
+    await judge_shards(live_run)
     await score(run_id)
     await publish(run_id)
 
@@ -42,47 +42,47 @@ async def evaluate_run(run_id: str) -> None:
 @flow(name="collect", flow_run_name="{run_id}", **FLOW_OPTIONS)
 async def collect_run(run_id: str) -> None:
     """Collect responses and load them as samples; nothing is judged."""
-    bench = begin_flow(run_id)
-    await collect_shards(bench)
+    live_run = begin_flow(run_id)
+    await collect_shards(live_run)
     await load(run_id)
 
 
-def begin_flow(run_id: str) -> Bench:
+def begin_flow(run_id: str) -> LiveRun:
     """Take the signals back from Prefect and put its id of the run on record."""
     take_signals_back()
-    bench = find_bench(run_id)
-    update_run(bench.warehouse, run_id, flow_run_id=str(flow_run.id))
-    return bench
+    live_run = find_live_run(run_id)
+    update_run(live_run.warehouse, run_id, flow_run_id=str(flow_run.id))
+    return live_run
 
 
-async def collect_shards(bench: Bench) -> None:
+async def collect_shards(live_run: LiveRun) -> None:
     """Ask the target about all shards, a few at a time, so that one slow question keeps nobody else waiting."""
-    collection = bench.collection
+    collection = live_run.collection
     if collection is None:
         return
-    collection.listen(bench.asker.stop_sign)
-    async with moving_responses(bench, collection):
+    collection.listen(live_run.asker.stop_sign)
+    async with moving_responses(live_run, collection):
         await take_turns(
             collection.numbers,
-            lambda number: collect(bench.run_id, number),
-            at_once=count_turns(collection.concurrency, bench),
+            lambda number: collect(live_run.run_id, number),
+            at_once=count_turns(collection.concurrency, live_run),
         )
 
 
-async def judge_shards(bench: Bench) -> None:
+async def judge_shards(live_run: LiveRun) -> None:
     """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered."""
-    size = bench.settings.shard_size
-    if bench.resumed:
-        numbers = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size)
-        n_samples = bench.progress.n_samples
-        bench.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
+    size = live_run.settings.shard_size
+    if live_run.resumed:
+        numbers = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size)
+        n_samples = live_run.progress.n_samples
+        live_run.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
     else:
-        numbers = list(range(-(-bench.progress.n_samples // size)))
-    if bench.judge_elsewhere is not None:
-        await bench.judge_elsewhere(numbers)
+        numbers = list(range(-(-live_run.progress.n_samples // size)))
+    if live_run.judge_elsewhere is not None:
+        await live_run.judge_elsewhere(numbers)
         return
-    at_once = count_turns(bench.settings.concurrency, bench)
-    await take_turns(numbers, lambda number: judge_shard(bench, number), at_once=at_once)
+    at_once = count_turns(live_run.settings.concurrency, live_run)
+    await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
 
 
 async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]], *, at_once: int) -> None:
@@ -99,32 +99,32 @@ async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]
             raise result
 
 
-def count_turns(concurrency: int, bench: Bench) -> int:
+def count_turns(concurrency: int, live_run: LiveRun) -> int:
     """How many shards are worked on at once, for so many requests in flight."""
-    return 1 + -(-2 * concurrency // bench.settings.shard_size)
+    return 1 + -(-2 * concurrency // live_run.settings.shard_size)
 
 
-async def judge_shard(bench: Bench, number: int) -> None:
+async def judge_shard(live_run: LiveRun, number: int) -> None:
     """All steps of one shard side by side; what is finished is kept even when a step stops the run."""
-    bench.asker.raise_if_stopped()
-    size = bench.settings.shard_size
-    shard = await bench.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (classify, attribute, rank, compare, *(_FURTHER_STEPS[name] for name in bench.further_steps))
+    live_run.asker.raise_if_stopped()
+    size = live_run.settings.shard_size
+    shard = await live_run.open_shard(number, number * size + 1, (number + 1) * size)
+    steps = (classify, attribute, rank, similarity, *(_FURTHER_STEPS[name] for name in live_run.further_steps))
     ended = await asyncio.gather(
-        extract_or_release(bench, shard),
-        *(step(bench.run_id, shard.number) for step in steps),
+        extract_or_release(live_run, shard),
+        *(step(live_run.run_id, shard.number) for step in steps),
         return_exceptions=True,
     )
-    await keep(bench.run_id, shard.number)
+    await write(live_run.run_id, shard.number)
     for error in ended:
         if isinstance(error, BaseException):
             raise error
 
 
-async def extract_or_release(bench: Bench, shard: Shard) -> None:
+async def extract_or_release(live_run: LiveRun, shard: Shard) -> None:
     """Extract; whatever ends that, Prefect itself included, ends those who wait for the statements too."""
     try:
-        await extract(bench.run_id, shard.number)
+        await extract(live_run.run_id, shard.number)
     except BaseException as error:
         shard.release_waiting(error)
         raise

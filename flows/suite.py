@@ -36,7 +36,7 @@ from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
@@ -136,14 +136,14 @@ def _run(job: _Job, trigger: Trigger) -> "State[Any]":
     return _tell(job, ended)
 
 
-def _watch(job: _Job, trigger: Trigger) -> "Callable[[Bench], AbstractContextManager[None]]":
+def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextManager[None]]":
     """What is to be done as soon as the run is on record."""
 
     @contextmanager
-    def watch(bench: "Bench") -> Iterator[None]:
-        put_answered(job.warehouse, trigger, bench.run_id)
+    def watch(live_run: "LiveRun") -> Iterator[None]:
+        put_answered(job.warehouse, trigger, live_run.run_id)
         try:
-            job.api.patch(f"/flow_runs/{flow_run.id}", {"name": name_flow_run(job.suite.name, bench.run_id)})
+            job.api.patch(f"/flow_runs/{flow_run.id}", {"name": name_flow_run(job.suite.name, live_run.run_id)})
         except PrefectApiError as error:
             # The run is the same without its name in Prefect.
             get_run_logger().warning(str(error))

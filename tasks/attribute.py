@@ -16,7 +16,7 @@ from evalhouse.tasks.asking.replies import Verdicts, read_supports
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source, keep_votes
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items
@@ -31,19 +31,19 @@ async def attribute(run_id: str, shard: int) -> None:
     await run_step(run_id, shard, attribute_statements)
 
 
-async def attribute_statements(bench: Bench, work: SampleWork) -> None:
+async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Find the supporting contexts for one sample's statements."""
     outcomes: dict[Step, tuple[str | None, str | None]] = {}
     open_sides: dict[Source, Extraction] = {}
     for source, step in _STEPS.items():
-        if bench.needs(step, work):
+        if live_run.needs(step, work):
             extraction = await work.wait_for_statements(source)
             outcomes[step] = (_why_not(work, extraction), None)
             if outcomes[step][0] is None:
                 open_sides[source] = extraction
     if open_sides:
         try:
-            await _ask_supports(bench, work, open_sides)
+            await _ask_supports(live_run, work, open_sides)
         except JudgeFailed as error:
             outcomes |= {_STEPS[source]: (error.reason, str(error)) for source in open_sides}
     for step, (reason, detail) in outcomes.items():
@@ -58,23 +58,23 @@ def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
     return extraction.reason or (None if extraction.items else "no_statements")
 
 
-async def _ask_supports(bench: Bench, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
-    most = leave_room(bench.settings.request_tokens, work.sample.question)
+async def _ask_supports(live_run: LiveRun, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
+    most = leave_room(live_run.settings.request_tokens, work.sample.question)
     statements = [item for extraction in sides.values() for item in extraction.items]
     asked = []
-    for group in set_apart(work.context_items, alone=bench.settings.contexts_alone):
+    for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
         fits = estimate_items([*statements, *group]) <= most
         for part in split_by_tokens(statements, most if fits else most // 2):
             room = most - estimate_items(part)
             for contexts in split_items(group, max(room, most // 2)):
-                inquiry = _make_inquiry(bench, work, part, contexts)
-                asked.append(ask_verdicts(bench.asker, inquiry, [item.id for item in part]))
+                inquiry = _make_inquiry(live_run, work, part, contexts)
+                asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
     found = await gather_all(asked)
     for item in statements:
         _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
 
 
-def _make_inquiry(bench: Bench, work: SampleWork, statements: Sequence[Item], contexts: Sequence[Item]) -> Inquiry:
+def _make_inquiry(live_run: LiveRun, work: SampleWork, statements: Sequence[Item], contexts: Sequence[Item]) -> Inquiry:
     context_ids = frozenset(item.id for item in contexts)
 
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
@@ -94,10 +94,10 @@ def _make_inquiry(bench: Bench, work: SampleWork, statements: Sequence[Item], co
     return Inquiry(
         step="attribute",
         sample_id=work.sample.sample_id,
-        prompt=bench.prompts["attribute"],
+        prompt=live_run.prompts["attribute"],
         build_data=build_data,
         read=read,
-        votes=bench.settings.votes,
+        votes=live_run.settings.votes,
     )
 
 

@@ -17,7 +17,7 @@ from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, keep_votes
 
@@ -30,9 +30,9 @@ async def classify(run_id: str, shard: int) -> None:
     await run_step(run_id, shard, classify_statements)
 
 
-async def classify_statements(bench: Bench, work: SampleWork) -> None:
+async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Label one sample's statements."""
-    if not bench.needs("classify", work):
+    if not live_run.needs("classify", work):
         return
     answer = await work.wait_for_statements("answer")
     truth = await work.wait_for_statements("ground_truth")
@@ -46,7 +46,7 @@ async def classify_statements(bench: Bench, work: SampleWork) -> None:
         _label_by_rule(work, answer, truth)
         return
     try:
-        await _ask_labels(bench, work, answer, truth)
+        await _ask_labels(live_run, work, answer, truth)
     except JudgeFailed as error:
         work.note_outcome("classify", error.reason, str(error))
 
@@ -59,8 +59,8 @@ def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> N
     work.note_outcome("classify")
 
 
-async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
-    most = leave_room(bench.settings.request_tokens, work.sample.question)
+async def _ask_labels(live_run: LiveRun, work: SampleWork, answer: Extraction, truth: Extraction) -> None:
+    most = leave_room(live_run.settings.request_tokens, work.sample.question)
     if estimate_items([*answer.items, *truth.items]) > most:
         most //= 2  # a part of each side
     pairs = [
@@ -68,7 +68,7 @@ async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth:
         for answers in split_by_tokens(answer.items, most)
         for truths in split_by_tokens(truth.items, most)
     ]
-    found = await gather_all([_ask_pair(bench, work, answers, truths) for answers, truths in pairs])
+    found = await gather_all([_ask_pair(live_run, work, answers, truths) for answers, truths in pairs])
     for item in (*answer.items, *truth.items):
         verdicts = [judged[item.id] for judged in found if item.id in judged]
         # Told with the first part that holds the statement, else with the first that does not.
@@ -79,7 +79,7 @@ async def _ask_labels(bench: Bench, work: SampleWork, answer: Extraction, truth:
 
 
 async def _ask_pair(
-    bench: Bench, work: SampleWork, answers: Sequence[Item], truths: Sequence[Item]
+    live_run: LiveRun, work: SampleWork, answers: Sequence[Item], truths: Sequence[Item]
 ) -> dict[str, JudgedItem]:
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
@@ -96,12 +96,12 @@ async def _ask_pair(
     inquiry = Inquiry(
         step="classify",
         sample_id=work.sample.sample_id,
-        prompt=bench.prompts["classify"],
+        prompt=live_run.prompts["classify"],
         build_data=build_data,
         read=read,
-        votes=bench.settings.votes,
+        votes=live_run.settings.votes,
     )
-    return await ask_verdicts(bench.asker, inquiry, [item.id for item in (*answers, *truths)])
+    return await ask_verdicts(live_run.asker, inquiry, [item.id for item in (*answers, *truths)])
 
 
 def _narrow(side: Sequence[Item], ids: Collection[str]) -> list[Item]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from prefect import task
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.tasks.targets.collection import MOVE_PATIENCE_S, Collection
 from evalhouse.warehouse.errors import WarehouseError
@@ -23,15 +23,15 @@ _MOVE_EVERY_S = 5.0
 @task(name="collect", task_run_name="collect shard {shard}", **UNCACHED)
 async def collect(run_id: str, shard: int) -> None:
     """Ask the target about the samples of a shard."""
-    bench = find_bench(run_id)
-    if bench.collection is not None:
-        await bench.collection.collect(bench.asker.stop_sign, shard, size=bench.settings.shard_size)
+    live_run = find_live_run(run_id)
+    if live_run.collection is not None:
+        await live_run.collection.collect(live_run.asker.stop_sign, shard, size=live_run.settings.shard_size)
 
 
 @contextlib.asynccontextmanager
-async def moving_responses(bench: Bench, collection: Collection) -> AsyncIterator[None]:
+async def moving_responses(live_run: LiveRun, collection: Collection) -> AsyncIterator[None]:
     """Bring responses into the warehouse now and then while the block runs, and all of them at its end."""
-    mover = asyncio.create_task(_keep_moving(bench, collection.record))
+    mover = asyncio.create_task(_keep_moving(live_run, collection.record))
     try:
         yield
     finally:
@@ -42,11 +42,11 @@ async def moving_responses(bench: Bench, collection: Collection) -> AsyncIterato
     collection.is_over = True
 
 
-async def _keep_moving(bench: Bench, record: ResponseRecord) -> None:
+async def _keep_moving(live_run: LiveRun, record: ResponseRecord) -> None:
     while True:
         await asyncio.sleep(_MOVE_EVERY_S)
         try:
             await asyncio.to_thread(record.move, patience_s=MOVE_PATIENCE_S)
         except WarehouseError as error:
-            bench.asker.stop(FatalJudgeError(f"responses cannot be taken into the warehouse: {error}"))
+            live_run.asker.stop(FatalJudgeError(f"responses cannot be taken into the warehouse: {error}"))
             return

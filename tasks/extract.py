@@ -16,7 +16,7 @@ from evalhouse.tasks.asking.tokens import leave_room
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from evalhouse.tasks.pipeline.text_parts import split_to_judge
@@ -36,49 +36,49 @@ class _PartReply:
 @task(name="extract", task_run_name="extract shard {shard}", **TASK_OPTIONS)
 async def extract(run_id: str, shard: int) -> None:
     """Split the texts of a shard into statements."""
-    with find_bench(run_id).shards[shard].releasing_waiting():
+    with find_live_run(run_id).shards[shard].releasing_waiting():
         await run_step(run_id, shard, extract_answer, extract_ground_truth)
 
 
-async def extract_answer(bench: Bench, work: SampleWork) -> None:
+async def extract_answer(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's answer and hand the statements on."""
-    await _extract(bench, work, "answer", work.sample.answer)
+    await _extract(live_run, work, "answer", work.sample.answer)
 
 
-async def extract_ground_truth(bench: Bench, work: SampleWork) -> None:
+async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's ground truth and hand the statements on."""
-    await _extract(bench, work, "ground_truth", work.sample.ground_truth)
+    await _extract(live_run, work, "ground_truth", work.sample.ground_truth)
 
 
-async def _extract(bench: Bench, work: SampleWork, source: Source, text: str | None) -> None:
+async def _extract(live_run: LiveRun, work: SampleWork, source: Source, text: str | None) -> None:
     step = _STEPS[source]
-    if not bench.needs(step, work):
+    if not live_run.needs(step, work):
         return
     detail = None
     if text is None:
         extraction = Extraction(reason=f"no_{source}")
     else:
         try:
-            extraction = _add_rows(work, source, await _ask_statements(bench, work, source, text))
+            extraction = _add_rows(work, source, await _ask_statements(live_run, work, source, text))
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
 
 
-async def _ask_statements(bench: Bench, work: SampleWork, source: Source, text: str) -> list[_PartReply]:
-    room = leave_room(bench.settings.request_tokens, work.sample.question)
-    return await gather_all([_ask_part(bench, work, source, part) for part in split_to_judge(text, room)])
+async def _ask_statements(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> list[_PartReply]:
+    room = leave_room(live_run.settings.request_tokens, work.sample.question)
+    return await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
 
 
-async def _ask_part(bench: Bench, work: SampleWork, source: Source, part: str) -> _PartReply:
+async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> _PartReply:
     question = Question(
         step=_STEPS[source],
         sample_id=work.sample.sample_id,
-        prompt=bench.prompts["extract"],
+        prompt=live_run.prompts["extract"],
         data={"question": work.sample.question, "text": part},
     )
-    answer = await bench.asker.ask(question, read_statements)
+    answer = await live_run.asker.ask(question, read_statements)
     return _PartReply(statements=answer.value, call_id=answer.call_id)
 
 

@@ -18,7 +18,7 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
@@ -51,12 +51,12 @@ async def grade(run_id: str, shard: int) -> None:
     await run_step(run_id, shard, grade_sample)
 
 
-async def grade_sample(bench: Bench, work: SampleWork) -> None:
+async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Rate one sample by all rubrics of the run, side by side."""
-    await gather_all([_grade_by(bench, work, prompt) for prompt in bench.rubrics])
+    await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
 
 
-async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
+async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:
     rubric, step = prompt.rubric, f"grade_{prompt.name}"
     assert rubric is not None
     reason, detail = _why_not(work.sample, rubric), None
@@ -65,7 +65,7 @@ async def _grade_by(bench: Bench, work: SampleWork, prompt: Prompt) -> None:
         work.add_grade(rubric.name, proof)
     elif reason is None:
         try:
-            answer = await _ask_grades(bench, work, prompt, rubric)
+            answer = await _ask_grades(live_run, work, prompt, rubric)
             for one in answer.value:
                 work.add_grade(rubric.name, one, answer.call_id)
         except JudgeFailed as error:
@@ -80,7 +80,7 @@ def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
     return None
 
 
-async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
+async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
     def read(text: str) -> _Reading:
         return _read_reply(text, rubric)
 
@@ -88,10 +88,10 @@ async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Ru
         step=f"grade_{prompt.name}",
         sample_id=work.sample.sample_id,
         prompt=prompt,
-        data=build_data(bench, work, prompt),
-        logprobs=bench.settings.logprobs and bool(find_expectable(rubric)),
+        data=build_data(live_run, work, prompt),
+        logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
     )
-    answer = await bench.asker.ask(question, read)
+    answer = await live_run.asker.ask(question, read)
     reading = answer.value
     said = reading.said
     if question.logprobs:
@@ -100,7 +100,7 @@ async def _ask_grades(bench: Bench, work: SampleWork, prompt: Prompt, rubric: Ru
     return Answer(call_id=answer.call_id, value=grades)
 
 
-def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
+def build_data(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
     """The blocks a rubric declares, from the sample; what the sample does not have is empty."""
     sample, metadata = work.sample, work.sample.metadata
     offered: dict[str, BlockValue] = {
@@ -108,7 +108,7 @@ def build_data(bench: Bench, work: SampleWork, prompt: Prompt) -> Mapping[str, B
         "answer": sample.answer or "",
         "ground_truth": sample.ground_truth or "",
         "contexts": work.context_items,
-        "contexts_role": _find_role(sample, bench.settings) if "contexts_role" in prompt.variables else "",
+        "contexts_role": _find_role(sample, live_run.settings) if "contexts_role" in prompt.variables else "",
         "schema": str(metadata.get("schema") or ""),
         "sql": sample.answer or "",
         "expected_sql": sample.ground_truth or "",

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from prefect import task
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
@@ -26,10 +26,10 @@ async def measure(run_id: str, shard: int) -> None:
     await run_step(run_id, shard, measure_sample)
 
 
-async def measure_sample(bench: Bench, work: SampleWork) -> None:
+async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Take each of the measures that the run's metrics rest on."""
     for step, take in MEASURES.items():
-        if bench.needs(step, work):
+        if live_run.needs(step, work):
             reason = await take(work)
             work.note_outcome(step, reason)
 

@@ -16,7 +16,7 @@ from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import SampleWork, keep_votes
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items, split_to_judge
@@ -30,9 +30,9 @@ async def rank(run_id: str, shard: int) -> None:
     await run_step(run_id, shard, rank_contexts)
 
 
-async def rank_contexts(bench: Bench, work: SampleWork) -> None:
+async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
     """Judge the usefulness of one sample's contexts."""
-    if not bench.needs("rank", work):
+    if not live_run.needs("rank", work):
         return
     reason, detail = None, None
     if work.sample.ground_truth is None:
@@ -43,20 +43,20 @@ async def rank_contexts(bench: Bench, work: SampleWork) -> None:
         reason = "no_contexts"
     else:
         try:
-            await _ask_usefulness(bench, work, work.sample.ground_truth)
+            await _ask_usefulness(live_run, work, work.sample.ground_truth)
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome("rank", reason, detail)
 
 
-async def _ask_usefulness(bench: Bench, work: SampleWork, ground_truth: str) -> None:
-    most = leave_room(bench.settings.request_tokens, work.sample.question)
+async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:
+    most = leave_room(live_run.settings.request_tokens, work.sample.question)
     asked = []
-    for group in set_apart(work.context_items, alone=bench.settings.contexts_alone):
+    for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
         fits = estimate_tokens(ground_truth) + estimate_items(group) <= most
         for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
             for contexts in split_items(group, leave_room(most, truth)):
-                asked.append(_ask_part(bench, work, truth, contexts))
+                asked.append(_ask_part(live_run, work, truth, contexts))
     found = await gather_all(asked)
     for item in work.context_items:
         _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
@@ -77,7 +77,7 @@ def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None
 
 
 async def _ask_part(
-    bench: Bench, work: SampleWork, ground_truth: str, contexts: Sequence[Item]
+    live_run: LiveRun, work: SampleWork, ground_truth: str, contexts: Sequence[Item]
 ) -> dict[str, JudgedItem]:
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
         return {
@@ -92,9 +92,9 @@ async def _ask_part(
     inquiry = Inquiry(
         step="rank",
         sample_id=work.sample.sample_id,
-        prompt=bench.prompts["rank"],
+        prompt=live_run.prompts["rank"],
         build_data=build_data,
         read=read,
-        votes=bench.settings.votes,
+        votes=live_run.settings.votes,
     )
-    return await ask_verdicts(bench.asker, inquiry, [item.id for item in contexts])
+    return await ask_verdicts(live_run.asker, inquiry, [item.id for item in contexts])

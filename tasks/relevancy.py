@@ -15,7 +15,7 @@ from evalhouse.tasks.asking.replies import parse_object
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
 from evalhouse.tasks.pipeline.shard import SampleWork
 
@@ -38,37 +38,37 @@ class Regenerated:
     questions: tuple[str, ...]
 
 
-async def regenerate_questions(bench: Bench, work: SampleWork) -> None:
+async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
     """Regenerate questions from one sample's answer and compare them with its question."""
-    if not bench.needs("relevancy", work):
+    if not live_run.needs("relevancy", work):
         return
     reason, detail = None, None
     if work.sample.answer is None:
         reason = "no_answer"
     else:
         try:
-            reason, detail = await _find_relevancy(bench, work, work.sample.answer)
+            reason, detail = await _find_relevancy(live_run, work, work.sample.answer)
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome("relevancy", reason, detail)
 
 
-async def _find_relevancy(bench: Bench, work: SampleWork, answer: str) -> tuple[str | None, str | None]:
-    count = bench.settings.regenerated_questions
+async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> tuple[str | None, str | None]:
+    count = live_run.settings.regenerated_questions
     question = Question(
         step="relevancy",
         sample_id=work.sample.sample_id,
-        prompt=bench.prompts["questions"],
+        prompt=live_run.prompts["questions"],
         data={"answer": answer, "count": str(count)},
     )
-    found = await bench.asker.ask(question, lambda text: read_questions(text, count))
+    found = await live_run.asker.ask(question, lambda text: read_questions(text, count))
     said = float(found.value.noncommittal)
     grade = Grade(
         criterion="noncommittal", said=said, rating=said, scale_min=0.0, scale_max=1.0, reason=found.value.reason
     )
     work.add_grade(RUBRIC, grade, found.call_id)
     try:
-        await gather_all([_compare(bench, work, text, found.call_id) for text in found.value.questions])
+        await gather_all([_compare(live_run, work, text, found.call_id) for text in found.value.questions])
     except BudgetExhausted:
         raise
     except JudgeFailed as error:
@@ -76,9 +76,9 @@ async def _find_relevancy(bench: Bench, work: SampleWork, answer: str) -> tuple[
     return None, None
 
 
-async def _compare(bench: Bench, work: SampleWork, regenerated: str, call_id: str) -> None:
-    assert bench.embedder is not None
-    value = await bench.embedder.compare(work.sample.sample_id, work.sample.question, regenerated)
+async def _compare(live_run: LiveRun, work: SampleWork, regenerated: str, call_id: str) -> None:
+    assert live_run.embedder is not None
+    value = await live_run.embedder.compare(work.sample.sample_id, work.sample.question, regenerated)
     work.add_row("similarities", kind=KIND, value=value, text=regenerated, call_id=call_id)
 
 

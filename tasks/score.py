@@ -5,7 +5,7 @@ import asyncio
 from prefect import task
 from prefect.artifacts import acreate_table_artifact
 
-from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.rows.scores import score_run
@@ -27,25 +27,25 @@ from (
 @task(name="score", task_run_name="score {run_id}", **UNCACHED)
 async def score(run_id: str) -> None:
     """Score all samples of a run from the verdicts in the warehouse."""
-    bench = find_bench(run_id)
-    await asyncio.to_thread(score_verdicts, bench)
+    live_run = find_live_run(run_id)
+    await asyncio.to_thread(score_verdicts, live_run)
 
 
 @task(name="publish", task_run_name="publish {run_id}", **UNCACHED)
 async def publish(run_id: str) -> None:
     """Show the run's scores as a table in Prefect."""
-    bench = find_bench(run_id)
-    table = await asyncio.to_thread(bench.warehouse.read_rows, _SUMMARY, {"run_id": run_id})
+    live_run = find_live_run(run_id)
+    table = await asyncio.to_thread(live_run.warehouse.read_rows, _SUMMARY, {"run_id": run_id})
     await acreate_table_artifact(
         table=table,
         key=f"evalhouse-{run_id.lower()}",
-        description=f"Scores of run {run_id}, judged by {bench.settings.judge}",
+        description=f"Scores of run {run_id}, judged by {live_run.settings.judge}",
     )
 
 
-def score_verdicts(bench: Bench) -> None:
+def score_verdicts(live_run: LiveRun) -> None:
     """Take the spool in, score, and note how many samples failed."""
-    bench.warehouse.flush()
-    score_run(bench.warehouse, bench.run_id, bench.metrics, bench.settings.metric_settings)
-    failed = bench.warehouse.read_rows(_FAILED, {"run_id": bench.run_id, "reasons": list(FAILURE_REASONS)})
-    bench.progress.n_failed = int(str(failed[0]["n"]))
+    live_run.warehouse.flush()
+    score_run(live_run.warehouse, live_run.run_id, live_run.metrics, live_run.settings.metric_settings)
+    failed = live_run.warehouse.read_rows(_FAILED, {"run_id": live_run.run_id, "reasons": list(FAILURE_REASONS)})
+    live_run.progress.n_failed = int(str(failed[0]["n"]))

@@ -13,7 +13,7 @@ from rich.text import Text
 from evalhouse.flows.display.output import make_console, print_notice, write_dollars
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 _STARTING = "starting …"
 _EVERY_S = 0.2
@@ -33,7 +33,7 @@ class _TimeLeft(TimeRemainingColumn):
 
 
 @contextmanager
-def show_run(notice: str | None = None) -> Iterator[Callable[["Bench"], AbstractContextManager[None]]]:
+def show_run(notice: str | None = None) -> Iterator[Callable[["LiveRun"], AbstractContextManager[None]]]:
     """Say at a terminal that a run is starting, which takes some seconds, and yield what shows it while it judges.
 
     `notice` is said when the judging begins: by then everything that can be refused has been, so that an error
@@ -46,12 +46,12 @@ def show_run(notice: str | None = None) -> Iterator[Callable[["Bench"], Abstract
     notices = [notice] if notice else []
 
     @contextmanager
-    def watch(bench: "Bench") -> Iterator[None]:
+    def watch(live_run: "LiveRun") -> Iterator[None]:
         _clear_line()
-        for text in (*notices, *bench.notices):
+        for text in (*notices, *live_run.notices):
             print_notice(text)
         notices.clear()  # said once, though a run that measures noise is watched twice
-        with show_progress(bench):
+        with show_progress(live_run):
             yield
 
     try:
@@ -66,7 +66,7 @@ def show_run(notice: str | None = None) -> Iterator[Callable[["Bench"], Abstract
 
 
 @contextmanager
-def show_progress(bench: "Bench") -> Iterator[None]:
+def show_progress(live_run: "LiveRun") -> Iterator[None]:
     """Show samples, calls, reused, failures, tokens, dollars and time left as long as the block runs."""
     if not _is_watched():
         yield
@@ -75,17 +75,17 @@ def show_progress(bench: "Bench") -> Iterator[None]:
     ended = threading.Event()
     with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=1)
-        was_asking = [bench.asks_target]
+        was_asking = [live_run.asks_target]
 
         def redraw() -> None:
-            if bench.asks_target != was_asking[0]:
-                was_asking[0] = bench.asks_target
+            if live_run.asks_target != was_asking[0]:
+                was_asking[0] = live_run.asks_target
                 progress.reset(task)  # the pace of asking says nothing about that of judging
             progress.update(
                 task,
-                completed=count_steps(bench),
-                total=count_all_steps(bench),
-                description=describe_progress(bench),
+                completed=count_steps(live_run),
+                total=count_all_steps(live_run),
+                description=describe_progress(live_run),
                 refresh=True,
             )
 
@@ -115,29 +115,29 @@ def _clear_line() -> None:
         sys.stderr.flush()
 
 
-def count_steps(bench: "Bench") -> int:
+def count_steps(live_run: "LiveRun") -> int:
     """Steps taken so far over all samples; while a target is asked, questions asked.
 
     Samples are finished late and many at once, so that their number alone would say little about the time left.
     """
-    if bench.collection is not None and bench.asks_target:
-        return bench.collection.n_asked
-    under_way = [work.done for shard in list(bench.shards.values()) for work in shard.works]
-    n_steps = bench.n_sample_steps
-    return bench.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
+    if live_run.collection is not None and live_run.asks_target:
+        return live_run.collection.n_asked
+    under_way = [work.done for shard in list(live_run.shards.values()) for work in shard.works]
+    n_steps = live_run.n_sample_steps
+    return live_run.progress.n_done * n_steps + sum(len(done) for done in under_way if len(done) < n_steps)
 
 
-def count_all_steps(bench: "Bench") -> int | None:
+def count_all_steps(live_run: "LiveRun") -> int | None:
     """How many of these there are; None when there is none."""
-    if bench.collection is not None and bench.asks_target:
-        return bench.collection.n_to_ask or None
-    return bench.progress.n_samples * bench.n_sample_steps or None
+    if live_run.collection is not None and live_run.asks_target:
+        return live_run.collection.n_to_ask or None
+    return live_run.progress.n_samples * live_run.n_sample_steps or None
 
 
-def describe_progress(bench: "Bench") -> str:
+def describe_progress(live_run: "LiveRun") -> str:
     """Samples and calls of a run so far in two lines, which stand in 80 columns beside the bar."""
-    counts, progress, collection = bench.asker.counts, bench.progress, bench.collection
-    if collection is not None and bench.asks_target:
+    counts, progress, collection = live_run.asker.counts, live_run.progress, live_run.collection
+    if collection is not None and live_run.asks_target:
         failed = f", {shorten_number(collection.n_failed)} failed" if collection.n_failed else ""
         taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
         return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"

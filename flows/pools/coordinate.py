@@ -34,7 +34,7 @@ from evalhouse.flows.pools.parts import (
 )
 from evalhouse.flows.pools.server import OUTAGES, PoolServer, find_worker
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.warehouse.engine.lake_locks import list_held
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
@@ -49,22 +49,22 @@ _OUTAGE_S = 600.0
 _WIND_DOWN_S = 30.0
 
 
-async def judge_elsewhere(bench: Bench, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
+async def judge_elsewhere(live_run: LiveRun, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
     """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers.
 
     `part_flow` is what a worker of the pool runs for a part.
     """
-    check_pool(bench.settings)
-    if bench.settings.task_runner is not None:
+    check_pool(live_run.settings)
+    if live_run.settings.task_runner is not None:
         from evalhouse.flows.pools.task_runner import judge_in_tasks  # noqa: PLC0415  # the other way
 
-        await judge_in_tasks(bench, numbers)
+        await judge_in_tasks(live_run, numbers)
         return
-    assert bench.settings.pool is not None
+    assert live_run.settings.pool is not None
     async with get_client() as client:
-        server = PoolServer(client, bench.settings.pool, bench.run_id)
+        server = PoolServer(client, live_run.settings.pool, live_run.run_id)
         await server.register(part_flow)
-        await _PoolRun(bench, server, list(numbers)).finish()
+        await _PoolRun(live_run, server, list(numbers)).finish()
 
 
 @dataclass(kw_only=True)
@@ -95,8 +95,8 @@ class _Out:
 class _PoolRun:
     """One run over one pool, from its first part to its last."""
 
-    def __init__(self, bench: Bench, server: PoolServer, numbers: list[int]) -> None:
-        self._bench, self._server, self._numbers = bench, server, numbers
+    def __init__(self, live_run: LiveRun, server: PoolServer, numbers: list[int]) -> None:
+        self._live_run, self._server, self._numbers = live_run, server, numbers
         self._waiting: list[Part] = []
         self._out: dict[UUID, _Out] = {}
         self._order: Mapping[str, Any] = {}
@@ -106,10 +106,10 @@ class _PoolRun:
 
     async def finish(self) -> None:
         """Return when all samples have their verdicts; raises what stopped the run, with no part going on."""
-        bench = self._bench
-        counts = await asyncio.to_thread(PoolCounts, bench)
-        self._order = await asyncio.to_thread(describe_order, bench)
-        async with keep_counting(counts, mended=bench.resumed):
+        live_run = self._live_run
+        counts = await asyncio.to_thread(PoolCounts, live_run)
+        self._order = await asyncio.to_thread(describe_order, live_run)
+        async with keep_counting(counts, mended=live_run.resumed):
             try:
                 await self._judge_all()
             except BaseException:
@@ -122,10 +122,10 @@ class _PoolRun:
         for attempt in range(1, MOST_ATTEMPTS + 1):
             self._cut(numbers, attempt)
             await self._work_off()
-            numbers = await asyncio.to_thread(list_missing, self._bench, self._numbers)
+            numbers = await asyncio.to_thread(list_missing, self._live_run, self._numbers)
             if not numbers:
                 return
-        run_id = self._bench.run_id
+        run_id = self._live_run.run_id
         raise FatalJudgeError(
             f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody deleted rows "
             f"of run {run_id}? `evalhouse resume {run_id}` judges them"
@@ -138,18 +138,18 @@ class _PoolRun:
             self._out[part.flow_run_id] = _Out(part=part)
 
     def _cut(self, numbers: Sequence[int], attempt: int) -> None:
-        settings = self._bench.settings
+        settings = self._live_run.settings
         out = {
             number
             for one in self._out.values()
             for number in list_shards(one.part.first, one.part.last, settings.shard_size)
         }
         parts = cut_parts(
-            self._bench.run_id,
+            self._live_run.run_id,
             [number for number in numbers if number not in out],
             shard_size=settings.shard_size,
             part_size=settings.part_size,
-            n_samples=self._bench.progress.n_samples,
+            n_samples=self._live_run.progress.n_samples,
         )
         self._waiting = [replace(part, attempt=attempt) for part in parts]
 
@@ -165,10 +165,10 @@ class _PoolRun:
                     raise FatalJudgeError(
                         f"the Prefect server or the warehouse has not answered for {_OUTAGE_S / 60:.0f} minutes "
                         f"({error}); what the workers judged meanwhile is kept: "
-                        f"evalhouse resume {self._bench.run_id}"
+                        f"evalhouse resume {self._live_run.run_id}"
                     ) from None
             if self._waiting or self._out:
-                await self._bench.asker.stop_sign.sleep(_LOOK_S)
+                await self._live_run.asker.stop_sign.sleep(_LOOK_S)
 
     async def _give_out(self) -> None:
         if not self._waiting:
@@ -176,7 +176,7 @@ class _PoolRun:
         await self._look_at_workers()
         while self._waiting and len(self._out) < self._room:
             part = self._waiting[0]
-            key = f"{part.run_id}/{self._bench.session}/{part.first}-{part.last}/{part.attempt}"
+            key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
             flow_run_id = await self._server.give_out(part, self._order, key=key)
             self._waiting.pop(0)
             self._out[flow_run_id] = _Out(part=replace(part, flow_run_id=flow_run_id))
@@ -210,7 +210,7 @@ class _PoolRun:
         self._tell_if_untaken()
 
     async def _list_held(self) -> set[str]:
-        location = self._bench.warehouse.location
+        location = self._live_run.warehouse.location
         assert location.lake is not None
         names = [out.part.lock_name for out in self._out.values()]
         return await asyncio.to_thread(list_held, location, location.lake, names)
@@ -233,8 +233,8 @@ class _PoolRun:
 
     def _is_missing(self, part: Part) -> bool:
         """Whether samples of a part are still to be judged."""
-        size, failures = self._bench.settings.shard_size, FAILURE_REASONS if self._bench.resumed else ()
-        unfinished = list_unfinished_shards(self._bench.warehouse, self._bench.run_id, size, failures)
+        size, failures = self._live_run.settings.shard_size, FAILURE_REASONS if self._live_run.resumed else ()
+        unfinished = list_unfinished_shards(self._live_run.warehouse, self._live_run.run_id, size, failures)
         return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
 
     def _tell_if_untaken(self) -> None:

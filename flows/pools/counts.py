@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from evalhouse.tasks.asking.asker import CallCounts
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.store import Warehouse
@@ -38,19 +38,19 @@ from (
 
 
 class PoolCounts:
-    """Keeps a bench's counts and progress up to date from the warehouse; what was there before is not counted."""
+    """Keeps a live run's counts and progress up to date from the warehouse; what was there before is not counted."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._before = _read_calls(bench.warehouse, bench.run_id)
+    def __init__(self, live_run: LiveRun) -> None:
+        self._live_run = live_run
+        self._before = _read_calls(live_run.warehouse, live_run.run_id)
 
     def refresh(self, *, mended: bool) -> None:
         """Count again; `mended` leaves failed samples out, as they are to be judged once more."""
-        bench = self._bench
-        parameters = {"run_id": bench.run_id, "failures": list(FAILURE_REASONS) if mended else []}
-        (row,) = bench.warehouse.read_rows(_DONE, parameters)
-        bench.progress.n_done = int(str(row["n"]))
-        counts, now = bench.asker.counts, _read_calls(bench.warehouse, bench.run_id)
+        live_run = self._live_run
+        parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if mended else []}
+        (row,) = live_run.warehouse.read_rows(_DONE, parameters)
+        live_run.progress.n_done = int(str(row["n"]))
+        counts, now = live_run.asker.counts, _read_calls(live_run.warehouse, live_run.run_id)
         counts.requests = now.requests - self._before.requests
         counts.reused = now.reused - self._before.reused
         counts.failed = now.failed - self._before.failed
@@ -58,7 +58,7 @@ class PoolCounts:
         counts.cached_tokens = now.cached_tokens - self._before.cached_tokens
         counts.completion_tokens = now.completion_tokens - self._before.completion_tokens
         counts.cost_usd = now.cost_usd - self._before.cost_usd
-        counts.priced = bench.asker.price is not None or not counts.requests
+        counts.priced = live_run.asker.price is not None or not counts.requests
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from evalhouse.flows.preparing.code_version import find_code_version
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
 
@@ -111,22 +111,22 @@ def judge_sight(sight: Sight) -> Verdict:
     return "lost" if sight.since_s >= (_AFTER_HELD_S if sight.was_held else patience_s) else "wait"
 
 
-def describe_order(bench: Bench) -> dict[str, Any]:
+def describe_order(live_run: LiveRun) -> dict[str, Any]:
     """What every part of the run is told besides which samples are its own."""
-    config = find_run(bench.warehouse, bench.run_id).config
-    settings = bench.settings.model_dump(mode="json")
+    config = find_run(live_run.warehouse, live_run.run_id).config
+    settings = live_run.settings.model_dump(mode="json")
     changes = {name: value for name, value in settings.items() if name in config and value != config[name]}
     changes.pop("warehouse", None)
     return {
-        "run_id": bench.run_id,
-        "warehouse": bench.warehouse.location.url,
+        "run_id": live_run.run_id,
+        "warehouse": live_run.warehouse.location.url,
         "code_version": find_code_version(),
-        "mend": bench.resumed,
+        "mend": live_run.resumed,
         "changes": changes,
     }
 
 
-def list_missing(bench: Bench, numbers: Sequence[int]) -> list[int]:
+def list_missing(live_run: LiveRun, numbers: Sequence[int]) -> list[int]:
     """Which of these shards have a sample without verdicts."""
-    missing = set(list_unfinished_shards(bench.warehouse, bench.run_id, bench.settings.shard_size, ()))
+    missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
     return [number for number in numbers if number in missing]

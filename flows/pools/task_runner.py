@@ -25,7 +25,7 @@ from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts, describe
 from evalhouse.flows.pools.work import PartOrder, work_on_part
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.engine.lake_locks import hold_watched, list_held
 from evalhouse.warehouse.errors import WarehouseError
@@ -35,7 +35,7 @@ _LOOK_S = 0.5
 _LOCK_S = 5.0
 # A worker that was lost is missed by its scheduler at once; a warehouse that is out of reach needs a moment.
 _RETRY_S = [2.0, 10.0]
-# A bench is found by its run within a process, so a worker with several threads does one part at a time.
+# A live run is found by its run within a process, so a worker with several threads does one part at a time.
 _one_part = threading.Lock()
 # By run, for the thread that waits for its parts.
 _stop_signs: dict[str, threading.Event] = {}
@@ -91,30 +91,30 @@ async def _is_wanted(order: PartOrder) -> bool:
     return name in await asyncio.to_thread(list_held, location, location.lake, [name])
 
 
-async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
+async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
     """Have the shards of these numbers judged as tasks of the settings' task runner."""
-    runner = make_task_runner(bench.settings.task_runner or "")
-    counts = await asyncio.to_thread(PoolCounts, bench)
-    order = await asyncio.to_thread(describe_order, bench)
-    location = bench.warehouse.location
+    runner = make_task_runner(live_run.settings.task_runner or "")
+    counts = await asyncio.to_thread(PoolCounts, live_run)
+    order = await asyncio.to_thread(describe_order, live_run)
+    location = live_run.warehouse.location
     assert location.lake is not None
     parts = cut_parts(
-        bench.run_id,
+        live_run.run_id,
         numbers,
-        shard_size=bench.settings.shard_size,
-        part_size=bench.settings.part_size,
-        n_samples=bench.progress.n_samples,
+        shard_size=live_run.settings.shard_size,
+        part_size=live_run.settings.part_size,
+        n_samples=live_run.progress.n_samples,
     )
-    told = f"another process gives out the parts of run {bench.run_id}"
+    told = f"another process gives out the parts of run {live_run.run_id}"
     deadline = time.monotonic() + _LOCK_S
-    async with keep_counting(counts, mended=bench.resumed):
-        with hold_watched(location, location.lake, _name_wish(bench.run_id), deadline, told=told) as wish:
-            stopped = _stop_signs[bench.run_id] = threading.Event()
+    async with keep_counting(counts, mended=live_run.resumed):
+        with hold_watched(location, location.lake, _name_wish(live_run.run_id), deadline, told=told) as wish:
+            stopped = _stop_signs[live_run.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)
             working = asyncio.create_task(asyncio.to_thread(spread, order, parts))
             try:
                 while not working.done():
-                    await bench.asker.stop_sign.sleep(_LOOK_S)
+                    await live_run.asker.stop_sign.sleep(_LOOK_S)
                     if stopped.is_set():
                         wish.close()  # one part has failed for good, and the others are not wanted any more
             except BaseException:
@@ -123,14 +123,14 @@ async def judge_in_tasks(bench: Bench, numbers: Sequence[int]) -> None:
                 await asyncio.wait([working])
                 raise
             finally:
-                del _stop_signs[bench.run_id]
+                del _stop_signs[live_run.run_id]
             problem = working.result()
         if problem is not None:
             raise FatalJudgeError(problem)
-        if missing := await asyncio.to_thread(list_missing, bench, numbers):
+        if missing := await asyncio.to_thread(list_missing, live_run, numbers):
             raise FatalJudgeError(
                 f"{len(missing)} shards are without verdicts though their parts have ended; "
-                f"evalhouse resume {bench.run_id}"
+                f"evalhouse resume {live_run.run_id}"
             )
 
 

@@ -24,7 +24,7 @@ from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.anew import AskAnew, embed_anew
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, lay_out_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.lake_locks import WatchedLock, hold_watched, lock_on_machine
 from evalhouse.warehouse.errors import WarehouseError
@@ -80,15 +80,15 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     ):
         _tidy_machine(warehouse)
         run = find_run(warehouse, order.run_id)
-        with _made_bench(order, run, warehouse) as bench:
+        with _made_run(order, run, warehouse) as live_run:
             loop = asyncio.get_running_loop()
 
             def stop(why: str) -> None:
-                loop.call_soon_threadsafe(partial(bench.stop, RunCancelled(f"stopped by {why}"), drain_s=_DRAIN_S))
+                loop.call_soon_threadsafe(partial(live_run.stop, RunCancelled(f"stopped by {why}"), drain_s=_DRAIN_S))
 
             with interrupts.answered_by(stop):
-                async with _watched(bench, lock, is_wanted):
-                    n_shards = await _judge(bench, order)
+                async with _watched(live_run, lock, is_wanted):
+                    n_shards = await _judge(live_run, order)
             interrupts.note_only()
         warehouse.flush()
     return n_shards
@@ -106,19 +106,19 @@ def _tidy_machine(warehouse: Warehouse) -> None:
 
 
 @contextmanager
-def _made_bench(order: PartOrder, run: RunRow, warehouse: Warehouse) -> Iterator[Bench]:
-    """The bench of the part; its calls are in the warehouse when the block has ended."""
-    bench = _make_tools(order, run).make_bench(run.run_id, warehouse)
-    bench.resumed = True  # verdicts of an earlier worker are replaced
-    bench.progress.n_samples = run.n_samples or 0
+def _made_run(order: PartOrder, run: RunRow, warehouse: Warehouse) -> Iterator[LiveRun]:
+    """The live run of the part; its calls are in the warehouse when the block has ended."""
+    live_run = _make_tools(order, run).make_live_run(run.run_id, warehouse)
+    live_run.resumed = True  # verdicts of an earlier worker are replaced
+    live_run.progress.n_samples = run.n_samples or 0
     if run.kind == "noise":
-        embed_anew(bench.embedder, run.run_id)
+        embed_anew(live_run.embedder, run.run_id)
     try:
-        lay_out_bench(bench)
-        yield bench
+        register_live_run(live_run)
+        yield live_run
     finally:
-        clear_bench(run.run_id)
-        bench.asker.record.close()
+        forget_live_run(run.run_id)
+        live_run.asker.record.close()
 
 
 def _make_tools(order: PartOrder, run: RunRow) -> Tools:
@@ -134,8 +134,8 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
 
 
 @asynccontextmanager
-async def _watched(bench: Bench, lock: WatchedLock, is_wanted: IsWanted) -> AsyncIterator[None]:
-    """Stop the bench when its part is somebody else's, or nobody's, within the block."""
+async def _watched(live_run: LiveRun, lock: WatchedLock, is_wanted: IsWanted) -> AsyncIterator[None]:
+    """Stop the live run when its part is somebody else's, or nobody's, within the block."""
 
     async def watch() -> None:
         while True:
@@ -146,7 +146,7 @@ async def _watched(bench: Bench, lock: WatchedLock, is_wanted: IsWanted) -> Asyn
                 why = _UNWANTED
             else:
                 continue
-            bench.stop(RunCancelled(why), drain_s=_DRAIN_S)
+            live_run.stop(RunCancelled(why), drain_s=_DRAIN_S)
             return
 
     watching = asyncio.create_task(watch())
@@ -157,19 +157,19 @@ async def _watched(bench: Bench, lock: WatchedLock, is_wanted: IsWanted) -> Asyn
         await asyncio.wait([watching])
 
 
-async def _judge(bench: Bench, order: PartOrder) -> int:
-    size = bench.settings.shard_size
+async def _judge(live_run: LiveRun, order: PartOrder) -> int:
+    size = live_run.settings.shard_size
     failures = FAILURE_REASONS if order.mend else ()
-    unfinished = await asyncio.to_thread(list_unfinished_shards, bench.warehouse, bench.run_id, size, failures)
+    unfinished = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures)
     wanted = list_shards(order.first, order.last, size)
     numbers = [number for number in unfinished if number in wanted]
     shared = share_limits(
-        bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=find_api_url() is not None
+        live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=find_api_url() is not None
     )
     try:
         async with shared:
-            at_once = count_turns(bench.settings.concurrency, bench)
-            await take_turns(numbers, lambda number: judge_shard(bench, number), at_once=at_once)
+            at_once = count_turns(live_run.settings.concurrency, live_run)
+            await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
     finally:
-        await bench.close()
+        await live_run.close()
     return len(numbers)

@@ -19,7 +19,7 @@ from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.stage import StagedDataset
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
 _NOT_TOLD = "No changed documents were announced to this run, so every question is asked."
@@ -35,51 +35,53 @@ def make_asked_target(settings: RunSettings) -> Target | None:
     return make_target(settings.target) if settings.target is not None and settings.responses is None else None
 
 
-def make_collection(bench: "Bench", run: RunRow, target: Target | None, parent: RunRow | None) -> Collection | None:
+def make_collection(
+    live_run: "LiveRun", run: RunRow, target: Target | None, parent: RunRow | None
+) -> Collection | None:
     """How the run comes by its responses; None when its dataset brings the answers.
 
     Raises FatalJudgeError when they are to be taken from a run that lacks some.
     """
     if target is None and parent is None:
         return None
-    size = bench.settings.shard_size
-    known = _find_known(bench, run, parent)
+    size = live_run.settings.shard_size
+    known = _find_known(live_run, run, parent)
     read: ReadSamples
-    if bench.staged is not None:
-        read, n_samples = bench.staged.staging.read_between, bench.staged.n_samples
+    if live_run.staged is not None:
+        read, n_samples = live_run.staged.staging.read_between, live_run.staged.n_samples
         numbers = list(range(-(-n_samples // size)))
-        if target is not None and bench.staged.n_answered:
-            bench.notices.append(_IGNORED.format(bench.staged.n_answered, n_samples))
+        if target is not None and live_run.staged.n_answered:
+            live_run.notices.append(_IGNORED.format(live_run.staged.n_answered, n_samples))
         if isinstance(known, ParentResponses):
-            _check_parent(bench.staged, known, size)
+            _check_parent(live_run.staged, known, size)
     else:
         # Whole shards, of which those that have their response are passed over.
-        read = read_own_samples(bench.warehouse, run.run_id)
-        numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(bench.warehouse, run.run_id)})
+        read = read_own_samples(live_run.warehouse, run.run_id)
+        numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(live_run.warehouse, run.run_id)})
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
     return Collection(
         run_id=run.run_id,
-        warehouse=bench.warehouse,
+        warehouse=live_run.warehouse,
         target=target,
         known=known,
-        record=ResponseRecord(bench.warehouse, run.run_id),
+        record=ResponseRecord(live_run.warehouse, run.run_id),
         read_samples=read,
         numbers=numbers,
         n_samples=n_samples,
-        concurrency=bench.settings.target.concurrency if bench.settings.target else 1,
-        is_resumed=bench.resumed,
+        concurrency=live_run.settings.target.concurrency if live_run.settings.target else 1,
+        is_resumed=live_run.resumed,
     )
 
 
-def _find_known(bench: "Bench", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
-    settings = bench.settings
+def _find_known(live_run: "LiveRun", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
+    settings = live_run.settings
     if parent is not None:
-        return ParentResponses(warehouse=bench.warehouse, parent=parent)
+        return ParentResponses(warehouse=live_run.warehouse, parent=parent)
     if not settings.only_affected or settings.target is None:
         return None
-    known = find_unaffected(bench.warehouse, run, settings.target)
-    if known is None and not bench.resumed:
-        bench.notices.append(_NOT_TOLD)
+    known = find_unaffected(live_run.warehouse, run, settings.target)
+    if known is None and not live_run.resumed:
+        live_run.notices.append(_NOT_TOLD)
     return known
 
 

@@ -1,4 +1,4 @@
-"""From settings to a bench: everything a run needs is made and checked here, before anything is asked."""
+"""From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.models.make import check_embeddings_name, make_judge
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.batch import Batch
@@ -49,9 +49,9 @@ class Tools:
     plan: Plan
     judge: Judge
 
-    def make_bench(self, run_id: str, warehouse: Warehouse) -> Bench:
-        """The bench of a run; its journal and mover thread are running afterwards."""
-        return make_bench(run_id, self.settings, self.plan, self.judge, warehouse)
+    def make_live_run(self, run_id: str, warehouse: Warehouse) -> LiveRun:
+        """The live run of a run; its journal and mover thread are running afterwards."""
+        return make_live_run(run_id, self.settings, self.plan, self.judge, warehouse)
 
 
 def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
@@ -106,10 +106,10 @@ def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
     return {name: _state_rules(prompt, judge.model) for name, prompt in prompts.items()}
 
 
-def make_bench(
+def make_live_run(
     run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse, *, record: Record | None = None
-) -> Bench:
-    """The bench of a run; its journal and mover thread are running afterwards, unless another `record` is given."""
+) -> LiveRun:
+    """The live run of a run; its journal and mover thread are running afterwards, unless another `record` is given."""
     check_embeddings_name(settings.embeddings)
     prices = load_prices(settings.prices)
     price = find_price(prices, judge.model)
@@ -145,7 +145,7 @@ def make_bench(
                 price=find_price(prices, embedding_model.model),
             )
         )
-    return Bench(
+    return LiveRun(
         run_id=run_id,
         settings=settings,
         warehouse=warehouse,
@@ -176,15 +176,15 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
     return spent_usd
 
 
-def keep_prompts(bench: Bench) -> None:
+def keep_prompts(live_run: LiveRun) -> None:
     """Put the prompts of the run's steps on record."""
-    names = {_STEP_PROMPTS[step] for step in bench.steps | bench.optional_steps if step in _STEP_PROMPTS}
-    names |= {prompt.name for prompt in bench.rubrics}
-    rows = [_to_row(bench.prompts[name]) for name in sorted(names)]
+    names = {_STEP_PROMPTS[step] for step in live_run.steps | live_run.optional_steps if step in _STEP_PROMPTS}
+    names |= {prompt.name for prompt in live_run.rubrics}
+    rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
     if rows:
         frame = build_frame("prompts", rows)
-        key = f"{bench.run_id}/prompts/{bench.session}"
-        bench.warehouse.append(Batch(key=key, run_id=bench.run_id, tables={"prompts": frame}))
+        key = f"{live_run.run_id}/prompts/{live_run.session}"
+        live_run.warehouse.append(Batch(key=key, run_id=live_run.run_id, tables={"prompts": frame}))
 
 
 def _state_rules(prompt: Prompt, model: str) -> Prompt:

@@ -27,7 +27,7 @@ _NOTHING_JUDGED: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class RunRequest:
     """What is to be run, and why."""
 
     settings: RunSettings
@@ -40,9 +40,9 @@ def leave_out_judging(settings: RunSettings) -> RunSettings:
     return settings.model_copy(update=_NOTHING_JUDGED)
 
 
-def make_row(order: Order, plan: "Plan", staged: "StagedDataset") -> RunRow:
+def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:
     """The row of a run that begins now."""
-    settings, trigger, started_at = order.settings, order.trigger, tell_time()
+    settings, trigger, started_at = request.settings, request.trigger, now_utc()
     return RunRow(
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         suite=settings.suite,
@@ -51,7 +51,7 @@ def make_row(order: Order, plan: "Plan", staged: "StagedDataset") -> RunRow:
         tags=settings.tags,
         dataset=settings.dataset,
         dataset_hash=staged.content_hash,
-        judge=NO_JUDGE if order.kind == "collection" else settings.judge,
+        judge=NO_JUDGE if request.kind == "collection" else settings.judge,
         embeddings=settings.embeddings if "similarity" in plan.steps else None,
         language=settings.language,
         metrics=tuple(metric.name for metric in plan.metrics),
@@ -65,13 +65,13 @@ def make_row(order: Order, plan: "Plan", staged: "StagedDataset") -> RunRow:
         finished_at=None,
         n_samples=staged.n_samples,
         config=settings.model_dump(mode="json"),
-        kind=order.kind,
+        kind=request.kind,
         parent_run_id=settings.responses,
         suite_hash=settings.suite_hash,
         code_version=find_code_version(),
     )
 
 
-def tell_time() -> datetime:
+def now_utc() -> datetime:
     """Now in UTC without a zone, as the warehouse keeps times."""
     return datetime.now(UTC).replace(tzinfo=None)

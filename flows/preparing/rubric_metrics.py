@@ -1,7 +1,7 @@
 """The scores that a user's own rubrics give, as metrics; the built-in rubrics have metric files.
 
 A score's name must mean one thing wherever it is read, so no rubric may give one that is taken already.
-`bench_maker` takes the metrics from here, and `prompts check` the problems.
+`live_run` takes the metrics from here, and `prompts check` the problems.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

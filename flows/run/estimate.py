@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_dollars
-from evalhouse.flows.preparing.live_run import make_bench, make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.asking.embedders import AskedEmbedder, pack_vector
 from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.asking.prices import Price
@@ -27,7 +27,7 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import make_stand_in
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.relevancy import regenerate_questions
@@ -211,13 +211,13 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         known = warehouse.exists() and not settings.fresh
         record = DryRecord(finder=ReplyFinder(warehouse) if known else None)
         unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
-        bench = make_bench("dry-run", unlimited, plan, DryJudge(make_judge(settings)), warehouse, record=record)
-        if isinstance(bench.embedder, AskedEmbedder):
-            bench.embedder.asker.judge = DryJudge(bench.embedder.asker.judge)
-        for asker in bench.askers:
+        live_run = make_live_run("dry-run", unlimited, plan, DryJudge(make_judge(settings)), warehouse, record=record)
+        if isinstance(live_run.embedder, AskedEmbedder):
+            live_run.embedder.asker.judge = DryJudge(live_run.embedder.asker.judge)
+        for asker in live_run.askers:
             asker.budget_usd = None
-        record.price = bench.asker.price
-        asyncio.run(_go_through(bench, staged.staging, fill_in))
+        record.price = live_run.asker.price
+        asyncio.run(_go_through(live_run, staged.staging, fill_in))
     finally:
         staged.staging.discard()
     steps = tuple(_sum_up(step, tally) for step, tally in sorted(record.tallies.items()))
@@ -286,17 +286,17 @@ def _estimate_noise(estimate: Estimate, settings: RunSettings) -> NoiseEstimate 
     return NoiseEstimate(n_samples=n_samples, requests=requests, cost_usd=cost_usd)
 
 
-async def _go_through(bench: Bench, staging: Staging, fill_in: FillIn) -> None:
+async def _go_through(live_run: LiveRun, staging: Staging, fill_in: FillIn) -> None:
     try:
         for first in range(1, staging.n_rows + 1, _SAMPLES_AT_ONCE):
             samples = fill_in(staging.read_between(first, first + _SAMPLES_AT_ONCE - 1))
-            await asyncio.gather(*(_take_steps(bench, make_work(sample)) for sample in samples))
+            await asyncio.gather(*(_take_steps(live_run, make_work(sample)) for sample in samples))
     finally:
-        await bench.close()
+        await live_run.close()
 
 
-async def _take_steps(bench: Bench, work: SampleWork) -> None:
-    await asyncio.gather(*(step(bench, work) for step in _STEPS))
+async def _take_steps(live_run: LiveRun, work: SampleWork) -> None:
+    await asyncio.gather(*(step(live_run, work) for step in _STEPS))
 
 
 def _write_cost(estimate: Estimate) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.display.output import write_dollars
-from evalhouse.flows.preparing.request import tell_time
+from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
 from evalhouse.tasks.comparing.same_judge import list_changed_settings
@@ -38,12 +38,12 @@ from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 
 if TYPE_CHECKING:
     from evalhouse.flows.run.outcome import RunOutcome
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.store import Warehouse
 
 
-JudgeAgain = Callable[["Bench", RunRow], "RunOutcome"]
+JudgeAgain = Callable[["LiveRun", RunRow], "RunOutcome"]
 
 
 def measure_noise(
@@ -82,18 +82,18 @@ def _measure(run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge
     settings = _settle(settings, drawn.population, budget_usd)
     again = _make_row(run, settings, n_samples=len(drawn.sample_ids))
     tools = make_tools(settings, "noise")
-    bench = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_bench(again.run_id, warehouse)
-    embed_anew(bench.embedder, again.run_id)
-    bench.progress.n_samples = len(drawn.sample_ids)
-    bench.progress.what = "samples judged again"
+    live_run = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
+    embed_anew(live_run.embedder, again.run_id)
+    live_run.progress.n_samples = len(drawn.sample_ids)
+    live_run.progress.what = "samples judged again"
     try:
         # The samples first: a noise run on record has some.
         copy_samples(warehouse, run_id=run.run_id, noise_run_id=again.run_id, sample_ids=drawn.sample_ids)
         insert_run(warehouse, again)
     except BaseException:
-        bench.asker.record.close()
+        live_run.asker.record.close()
         raise
-    outcome = judge_again(bench, again)
+    outcome = judge_again(live_run, again)
     return NoiseOutcome(
         outcome=outcome,
         population=drawn.population,
@@ -149,7 +149,7 @@ def _settle(settings: "RunSettings", population: Population, budget_usd: float |
 
 
 def _make_row(run: RunRow, settings: "RunSettings", *, n_samples: int) -> RunRow:
-    started_at = tell_time()
+    started_at = now_utc()
     return replace(
         run,
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

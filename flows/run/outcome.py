@@ -9,9 +9,9 @@ from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
     from evalhouse.tasks.asking.asker import CallCounts
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
-Watch = Callable[["Bench"], AbstractContextManager[None]]
+Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)

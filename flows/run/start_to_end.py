@@ -1,4 +1,4 @@
-"""Running an evaluation from start to end in this process: server, dataset, bench, flow, and what came of it.
+"""Running an evaluation from start to end in this process: server, dataset, live run, flow, and what came of it.
 
 The order is for the person who waits. Our Prefect server needs some seconds to come up, so it is started first, and
 everything that can be refused (settings, dataset, warehouse) is checked meanwhile; Prefect itself is imported only
@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evalhouse.flows.pools.checks import is_spread
-from evalhouse.flows.preparing.request import Order, leave_out_judging, make_row, tell_time
+from evalhouse.flows.preparing.request import RunRequest, leave_out_judging, make_row, now_utc
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from evalhouse.tasks.datasets.stage import StagedDataset
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 
 # How long replies that are under way may still take after Ctrl-C.
@@ -57,47 +57,47 @@ def start_run(
 
     Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
     """
-    order = Order(settings=settings, kind="evaluation", trigger=trigger)
-    return _start(order, settings.dataset if frame is None else frame, watch, wait_s)
+    request = RunRequest(settings=settings, kind="evaluation", trigger=trigger)
+    return _start(request, settings.dataset if frame is None else frame, watch, wait_s)
 
 
 def start_collection(
     settings: RunSettings, *, trigger: Trigger = BY_HAND, watch: Watch | None = None, wait_s: float = 0.0
 ) -> RunOutcome:
     """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
-    order = Order(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
-    return _start(order, settings.dataset, watch, wait_s)
+    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
+    return _start(request, settings.dataset, watch, wait_s)
 
 
-def _start(order: Order, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
+def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
     across_machines = find_api_url() is not None
     with (
         Interrupts() as interrupts,
-        _hold_suite(order.settings, wait_s),
+        _hold_suite(request.settings, wait_s),
         _prefect_server() as wait_for_prefect,
     ):
-        warehouse = _open_warehouse(order.settings)
+        warehouse = _open_warehouse(request.settings)
         # Imported after the server was started: these take a second in which it comes up.
         from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
         from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
         from evalhouse.tasks.datasets.stage import stage_dataset  # noqa: PLC0415
 
-        parent = find_parent(warehouse, order.settings)
+        parent = find_parent(warehouse, request.settings)
         if parent is not None:
-            order = replace(order, settings=order.settings.model_copy(update={"responses": parent.run_id}))
-        settings = order.settings
-        tools = make_tools(settings, order.kind)
+            request = replace(request, settings=request.settings.model_copy(update={"responses": parent.run_id}))
+        settings = request.settings
+        tools = make_tools(settings, request.kind)
         target = make_asked_target(settings)
         staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
-        run = make_row(order, tools.plan, staged)
+        run = make_row(request, tools.plan, staged)
         with hold_run(warehouse.location, run.run_id):
-            bench = tools.make_bench(run.run_id, warehouse)
-            bench.staged = staged
-            bench.progress.n_samples = staged.n_samples
-            with _begun(bench, interrupts):
-                bench.collection = make_collection(bench, run, target, parent)
+            live_run = tools.make_live_run(run.run_id, warehouse)
+            live_run.staged = staged
+            live_run.progress.n_samples = staged.n_samples
+            with _begun(live_run, interrupts):
+                live_run.collection = make_collection(live_run, run, target, parent)
                 insert_run(warehouse, run)
-            outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+            outcome = _carry_out(live_run, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
             return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
 
 
@@ -130,13 +130,13 @@ def resume_run(
         parent, target = find_parent(warehouse, settings), make_asked_target(settings)
         tools = make_tools(settings, run.kind)
         staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
-        bench = tools.make_bench(run.run_id, warehouse)
-        bench.resumed, bench.staged = True, staged
-        bench.progress.n_samples = run.n_samples or 0
-        with _begun(bench, interrupts):
-            bench.collection = make_collection(bench, run, target, parent)
+        live_run = tools.make_live_run(run.run_id, warehouse)
+        live_run.resumed, live_run.staged = True, staged
+        live_run.progress.n_samples = run.n_samples or 0
+        with _begun(live_run, interrupts):
+            live_run.collection = make_collection(live_run, run, target, parent)
             update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
-        outcome = _carry_out(bench, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
+        outcome = _carry_out(live_run, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
         return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
 
 
@@ -189,23 +189,23 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _begun(bench: "Bench", interrupts: Interrupts) -> Iterator[None]:
+def _begun(live_run: "LiveRun", interrupts: Interrupts) -> Iterator[None]:
     """The block puts the run on record. It is not broken off: whoever interrupts a run on record is told its id."""
     from evalhouse.flows.preparing.live_run import keep_prompts  # noqa: PLC0415
 
     with interrupts.noted():
         try:
-            keep_prompts(bench)
+            keep_prompts(live_run)
             yield
         except BaseException:
-            _close_records(bench)
-            _put_away(bench)
+            _close_records(live_run)
+            _put_away(live_run)
             raise
-        interrupts.note_on_record(bench.run_id)
+        interrupts.note_on_record(live_run.run_id)
 
 
 def _carry_out(
-    bench: "Bench",
+    live_run: "LiveRun",
     run: RunRow,
     watch: Watch | None,
     wait_for_prefect: Callable[[], None],
@@ -217,26 +217,26 @@ def _carry_out(
 
     Limits are shared with all processes of this machine, or of all that use the same Prefect server.
     """
-    from evalhouse.tasks.pipeline.live_run import lay_out_bench  # noqa: PLC0415
+    from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
 
-    lay_out_bench(bench)
+    register_live_run(live_run)
     try:
         interrupts.raise_if_taken()
         import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
         wait_for_prefect()
         watch = watch or (lambda _: nullcontext())
-        problem = asyncio.run(_run_flow(bench, run.kind, watch, interrupts, across_machines=across_machines))
+        problem = asyncio.run(_run_flow(live_run, run.kind, watch, interrupts, across_machines=across_machines))
     except KeyboardInterrupt:
         problem = RunCancelled(f"stopped by {interrupts.taken}")
     except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
-        _conclude(bench, run, error, interrupts)
+        _conclude(live_run, run, error, interrupts)
         raise
-    return _conclude(bench, run, problem, interrupts)
+    return _conclude(live_run, run, problem, interrupts)
 
 
 async def _run_flow(
-    bench: "Bench", kind: RunKind, watch: Watch, interrupts: Interrupts, *, across_machines: bool
+    live_run: "LiveRun", kind: RunKind, watch: Watch, interrupts: Interrupts, *, across_machines: bool
 ) -> Exception | None:
     """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
     from prefect.exceptions import TerminationSignal  # noqa: PLC0415
@@ -244,46 +244,50 @@ async def _run_flow(
     from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
     from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
 
-    if is_spread(bench.settings):
+    if is_spread(live_run.settings):
         from evalhouse.flows.part import judge_part  # noqa: PLC0415
         from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
 
-        bench.judge_elsewhere = partial(judge_elsewhere, bench, judge_part)
-    shared = share_limits(bench.shared_limits, concurrency=bench.settings.concurrency, across_machines=across_machines)
+        live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
+    shared = share_limits(
+        live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=across_machines
+    )
     loop = asyncio.get_running_loop()
 
     def stop(name: str) -> None:
-        loop.call_soon_threadsafe(partial(bench.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
+        loop.call_soon_threadsafe(partial(live_run.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
 
     try:
         with interrupts.answered_by(stop):
             async with shared:
-                with watch(bench):
-                    await (collect_run if kind == "collection" else evaluate_run)(bench.run_id)
+                with watch(live_run):
+                    await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
     except (JudgeError, WarehouseError) as error:
         return error
     except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
         return RunCancelled("stopped by SIGTERM")
     finally:
         interrupts.note_only()
-        await bench.close()
+        await live_run.close()
     return None
 
 
-def _conclude(bench: "Bench", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
+def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
     """Empty the journal and write how the run ended; when that cannot be written it is only told."""
     interrupts.note_only()
     try:
-        _close_records(bench)
-        _write_end(bench, run.kind, problem)
-        run = find_run(bench.warehouse, bench.run_id)
+        _close_records(live_run)
+        _write_end(live_run, run.kind, problem)
+        run = find_run(live_run.warehouse, live_run.run_id)
     except WarehouseError as error:
         # Replies are in the journal and the verdicts follow from them: there is a run to resume.
         problem = problem or error
-        run = replace(run, status=_name_end(bench, problem))
+        run = replace(run, status=_name_end(live_run, problem))
     finally:
-        _put_away(bench)
-    return RunOutcome(run=run, status=run.status, counts=bench.asker.counts, problem=_describe_end(bench, problem))
+        _put_away(live_run)
+    return RunOutcome(
+        run=run, status=run.status, counts=live_run.asker.counts, problem=_describe_end(live_run, problem)
+    )
 
 
 def _measure_noise(
@@ -294,52 +298,54 @@ def _measure_noise(
         return outcome
     from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
 
-    def judge_again(bench: "Bench", run: RunRow) -> RunOutcome:
-        return _carry_out(bench, run, watch, lambda: None, interrupts, across_machines=across_machines)
+    def judge_again(live_run: "LiveRun", run: RunRow) -> RunOutcome:
+        return _carry_out(live_run, run, watch, lambda: None, interrupts, across_machines=across_machines)
 
     noise = measure_noise(outcome.run, settings, Warehouse(settings.warehouse), judge_again)
     return replace(outcome, noise=noise)
 
 
-def _close_records(bench: "Bench") -> None:
+def _close_records(live_run: "LiveRun") -> None:
     """Bring calls and responses into the warehouse; what cannot be moved now is on disk."""
     try:
-        bench.asker.record.close()
+        live_run.asker.record.close()
     finally:
-        if bench.collection is not None:
-            bench.collection.record.close()
+        if live_run.collection is not None:
+            live_run.collection.record.close()
 
 
-def _write_end(bench: "Bench", kind: RunKind, problem: BaseException | None) -> None:
+def _write_end(live_run: "LiveRun", kind: RunKind, problem: BaseException | None) -> None:
     """Write the run's status; an evaluation that was stopped is scored as far as it came."""
     if kind == "collection":
-        bench.progress.n_failed = count_responses(bench.warehouse, bench.run_id)["n_failed"]
-    elif problem is not None and count_samples(bench.warehouse, bench.run_id):
+        live_run.progress.n_failed = count_responses(live_run.warehouse, live_run.run_id)["n_failed"]
+    elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
         from evalhouse.tasks.score import score_verdicts  # noqa: PLC0415
 
-        score_verdicts(bench)
-    told = _describe_end(bench, problem)
-    update_run(bench.warehouse, bench.run_id, status=_name_end(bench, problem), finished_at=tell_time(), problem=told)
+        score_verdicts(live_run)
+    told = _describe_end(live_run, problem)
+    update_run(
+        live_run.warehouse, live_run.run_id, status=_name_end(live_run, problem), finished_at=now_utc(), problem=told
+    )
 
 
-def _name_end(bench: "Bench", problem: BaseException | None) -> RunStatus:
+def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:
     if problem is None:
-        return "incomplete" if bench.progress.n_failed else "completed"
+        return "incomplete" if live_run.progress.n_failed else "completed"
     return "cancelled" if isinstance(problem, RunCancelled) else "failed"
 
 
-def _describe_end(bench: "Bench", problem: BaseException | None) -> str | None:
+def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | None:
     from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
 
-    record = bench.asker.record
+    record = live_run.asker.record
     n_lost = record.n_lost if isinstance(record, CallRecord) else 0
     lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
     return f"{problem}{lost}" if problem else None
 
 
-def _put_away(bench: "Bench") -> None:
-    from evalhouse.tasks.pipeline.live_run import clear_bench  # noqa: PLC0415
+def _put_away(live_run: "LiveRun") -> None:
+    from evalhouse.tasks.pipeline.live_run import forget_live_run  # noqa: PLC0415
 
-    clear_bench(bench.run_id)
-    if bench.staged is not None:
-        bench.staged.staging.discard()
+    forget_live_run(live_run.run_id)
+    if live_run.staged is not None:
+        live_run.staged.staging.discard()

@@ -37,7 +37,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Order(Protocol):
+class StopOrder(Protocol):
     """When to stop; `prefect_server_process.StopOrder`."""
 
     def defer_to(self, loop: asyncio.AbstractEventLoop) -> None: ...
@@ -59,7 +59,7 @@ class FlowRunWatch:
 
 
 async def serve(
-    listener: socket.socket, order: Order, write: Callable[[bytes], object], *, is_lasting: bool = False
+    listener: socket.socket, order: StopOrder, write: Callable[[bytes], object], *, is_lasting: bool = False
 ) -> int:
     """From a listening socket to the last recorded event, telling by `write` when it answers and when it has stopped.
     Returns the exit status: 3, like uvicorn, when Prefect's application did not start; the log has the reason then."""

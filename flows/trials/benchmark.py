@@ -17,15 +17,15 @@ from typing import Final
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.code_version import find_code_version
-from evalhouse.flows.preparing.live_run import keep_prompts, make_bench, make_prompts
-from evalhouse.flows.preparing.request import tell_time
+from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run, make_prompts
+from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.estimate import DryJudge, DryRecord
 from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Kind, Part
@@ -45,7 +45,7 @@ where run_id = $run_id and status = 'error' and reply is not null
 group by sample_id
 """
 
-Watch = Callable[[Bench], AbstractContextManager[None]]
+Watch = Callable[[LiveRun], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +91,19 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
     judge = make_judge(settings)
     run = _make_row(settings, parts)
     with hold_run(store.location, run.run_id):
-        bench = make_bench(run.run_id, settings, _plan(settings, parts), judge, store)
+        live_run = make_live_run(run.run_id, settings, _plan(settings, parts), judge, store)
         insert_run(store, run)
         status: RunStatus = "failed"
         problem = None
         try:
-            judged, problem = asyncio.run(_ask_all(bench, parts, watch))
+            judged, problem = asyncio.run(_ask_all(live_run, parts, watch))
             failures = any(one.failure is not None for part in judged for one in part.judged)
             status = "cancelled" if problem is not None else "incomplete" if failures else "completed"
         except FatalJudgeError as error:
             problem = str(error)
             raise
         finally:
-            update_run(store, run.run_id, status=status, finished_at=tell_time(), problem=problem)
+            update_run(store, run.run_id, status=status, finished_at=now_utc(), problem=problem)
     unreadable: dict[str, int] = dict(store.read(_UNREADABLE, {"run_id": run.run_id}).iter_rows())
     return BenchmarkOutcome(
         run_id=run.run_id,
@@ -127,11 +127,11 @@ async def _ask_dry(settings: RunSettings, parts: Sequence[Part], store: Warehous
     judge = DryJudge(make_judge(settings))
     costs = []
     try:
-        bench = make_bench("dry-run", settings, _plan(settings, parts), judge, store, record=record)
-        record.price = bench.asker.price
+        live_run = make_live_run("dry-run", settings, _plan(settings, parts), judge, store, record=record)
+        record.price = live_run.asker.price
         for part in parts:
             record.tallies.clear()
-            await judge_part(_fit(bench, part), part, lambda: None)
+            await judge_part(_fit(live_run, part), part, lambda: None)
             tallies = list(record.tallies.values())
             priced = all(tally.priced for tally in tallies)
             costs.append(
@@ -148,52 +148,52 @@ async def _ask_dry(settings: RunSettings, parts: Sequence[Part], store: Warehous
     return costs
 
 
-async def _ask_all(bench: Bench, parts: Sequence[Part], watch: Watch) -> tuple[list[JudgedPart], str | None]:
+async def _ask_all(live_run: LiveRun, parts: Sequence[Part], watch: Watch) -> tuple[list[JudgedPart], str | None]:
     """All parts, one after the other, and what stopped the asking if anything did."""
     loop = asyncio.get_running_loop()
     for number in _INTERRUPTS:
-        stop = partial(bench.stop, RunCancelled(f"stopped by {number.name}"), drain_s=_DRAIN_S)
+        stop = partial(live_run.stop, RunCancelled(f"stopped by {number.name}"), drain_s=_DRAIN_S)
         loop.add_signal_handler(number, stop)
-    bench.progress.n_samples = sum(len(part.rows) for part in parts)
-    bench.progress.what = "rows"
+    live_run.progress.n_samples = sum(len(part.rows) for part in parts)
+    live_run.progress.what = "rows"
     try:
-        async with share_limits(bench.shared_limits, concurrency=bench.settings.concurrency):
-            with watch(bench):
-                return await _ask_in_turn(bench, parts)
+        async with share_limits(live_run.shared_limits, concurrency=live_run.settings.concurrency):
+            with watch(live_run):
+                return await _ask_in_turn(live_run, parts)
     finally:
         for number in _INTERRUPTS:
             loop.remove_signal_handler(number)
-        await bench.close()
-        await asyncio.to_thread(bench.asker.record.close)
+        await live_run.close()
+        await asyncio.to_thread(live_run.asker.record.close)
 
 
-async def _ask_in_turn(bench: Bench, parts: Sequence[Part]) -> tuple[list[JudgedPart], str | None]:
+async def _ask_in_turn(live_run: LiveRun, parts: Sequence[Part]) -> tuple[list[JudgedPart], str | None]:
     def note_done() -> None:
-        bench.progress.n_done += 1
+        live_run.progress.n_done += 1
 
     judged: list[JudgedPart] = []
     for part in parts:
-        fitted = _fit(bench, part)
+        fitted = _fit(live_run, part)
         await asyncio.to_thread(keep_prompts, fitted)
-        before = replace(bench.asker.counts)
+        before = replace(live_run.asker.counts)
         said = await judge_part(fitted, part, note_done)
-        judged.append(JudgedPart(part=part, judged=said, costs=_sum_up(before, bench.asker.counts)))
+        judged.append(JudgedPart(part=part, judged=said, costs=_sum_up(before, live_run.asker.counts)))
     stopped = None
     try:
-        bench.asker.raise_if_stopped()
+        live_run.asker.raise_if_stopped()
     except FatalJudgeError as error:
         stopped = str(error)
     return judged, stopped
 
 
-def _fit(bench: Bench, part: Part) -> Bench:
-    """The bench with the steps of the part's kind and the prompts of its language."""
-    settings = bench.settings.model_copy(update={"language": part.language})
-    judge = bench.asker.judge
+def _fit(live_run: LiveRun, part: Part) -> LiveRun:
+    """The live run with the steps of the part's kind and the prompts of its language."""
+    settings = live_run.settings.model_copy(update={"language": part.language})
+    judge = live_run.asker.judge
     prompts = make_prompts(settings, judge)
     rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judge.name != "lexical" else ()
     return replace(
-        bench,
+        live_run,
         settings=settings,
         prompts=prompts,
         steps=frozenset(STEPS[part.kind]),
@@ -229,7 +229,7 @@ def _count_unreadable(one: JudgedPart, by_sample: Mapping[str, int]) -> JudgedPa
 
 
 def _make_row(settings: RunSettings, parts: Sequence[Part]) -> RunRow:
-    started_at = tell_time()
+    started_at = now_utc()
     return RunRow(
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         suite=None,

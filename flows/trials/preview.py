@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import make_bench
+from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.prompts import Message, Prompt
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.attribute import attribute_statements
@@ -26,7 +26,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.models.stand_ins import make_stand_in
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
@@ -133,9 +133,9 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
 
 
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
-    bench, listener = _lay_bench(prompt, settings)
+    live_run, listener = _lay_out_run(prompt, settings)
     work = make_work(sample)
-    await asyncio.gather(*(step(bench, work) for step in _TAKEN))
+    await asyncio.gather(*(step(live_run, work) for step in _TAKEN))
     requests = tuple(
         PreviewedRequest(step=one.step, messages=one.prompt.render(one.data, note=one.instruction))
         for one in listener.asked.values()
@@ -149,8 +149,8 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
     )
 
 
-def _lay_bench(prompt: Prompt, settings: RunSettings) -> tuple[Bench, _Listener]:
-    """A bench with the steps that the prompt is asked in, and whoever listens there."""
+def _lay_out_run(prompt: Prompt, settings: RunSettings) -> tuple[LiveRun, _Listener]:
+    """A live run with the steps that the prompt is asked in, and whoever listens there."""
     # What limits or repeats the asking changes no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
@@ -159,7 +159,7 @@ def _lay_bench(prompt: Prompt, settings: RunSettings) -> tuple[Bench, _Listener]
     plan = Plan(metrics=(), steps=steps, optional_steps=frozenset())
     listener = _Listener()
     warehouse = Warehouse(settings.warehouse)
-    return make_bench("preview", quiet, plan, listener, warehouse, record=_Nothing()), listener
+    return make_live_run("preview", quiet, plan, listener, warehouse, record=_Nothing()), listener
 
 
 def _explain_nothing(work: SampleWork) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import keep_prompts, make_bench, make_plan
-from evalhouse.flows.preparing.request import tell_time
+from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run, make_plan
+from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.estimate import DryJudge, DryRecord
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.asker import CallCounts
@@ -30,7 +30,7 @@ from evalhouse.tasks.comparing.agreement_change import Change, compare_changes, 
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import make_judge
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.reviewed_verdicts import REVIEWED_STEPS, Said, judge_again
 from evalhouse.warehouse.engine.locks import hold_run
@@ -193,7 +193,7 @@ def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptCompariso
             status = "cancelled"
             raise
         finally:
-            update_run(store, run.run_id, status=status, finished_at=tell_time())
+            update_run(store, run.run_id, status=status, finished_at=now_utc())
     frame = _join(ask.reviewed, sides)
     judged = frame.drop_nulls(["old_label", "new_label"])
     return PromptComparison(
@@ -232,9 +232,9 @@ async def _ask_dry(store: Warehouse, ask: Ask, words: Words, record: DryRecord) 
     try:
         for run_id, texts in ask.texts.items():
             settings = ask.configs[run_id].model_copy(update={"rpm": None, "tpm": None, "budget_usd": None})
-            bench = make_bench("dry-run", settings, make_plan(settings), judge, store, record=record)
-            record.price = bench.asker.price
-            await judge_again(_fit(bench, words, settings), texts, ask.steps)
+            live_run = make_live_run("dry-run", settings, make_plan(settings), judge, store, record=record)
+            record.price = live_run.asker.price
+            await judge_again(_fit(live_run, words, settings), texts, ask.steps)
     finally:
         await judge.close()
 
@@ -250,7 +250,7 @@ class _Side:
 
 async def _ask_both(store: Warehouse, ask: Ask, judge: Judge, run_id: str) -> list[_Side]:
     """The old side and the new one."""
-    first = make_bench(run_id, ask.settings, make_plan(_any_shape(ask)), judge, store)
+    first = make_live_run(run_id, ask.settings, make_plan(_any_shape(ask)), judge, store)
     loop = asyncio.get_running_loop()
     for number in _INTERRUPTS:
         loop.add_signal_handler(number, first.asker.stop, RunCancelled(f"stopped by {number.name}; what came is kept"))
@@ -260,9 +260,9 @@ async def _ask_both(store: Warehouse, ask: Ask, judge: Judge, run_id: str) -> li
             # The budget is for both sides.
             asker = replace(first.asker, counts=side.counts, spent_usd=sides[0].counts.cost_usd)
             for reviewed_run, texts in ask.texts.items():
-                bench = replace(_fit(first, side.words, ask.configs[reviewed_run]), asker=asker)
-                await asyncio.to_thread(keep_prompts, bench)
-                side.said[reviewed_run] = await judge_again(bench, texts, ask.steps)
+                live_run = replace(_fit(first, side.words, ask.configs[reviewed_run]), asker=asker)
+                await asyncio.to_thread(keep_prompts, live_run)
+                side.said[reviewed_run] = await judge_again(live_run, texts, ask.steps)
         return sides
     finally:
         for number in _INTERRUPTS:
@@ -275,13 +275,13 @@ def _any_shape(ask: Ask) -> RunSettings:
     return next(iter(ask.configs.values()))
 
 
-def _fit(bench: Bench, words: Words, settings: RunSettings) -> Bench:
-    """The bench with the words of one side and the steps that a reviewed run took."""
+def _fit(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
+    """The live run with the words of one side and the steps that a reviewed run took."""
     plan = make_plan(settings)
     return replace(
-        bench,
+        live_run,
         settings=settings,
-        prompts={**bench.prompts, **words.prompts},
+        prompts={**live_run.prompts, **words.prompts},
         metrics=plan.metrics,
         steps=plan.steps,
         optional_steps=plan.optional_steps,
@@ -290,7 +290,7 @@ def _fit(bench: Bench, words: Words, settings: RunSettings) -> Bench:
 
 
 def _make_row(ask: Ask) -> RunRow:
-    started_at = tell_time()
+    started_at = now_utc()
     config: dict[str, Any] = ask.settings.model_dump(mode="json")
     return RunRow(
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",

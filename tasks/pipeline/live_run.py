@@ -1,4 +1,4 @@
-"""The bench: everything one run works with, made once and found again by its tasks through the run's id.
+"""The live run: everything one run works with, made once and found again by its tasks through the run's id.
 
 Task parameters are names and ids only, because Prefect stores and inspects them; the live objects stand here.
 """
@@ -37,7 +37,7 @@ class Progress:
 
 
 @dataclass(kw_only=True)
-class Bench:
+class LiveRun:
     """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
 
     `rubrics` are the prompts that samples are graded by, `collection` is the asking of the application under test where
@@ -128,24 +128,24 @@ class Bench:
         self.shards.pop(number, None)
 
 
-_benches: dict[str, Bench] = {}
+_live_runs: dict[str, LiveRun] = {}
 
 
-def lay_out_bench(bench: Bench) -> None:
-    """Make a bench findable by its run's id within this process."""
+def register_live_run(live_run: LiveRun) -> None:
+    """Make a live run findable by its run's id within this process."""
     # A million objects of imported modules would otherwise be walked through now and then while requests wait.
     gc.freeze()
-    _benches[bench.run_id] = bench
+    _live_runs[live_run.run_id] = live_run
 
 
-def find_bench(run_id: str) -> Bench:
-    """The bench of a run; raises LookupError when the run is not under way in this process."""
+def find_live_run(run_id: str) -> LiveRun:
+    """The live run of a run; raises LookupError when the run is not under way in this process."""
     try:
-        return _benches[run_id]
+        return _live_runs[run_id]
     except KeyError:
         raise LookupError(f"run {run_id} is not under way in this process") from None
 
 
-def clear_bench(run_id: str) -> None:
-    """Forget a bench once its run has ended."""
-    _benches.pop(run_id, None)
+def forget_live_run(run_id: str) -> None:
+    """Forget a live run once its run has ended."""
+    _live_runs.pop(run_id, None)

@@ -16,10 +16,10 @@ from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import EndpointDown
-from evalhouse.tasks.pipeline.live_run import Bench, find_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.shard import SampleWork
 
-SampleStep = Callable[[Bench, SampleWork], Awaitable[None]]
+SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
 
 RETRY_DELAYS_S = (5.0, 30.0)
 
@@ -44,29 +44,29 @@ async def run_step(run_id: str, shard_number: int, *steps: SampleStep) -> None:
 
     EndpointDown is raised only where it is the only kind of error and another try is left.
     """
-    bench = find_bench(run_id)
-    shard = bench.shards[shard_number]
+    live_run = find_live_run(run_id)
+    shard = live_run.shards[shard_number]
     name = steps[0].__name__
     shard.tries[name] += 1
     tried_before = shard.tries[name] - 1
     ORIGIN.set(Origin(flow_run_id=_text(flow_run.id), task_run_id=_text(task_run.id)))
     LAST_CHANCE.set(tried_before >= len(RETRY_DELAYS_S))
     if tried_before:
-        await bench.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
+        await live_run.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
     try:
-        await gather_all([_take(bench, work, step) for step in steps for work in shard.works])
+        await gather_all([_take(live_run, work, step) for step in steps for work in shard.works])
     finally:
-        bench.asker.raise_if_stopped()
+        live_run.asker.raise_if_stopped()
 
 
-async def _take(bench: Bench, work: SampleWork, step: SampleStep) -> None:
+async def _take(live_run: LiveRun, work: SampleWork, step: SampleStep) -> None:
     name = step.__name__
     if name in work.done:
         return
-    await step(bench, work)
+    await step(live_run, work)
     work.done.add(name)
-    if len(work.done) == bench.n_sample_steps:
-        bench.progress.n_done += 1
+    if len(work.done) == live_run.n_sample_steps:
+        live_run.progress.n_done += 1
 
 
 def _text(value: object) -> str | None:

@@ -27,7 +27,7 @@ from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.lexical.verdicts import read_score
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
@@ -77,23 +77,23 @@ class _NoVerdict(Exception):
     """A step gave none; says why."""
 
 
-_Step = Callable[[Bench, SampleWork], Awaitable[None]]
-_Judge = Callable[[Bench, str, Row], Awaitable[Judged]]
+_Step = Callable[[LiveRun, SampleWork], Awaitable[None]]
+_Judge = Callable[[LiveRun, str, Row], Awaitable[Judged]]
 
 
-async def judge_part(bench: Bench, part: Part, note_done: Callable[[], None]) -> list[Judged]:
-    """What the bench's judge says of all rows, in their order; `note_done` is called after each.
+async def judge_part(live_run: LiveRun, part: Part, note_done: Callable[[], None]) -> list[Judged]:
+    """What the live run's judge says of all rows, in their order; `note_done` is called after each.
 
     A row that was given up says why. When the asking is stopped with RunCancelled those that came before are returned
     and the others say so; any other FatalJudgeError is raised.
     """
-    free = asyncio.Semaphore(max(_AT_ONCE, 2 * bench.settings.concurrency))
+    free = asyncio.Semaphore(max(_AT_ONCE, 2 * live_run.settings.concurrency))
     judge = _JUDGES[part.kind]
 
     async def take(row: Row) -> Judged:
         async with free:
             try:
-                judged = await judge(bench, f"{part.name}/{row.id}", row)
+                judged = await judge(live_run, f"{part.name}/{row.id}", row)
             except (_NoVerdict, RunCancelled) as error:
                 return Judged(row=row, failure=str(error))
             note_done()
@@ -106,36 +106,36 @@ async def judge_part(bench: Bench, part: Part, note_done: Callable[[], None]) ->
     return [result for result in results if isinstance(result, Judged)]
 
 
-async def _judge_support(bench: Bench, sample_id: str, row: Row) -> Judged:
+async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row)
     statement = Item(id="A1", text=str(row.data["statement"]))
     work.hand_over("answer", Extraction(items=(statement,)))
-    await _take(bench, work, (attribute_statements,))
+    await _take(live_run, work, (attribute_statements,))
     (verdict,) = work.rows["attributions"]
     label = "supported" if verdict["supported"] else "unsupported"
-    return Judged(row=row, verdicts=(Said(label=label, score=_score(bench, verdict, yes=label == "supported")),))
+    return Judged(row=row, verdicts=(Said(label=label, score=_score(live_run, verdict, yes=label == "supported")),))
 
 
-async def _judge_relevance(bench: Bench, sample_id: str, row: Row) -> Judged:
+async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, ground_truth=row.ground_truth)
-    await _take(bench, work, (rank_contexts,))
+    await _take(live_run, work, (rank_contexts,))
     verdicts = [
-        Said(label="useful" if one["useful"] else "not_useful", score=_score(bench, one, yes=bool(one["useful"])))
+        Said(label="useful" if one["useful"] else "not_useful", score=_score(live_run, one, yes=bool(one["useful"])))
         for one in work.rows["context_verdicts"]
     ]
     return Judged(row=row, verdicts=tuple(verdicts))
 
 
-async def _judge_correctness(bench: Bench, sample_id: str, row: Row) -> Judged:
-    found = await _compare(bench, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
+async def _judge_correctness(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
+    found = await _compare(live_run, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
     label = "correct" if found.by_labels >= CORRECT_FROM else "incorrect"
     return Judged(row=row, verdicts=(Said(label=label, score=found.by_scores),))
 
 
-async def _judge_pair(bench: Bench, sample_id: str, row: Row) -> Judged:
+async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     answers = {side: str(row.data[f"answer_{side}"]) for side in "ab"}
     of_a, of_b = await asyncio.gather(
-        *(_compare(bench, f"{sample_id}/{side}", row, text, recall_weight=1.0) for side, text in answers.items())
+        *(_compare(live_run, f"{sample_id}/{side}", row, text, recall_weight=1.0) for side, text in answers.items())
     )
     # Of two long answers the labels alone are often equal.
     ahead = of_b.by_scores - of_a.by_scores
@@ -143,13 +143,13 @@ async def _judge_pair(bench: Bench, sample_id: str, row: Row) -> Judged:
     return Judged(row=row, verdicts=(Said(label=label, score=ahead),))
 
 
-async def _judge_split(bench: Bench, sample_id: str, row: Row) -> Judged:
+async def _judge_split(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, answer=str(row.data["text"]))
-    await _take(bench, work, (extract_answer,))
+    await _take(live_run, work, (extract_answer,))
     return Judged(row=row, statements=tuple(str(one["text"]) for one in work.rows["statements"]))
 
 
-async def _judge_rated(bench: Bench, sample_id: str, row: Row) -> Judged:
+async def _judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     """Metrics that need a ground truth or contexts are left out where there are none."""
     answer, truth = str(row.data["answer"]), row.ground_truth or None
     if not answer.strip():
@@ -160,8 +160,8 @@ async def _judge_rated(bench: Bench, sample_id: str, row: Row) -> Judged:
         splits.append(extract_ground_truth)
         others += [classify_statements, grade_sample]
     # What a row has no texts for says nothing of the judge.
-    await _take(bench, work, splits, forgives=_NOT_THERE)
-    await _take(bench, work, others, forgives=_NOT_THERE)
+    await _take(live_run, work, splits, forgives=_NOT_THERE)
+    await _take(live_run, work, others, forgives=_NOT_THERE)
     values = {**_measure_facts(work), **_measure_faithfulness(work)}
     for grade in work.rows["grades"]:
         values[GRADED_BY] = _to_number(grade["rating"]) / _to_number(grade["scale_max"])
@@ -186,19 +186,19 @@ class _Compared:
     by_scores: float
 
 
-async def _compare(bench: Bench, sample_id: str, row: Row, answer: str, *, recall_weight: float) -> _Compared:
+async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str, *, recall_weight: float) -> _Compared:
     """An answer against the ground truth; an empty one has nothing right."""
     if not answer.strip():
         return _Compared(by_labels=0.0, by_scores=0.0)
     work = _lay_out(sample_id, row, answer=answer, ground_truth=row.ground_truth)
-    await _take(bench, work, (extract_answer, extract_ground_truth))
-    await _take(bench, work, (classify_statements,))
+    await _take(live_run, work, (extract_answer, extract_ground_truth))
+    await _take(live_run, work, (classify_statements,))
     labels: dict[str, list[float]] = {"A": [], "G": []}
     scores: dict[str, list[float]] = {"A": [], "G": []}
     for one in work.rows["classifications"]:
         side, found = str(one["statement_id"])[0], one["label"] == "TP"
         labels[side].append(float(found))
-        scores[side].append(_score(bench, one, yes=found))
+        scores[side].append(_score(live_run, one, yes=found))
     return _Compared(by_labels=_join(labels, recall_weight), by_scores=_join(scores, recall_weight))
 
 
@@ -241,9 +241,9 @@ def _lay_out(sample_id: str, row: Row, *, answer: str | None = None, ground_trut
     )
 
 
-async def _take(bench: Bench, work: SampleWork, steps: Sequence[_Step], *, forgives: Sequence[str] = ()) -> None:
+async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, forgives: Sequence[str] = ()) -> None:
     """Take some steps side by side, of which none waits for another; raises _NoVerdict when one gave nothing."""
-    results = await asyncio.gather(*(step(bench, work) for step in steps), return_exceptions=True)
+    results = await asyncio.gather(*(step(live_run, work) for step in steps), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -252,9 +252,9 @@ async def _take(bench: Bench, work: SampleWork, steps: Sequence[_Step], *, forgi
             raise _NoVerdict(str(outcome["detail"] or outcome["reason"]))
 
 
-def _score(bench: Bench, verdict: Mapping[str, Any], *, yes: bool) -> float:
+def _score(live_run: LiveRun, verdict: Mapping[str, Any], *, yes: bool) -> float:
     """What the judge says of how near it was, or 1 and 0 where it says nothing of that."""
-    said = read_score(str(verdict["reason"])) if bench.asker.judge.name == "lexical" else None
+    said = read_score(str(verdict["reason"])) if live_run.asker.judge.name == "lexical" else None
     return float(yes) if said is None else said
 
 

@@ -13,12 +13,12 @@ from typing import Final
 from evalhouse.prompts import Item
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts
 
-REVIEWED_STEPS: Final[Mapping[str, Callable[[Bench, SampleWork], Awaitable[None]]]] = {
+REVIEWED_STEPS: Final[Mapping[str, Callable[[LiveRun, SampleWork], Awaitable[None]]]] = {
     "classify": classify_statements,
     "attribute": attribute_statements,
     "rank": rank_contexts,
@@ -36,10 +36,10 @@ class Said:
     label: str
 
 
-async def judge_again(bench: Bench, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[Said]:
-    """All verdicts of these samples by the bench's judge and prompts; a step that failed has none."""
+async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[Said]:
+    """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
     works = [_lay_out(one) for one in texts]
-    await asyncio.gather(*(REVIEWED_STEPS[step](bench, work) for work in works for step in steps))
+    await asyncio.gather(*(REVIEWED_STEPS[step](live_run, work) for work in works for step in steps))
     return [said for work in works for said in _read(work)]
 
 

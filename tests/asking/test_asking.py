@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import PROMPTS, ScriptedJudge, lay_bench, make_settings, read_calls
+from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_calls
 
 from evalhouse.tasks.asking.asker import LAST_CHANCE, Asker
 from evalhouse.tasks.asking.prices import Price
@@ -48,14 +48,16 @@ async def ask_all(
     **settings: Any,  # noqa: ANN401
 ) -> list[Any]:
     """Ask all at once; a value or an error for each."""
-    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
-        asked = [bench.asker.ask(question, read_statements) for question in questions]
+    async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
+        asked = [live_run.asker.ask(question, read_statements) for question in questions]
         results = await asyncio.gather(*asked, return_exceptions=True)
     return [result if isinstance(result, BaseException) else result.value for result in results]
 
 
 async def test_a_reply_is_read_and_stands_on_record_as_it_came(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD)), price=Price(input_usd=1, output_usd=2)) as b:
+    async with lay_out_run(
+        tmp_path, judge=ScriptedJudge(say_in_turn(GOOD)), price=Price(input_usd=1, output_usd=2)
+    ) as b:
         answer = await b.asker.ask(make_question(), read_statements)
         counts = b.asker.counts
     (call,) = read_calls(tmp_path)
@@ -92,8 +94,8 @@ async def test_equal_questions_at_once_fail_together(tmp_path: Path) -> None:
 
 async def test_whoever_waits_for_an_equal_question_asks_when_the_other_is_cancelled(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.2)
-    async with lay_bench(tmp_path, judge=judge) as bench:
-        first, second = (asyncio.create_task(bench.asker.ask(make_question(), read_statements)) for _ in range(2))
+    async with lay_out_run(tmp_path, judge=judge) as live_run:
+        first, second = (asyncio.create_task(live_run.asker.ask(make_question(), read_statements)) for _ in range(2))
         while not judge.asked:
             await asyncio.sleep(0.001)
         first.cancel()
@@ -162,11 +164,11 @@ async def test_an_endpoint_that_was_never_reached_stops_the_run_with_one_message
 @pytest.mark.usefixtures("quick_backoff")
 async def test_an_endpoint_that_goes_away_later_fails_questions_and_not_the_run(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD, TransientJudgeError("connection refused", unreachable=True)))
-    async with lay_bench(tmp_path, make_settings(attempts=2), judge=judge) as bench:
-        await bench.asker.ask(make_question(1), read_statements)
+    async with lay_out_run(tmp_path, make_settings(attempts=2), judge=judge) as live_run:
+        await live_run.asker.ask(make_question(1), read_statements)
         with pytest.raises(JudgeFailed, match="connection refused"):
-            await bench.asker.ask(make_question(2), read_statements)
-        bench.asker.raise_if_stopped()
+            await live_run.asker.ask(make_question(2), read_statements)
+        live_run.asker.raise_if_stopped()
 
 
 async def test_a_refusal_is_not_asked_again(tmp_path: Path) -> None:
@@ -181,9 +183,9 @@ async def test_a_refusal_is_not_asked_again(tmp_path: Path) -> None:
 async def test_rate_limits_are_waited_out_and_use_up_no_attempt(tmp_path: Path) -> None:
     limited = [TransientJudgeError("status 429", retry_after_s=0.02, rate_limited=True) for _ in range(4)]
     judge = ScriptedJudge(say_in_turn(*limited, GOOD))
-    async with lay_bench(tmp_path, make_settings(attempts=1), judge=judge) as bench:
-        bench.asker.limit.note_refused = lambda slot, retry_after_s: None  # type: ignore[method-assign]  # no pause
-        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+    async with lay_out_run(tmp_path, make_settings(attempts=1), judge=judge) as live_run:
+        live_run.asker.limit.note_refused = lambda slot, retry_after_s: None  # type: ignore[method-assign]  # no pause
+        assert (await live_run.asker.ask(make_question(), read_statements)).value == ["It is red."]
     assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2, 3, 4, 5]
 
 
@@ -216,10 +218,12 @@ async def test_a_fatal_error_stops_everybody_with_one_message(tmp_path: Path) ->
 async def test_the_budget_is_exceeded_by_no_more_than_what_is_in_flight(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=0.005)
     price = Price(input_usd=100.0, output_usd=0.0)  # a hundredth of a dollar for each call
-    async with lay_bench(tmp_path, make_settings(concurrency=4, budget_usd=0.1), judge=judge, price=price) as bench:
-        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(40)]
+    async with lay_out_run(
+        tmp_path, make_settings(concurrency=4, budget_usd=0.1), judge=judge, price=price
+    ) as live_run:
+        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(40)]
         results = await asyncio.gather(*asked, return_exceptions=True)
-        spent = bench.asker.counts.cost_usd
+        spent = live_run.asker.counts.cost_usd
     refused = [result for result in results if isinstance(result, BaseException)]
     assert {type(error) for error in refused} == {BudgetExhausted}
     assert 10 <= len(judge.asked) < 14
@@ -230,35 +234,39 @@ async def test_the_budget_is_exceeded_by_no_more_than_what_is_in_flight(tmp_path
 async def test_what_is_on_record_costs_nothing_of_a_spent_budget(tmp_path: Path) -> None:
     price = Price(input_usd=100.0, output_usd=0.0)
     settings = make_settings(budget_usd=0.01)
-    async with lay_bench(tmp_path, settings, judge=ScriptedJudge(say_in_turn(GOOD)), price=price) as bench:
-        await bench.asker.ask(make_question(1), read_statements)
-        assert (await bench.asker.ask(make_question(1), read_statements)).value == ["It is red."]
+    async with lay_out_run(tmp_path, settings, judge=ScriptedJudge(say_in_turn(GOOD)), price=price) as live_run:
+        await live_run.asker.ask(make_question(1), read_statements)
+        assert (await live_run.asker.ask(make_question(1), read_statements)).value == ["It is red."]
         with pytest.raises(BudgetExhausted):
-            await bench.asker.ask(make_question(2), read_statements)
+            await live_run.asker.ask(make_question(2), read_statements)
 
 
 async def test_a_budget_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD))) as bench:
+    async with lay_out_run(tmp_path, judge=ScriptedJudge(say_in_turn(GOOD))) as live_run:
         with pytest.raises(FatalJudgeError, match="no price for 'scripted-1'"):
             Asker(
-                judge=bench.asker.judge, record=bench.asker.record, limit=bench.asker.limit, attempts=1, price=None,
+                judge=live_run.asker.judge,
+                record=live_run.asker.record,
+                limit=live_run.asker.limit,
+                attempts=1,
+                price=None,
                 budget_usd=1.0,
-            )  # fmt: skip
+            )
 
 
 async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -> None:
     """Of twenty questions two are in flight, some wait for a slot and one for its next attempt."""
     judge = ScriptedJudge(lambda q: TransientJudgeError("busy") if q.sample_id == "s0" else GOOD, latency_s=0.15)
-    async with lay_bench(tmp_path, make_settings(concurrency=3), judge=judge) as bench:
-        tasks = [asyncio.create_task(bench.asker.ask(make_question(n), read_statements)) for n in range(20)]
+    async with lay_out_run(tmp_path, make_settings(concurrency=3), judge=judge) as live_run:
+        tasks = [asyncio.create_task(live_run.asker.ask(make_question(n), read_statements)) for n in range(20)]
         await asyncio.sleep(0.2)
         sent = len(judge.asked)
         started = time.monotonic()
-        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert time.monotonic() - started < 1.0
         with pytest.raises(RunCancelled):
-            await bench.asker.ask(make_question(99), read_statements)
+            await live_run.asker.ask(make_question(99), read_statements)
     assert len(judge.asked) == sent
     errors = [result for result in results if isinstance(result, BaseException)]
     assert {(type(error), str(error)) for error in errors} == {(RunCancelled, "stopped by SIGINT")}
@@ -268,11 +276,11 @@ async def test_stopping_sends_nothing_new_and_lets_nobody_wait(tmp_path: Path) -
 
 async def test_what_is_still_in_flight_after_the_drain_is_left_and_noted(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_in_turn(GOOD), latency_s=60)
-    async with lay_bench(tmp_path, judge=judge) as bench:
-        task = asyncio.create_task(bench.asker.ask(make_question(), read_statements))
+    async with lay_out_run(tmp_path, judge=judge) as live_run:
+        task = asyncio.create_task(live_run.asker.ask(make_question(), read_statements))
         while not judge.asked:
             await asyncio.sleep(0.001)
-        bench.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.1)
+        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.1)
         with pytest.raises(RunCancelled, match="SIGTERM"):
             async with asyncio.timeout(5):
                 await task
@@ -285,9 +293,9 @@ async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     judge = ScriptedJudge(say_in_turn(GOOD))
-    async with lay_bench(tmp_path, make_settings(concurrency=1), judge=judge) as bench:
+    async with lay_out_run(tmp_path, make_settings(concurrency=1), judge=judge) as live_run:
         monkeypatch.setattr("evalhouse.warehouse.engine.journal.os.write", refuse)
-        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(10)]
+        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(10)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         monkeypatch.undo()
     assert {type(result) for result in results} == {FatalJudgeError}

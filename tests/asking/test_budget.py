@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import judge_samples, make_sample, make_settings, open_warehouse, point_to, read_outcomes
 from cli_house import write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
+from live_runs import judge_samples, make_sample, make_settings, open_warehouse, point_to, read_outcomes
 from realistic_judge import make_script
 
-from evalhouse.flows.preparing.live_run import make_bench, make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.shard import SampleWork
@@ -36,12 +36,12 @@ async def judge_within(folder: Path, budget_usd: float, *, run_id: str = "run-1"
     chosen = make_settings(
         judge=MODEL, budget_usd=budget_usd, metrics=("answer_correctness", "faithfulness"), **settings
     )
-    bench = make_bench(run_id, chosen, make_plan(chosen), make_judge(chosen), open_warehouse(folder))
+    live_run = make_live_run(run_id, chosen, make_plan(chosen), make_judge(chosen), open_warehouse(folder))
     try:
-        return await judge_samples(bench, [make_sample(number) for number in range(1, N + 1)])
+        return await judge_samples(live_run, [make_sample(number) for number in range(1, N + 1)])
     finally:
-        await bench.close()
-        await asyncio.to_thread(bench.asker.record.close)
+        await live_run.close()
+        await asyncio.to_thread(live_run.asker.record.close)
 
 
 def read_costs(folder: Path, run_id: str = "run-1") -> list[float]:

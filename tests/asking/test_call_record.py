@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import open_warehouse
+from live_runs import open_warehouse
 
 from evalhouse.tasks.asking.key_filter import KeyFilter
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin

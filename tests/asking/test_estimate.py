@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import SAMPLE_STEPS
 from endpoint import running_endpoint
+from live_runs import SAMPLE_STEPS
 from realistic_judge import make_script
 
-from evalhouse.flows.preparing.live_run import make_bench, make_plan
+from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.run.estimate import Estimate, StepEstimate, estimate_run, print_estimate
 from evalhouse.prompts import BlockValue, Item, load_prompts
 from evalhouse.tasks.asking.asker import CallCounts
@@ -39,15 +39,15 @@ async def judge_for_real(settings: RunSettings) -> CallCounts:
     warehouse = Warehouse(settings.warehouse)
     warehouse.migrate()
     staged = stage_dataset(settings.dataset, mapping={}, limit=settings.limit)
-    bench = make_bench("run-1", settings, make_plan(settings), make_judge(settings), warehouse)
+    live_run = make_live_run("run-1", settings, make_plan(settings), make_judge(settings), warehouse)
     for samples in staged.staging.read_parts():
         works = [make_work(sample) for sample in samples]
         steps = (*SAMPLE_STEPS, grade_sample, regenerate_questions)
-        await asyncio.gather(*(step(bench, work) for work in works for step in steps))
+        await asyncio.gather(*(step(live_run, work) for work in works for step in steps))
     staged.staging.discard()
-    await bench.close()
-    await asyncio.to_thread(bench.asker.record.close)
-    return bench.asker.counts
+    await live_run.close()
+    await asyncio.to_thread(live_run.asker.record.close)
+    return live_run.asker.counts
 
 
 def test_nothing_is_asked_and_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from benches import PROMPTS, lay_bench, make_settings, point_to
 from endpoint import Endpoint, running_endpoint
 from endpoint_limits import Counted, Window
 from endpoint_options import Options
+from live_runs import PROMPTS, lay_out_run, make_settings, point_to
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 
 
-async def ask_many(bench: Bench, count: int) -> None:
+async def ask_many(live_run: LiveRun, count: int) -> None:
     """Ask so many different questions side by side; each must be answered."""
     questions = [
         Question(
@@ -25,7 +25,7 @@ async def ask_many(bench: Bench, count: int) -> None:
         )
         for number in range(count)
     ]
-    answers = await asyncio.gather(*(bench.asker.ask(question, read_statements) for question in questions))
+    answers = await asyncio.gather(*(live_run.asker.ask(question, read_statements) for question in questions))
     assert len(answers) == count
 
 
@@ -41,8 +41,8 @@ async def test_a_run_keeps_a_limit_of_requests_that_it_is_told_of(
     told = {"rpm": 50, "rpm_window_s": 1.0, "window": window, "rate_limit_headers": True}
     with running_endpoint(latency=0.02, retry_after=retry_after, **told) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_bench(tmp_path, make_settings(concurrency=16)) as bench:
-            await ask_many(bench, 200)
+        async with lay_out_run(tmp_path, make_settings(concurrency=16)) as live_run:
+            await ask_many(live_run, 200)
         assert endpoint.stats.statuses[200] == 200
         assert count_refused(endpoint) <= 20
 
@@ -51,14 +51,14 @@ async def test_a_run_keeps_a_limit_of_requests_that_it_is_told_of(
 async def test_a_run_keeps_a_limit_of_tokens_that_it_is_told_of(tmp_path: Path, window: Window) -> None:
     with running_endpoint(latency=0.02, keep_bodies=True) as measured:
         point_to(measured.base_url)
-        async with lay_bench(tmp_path / "a", make_settings(concurrency=16)) as bench:
-            await ask_many(bench, 10)
+        async with lay_out_run(tmp_path / "a", make_settings(concurrency=16)) as live_run:
+            await ask_many(live_run, 10)
         per_request = measured.stats.prompt_tokens // 10
     told = {"tpm": 50 * per_request, "rpm_window_s": 1.0, "window": window, "rate_limit_headers": True}
     with running_endpoint(latency=0.02, retry_after=None, **told) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_bench(tmp_path / "b", make_settings(concurrency=16)) as bench:
-            await ask_many(bench, 200)
+        async with lay_out_run(tmp_path / "b", make_settings(concurrency=16)) as live_run:
+            await ask_many(live_run, 200)
         assert endpoint.stats.statuses[200] == 200
         assert count_refused(endpoint) <= 20
 
@@ -67,8 +67,8 @@ async def test_limits_far_above_what_is_used_hold_nobody_up(tmp_path: Path) -> N
     told = {"rpm": 100_000, "tpm": 50_000_000, "window": "bucket", "rate_limit_headers": True}
     with running_endpoint(latency=1.0, **told) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_bench(tmp_path, make_settings(concurrency=64)) as bench:
-            await ask_many(bench, 200)
+        async with lay_out_run(tmp_path, make_settings(concurrency=64)) as live_run:
+            await ask_many(live_run, 200)
         assert (endpoint.stats.max_in_flight, count_refused(endpoint)) == (64, 0)
 
 

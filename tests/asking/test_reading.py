@@ -4,7 +4,7 @@ import time
 
 import orjson
 import pytest
-from benches import say_verdicts
+from live_runs import say_verdicts
 
 from evalhouse.tasks.asking.replies import parse_object, read_labels, read_statements, read_supports
 from evalhouse.tasks.judge.errors import UnusableReply

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
-from benches import PROMPTS, ScriptedJudge, lay_bench, make_settings, read_calls, say_verdicts
+from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_calls, say_verdicts
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
@@ -52,9 +52,9 @@ async def ask(
 ) -> tuple[dict[str, JudgedItem] | Exception, list[Question]]:
     """The verdicts or the error, and the questions that were sent."""
     judge = ScriptedJudge(says)
-    async with lay_bench(folder, make_settings(attempts=attempts), judge=judge) as bench:
+    async with lay_out_run(folder, make_settings(attempts=attempts), judge=judge) as live_run:
         try:
-            return await ask_verdicts(bench.asker, make_inquiry(), ids), judge.asked
+            return await ask_verdicts(live_run.asker, make_inquiry(), ids), judge.asked
         except (JudgeFailed, EndpointDown) as error:
             return error, judge.asked
 

@@ -8,10 +8,10 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
-from benches import (
+from live_runs import (
     PROMPTS,
     ScriptedJudge,
-    lay_bench,
+    lay_out_run,
     make_settings,
     read_calls,
     say_good,
@@ -160,9 +160,9 @@ async def ask(
 ) -> tuple[dict[str, JudgedItem] | JudgeFailed | EndpointDown, list[Question]]:
     """The verdicts or the error, and the questions that were sent."""
     judge = ScriptedJudge(says)
-    async with lay_bench(folder, make_settings(attempts=attempts), judge=judge) as bench:
+    async with lay_out_run(folder, make_settings(attempts=attempts), judge=judge) as live_run:
         try:
-            return await ask_verdicts(bench.asker, make_inquiry(votes), IDS), judge.asked
+            return await ask_verdicts(live_run.asker, make_inquiry(votes), IDS), judge.asked
         except (JudgeFailed, EndpointDown) as error:
             return error, judge.asked
 
@@ -205,8 +205,8 @@ class CountingJudge(ScriptedJudge):
 
 
 async def test_votes_are_asked_for_at_once(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=CountingJudge(5)) as bench, asyncio.timeout(30):
-        judged = await ask_verdicts(bench.asker, make_inquiry(5), IDS)
+    async with lay_out_run(tmp_path, judge=CountingJudge(5)) as live_run, asyncio.timeout(30):
+        judged = await ask_verdicts(live_run.asker, make_inquiry(5), IDS)
     assert all(len(one.votes) == 5 for one in judged.values())
 
 

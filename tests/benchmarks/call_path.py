@@ -24,10 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from benches import lay_bench, make_sample, make_settings, point_to  # noqa: E402
 from endpoint import running_command  # noqa: E402
+from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa: E402
 
-from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, lay_out_bench  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run  # noqa: E402
 from evalhouse.tasks.pipeline.run_step import run_step  # noqa: E402
 from evalhouse.tasks.pipeline.shard import Shard, make_work  # noqa: E402
 from evalhouse.warehouse.rows.samples import StoredSample  # noqa: E402
@@ -55,17 +55,17 @@ def build_samples(count: int) -> list[StoredSample]:
     return samples
 
 
-async def judge_shards(bench: Bench, samples: list[StoredSample]) -> None:
+async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
     """As the flow does it: a few shards side by side, all steps of a shard side by side."""
-    from benches import SAMPLE_STEPS  # noqa: PLC0415
+    from live_runs import SAMPLE_STEPS  # noqa: PLC0415
 
-    turns = asyncio.Semaphore(1 + -(-2 * bench.settings.concurrency // SHARD))
+    turns = asyncio.Semaphore(1 + -(-2 * live_run.settings.concurrency // SHARD))
 
     async def judge_shard(number: int) -> None:
         async with turns:
             part = samples[number * SHARD : (number + 1) * SHARD]
-            bench.shards[number] = Shard(number=number, first=0, last=0, works=[make_work(item) for item in part])
-            await asyncio.gather(*(run_step(bench.run_id, number, step) for step in SAMPLE_STEPS))
+            live_run.shards[number] = Shard(number=number, first=0, last=0, works=[make_work(item) for item in part])
+            await asyncio.gather(*(run_step(live_run.run_id, number, step) for step in SAMPLE_STEPS))
 
     await asyncio.gather(*(judge_shard(number) for number in range(-(-len(samples) // SHARD))))
 
@@ -74,13 +74,13 @@ async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dic
     """One run over all samples; seconds and CPU seconds, without imports and start-up."""
     samples = build_samples(options.samples)
     settings = make_settings(concurrency=options.in_flight, timeout_s=60.0)
-    async with lay_bench(folder, settings, run_id=run_id) as bench:
-        lay_out_bench(bench)
+    async with lay_out_run(folder, settings, run_id=run_id) as live_run:
+        register_live_run(live_run)
         started, cpu_started = time.monotonic(), time.process_time()
-        await judge_shards(bench, samples)
+        await judge_shards(live_run, samples)
         asked_s = time.monotonic() - started
-        clear_bench(run_id)
-        reused = bench.asker.counts.reused
+        forget_live_run(run_id)
+        reused = live_run.asker.counts.reused
     cpu_s = time.process_time() - cpu_started
     return {"wall_s": time.monotonic() - started, "asked_s": asked_s, "cpu_s": cpu_s, "reused": reused}
 

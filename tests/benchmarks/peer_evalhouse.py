@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from evalhouse.flows.run.start_to_end import start_run  # noqa: E402
-from evalhouse.tasks.pipeline.live_run import Bench  # noqa: E402
+from evalhouse.tasks.pipeline.live_run import LiveRun  # noqa: E402
 from evalhouse.tasks.settings.run import RunSettings  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
 
@@ -34,7 +34,7 @@ def main() -> None:
     marks: dict[str, float] = {}
 
     @contextmanager
-    def watch(_: Bench) -> Iterator[None]:
+    def watch(_: LiveRun) -> Iterator[None]:
         marks["clock"], marks["cpu"] = time.monotonic(), time.process_time()
         yield
         marks["wall_s"], marks["cpu_s"] = time.monotonic() - marks["clock"], time.process_time() - marks["cpu"]

@@ -117,7 +117,7 @@ def test_the_flow_run_and_its_named_task_runs_are_in_the_server(served: Served) 
         task_runs = served.server.post("/task_runs/filter", flow_runs=wanted, limit=200)
         names = {task_run["name"] for task_run in task_runs}
         time.sleep(0.2)
-    steps = {f"{step} shard 0" for step in ("extract", "classify", "keep")}
+    steps = {f"{step} shard 0" for step in ("extract", "classify", "write")}
     assert {f"load {run_id}", f"score {run_id}", f"publish {run_id}"} | steps <= names
     assert read(served, "select flow_run_id from runs") == [{"flow_run_id": flow_run["id"]}]
 

@@ -215,12 +215,12 @@ def test_large_counts_are_short(number: int, written: str) -> None:
 
 
 def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of CallCounts
-    bench: Any = SimpleNamespace(
+    live_run: Any = SimpleNamespace(
         progress=Progress(n_samples=10_000, n_done=1234),
         asker=SimpleNamespace(counts=CallCounts(**counts)),
         collection=None,
     )
-    return describe_progress(bench)
+    return describe_progress(live_run)
 
 
 def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:

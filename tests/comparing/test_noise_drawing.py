@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benches import point_to
 from cli_house import write_dataset
 from cli_process import Place
+from live_runs import point_to
 from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
 from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, measure_noise
@@ -23,7 +23,7 @@ from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_ru
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.pipeline.live_run import Bench
+    from evalhouse.tasks.pipeline.live_run import LiveRun
 
 HALF = [0.5] * 40
 """Scores of forty samples."""
@@ -34,13 +34,13 @@ class Again:
 
     def __init__(self, house: NoiseHouse) -> None:
         self.house = house
-        self.bench: Bench | None = None
+        self.live_run: LiveRun | None = None
         self.run: RunRow | None = None
 
-    def __call__(self, bench: Bench, run: RunRow) -> RunOutcome:
-        assert self.bench is None, "asked once at most"
-        self.bench, self.run = bench, run
-        bench.asker.record.close()
+    def __call__(self, live_run: LiveRun, run: RunRow) -> RunOutcome:
+        assert self.live_run is None, "asked once at most"
+        self.live_run, self.run = live_run, run
+        live_run.asker.record.close()
         update_run(self.house.warehouse, run.run_id, status="completed")
         return RunOutcome(run=run, status="completed", counts=CallCounts(requests=3, cost_usd=0.5), problem=None)
 
@@ -144,25 +144,25 @@ def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
 ) -> None:
     house.judge(CANDIDATE, HALF)
     measure(0.5, label="night", tags=("a",), votes=3, concurrency=7)
-    assert again.bench is not None
+    assert again.live_run is not None
     assert again.run is not None
     config = again.run.config
     assert (config["fresh"], config["noise_share"], config["label"], config["budget_usd"]) == (True, 0.0, None, None)
     assert (config["votes"], config["concurrency"], config["judge"]) == (3, 7, JUDGE)
     assert again.run.tags == ("of unchanged samples",)
     assert (again.run.kind, again.run.parent_run_id, again.run.dataset) == ("noise", CANDIDATE, "data.jsonl")
-    assert isinstance(again.bench.asker.judge, AskAnew)
-    assert again.bench.progress.n_samples == 20
+    assert isinstance(again.live_run.asker.judge, AskAnew)
+    assert again.live_run.progress.n_samples == 20
     assert find_run(house.warehouse, "latest").run_id == CANDIDATE
 
 
 def test_embeddings_of_a_model_are_asked_anew_as_well(house: NoiseHouse, again: Again, measure: Measure) -> None:
     house.judge(CANDIDATE, HALF)
     measure(embeddings="openai:embedder", metrics=("semantic_similarity",))
-    assert again.bench is not None
-    assert isinstance(again.bench.embedder, AskedEmbedder)
-    assert isinstance(again.bench.embedder.asker.judge, AskAnew)
-    assert again.bench.embedder.asker.judge.name == "openai:embedder"
+    assert again.live_run is not None
+    assert isinstance(again.live_run.embedder, AskedEmbedder)
+    assert isinstance(again.live_run.embedder.asker.judge, AskAnew)
+    assert again.live_run.embedder.asker.judge.name == "openai:embedder"
 
 
 def test_a_run_is_measured_once(house: NoiseHouse, measure: Measure) -> None:
@@ -190,9 +190,9 @@ def test_it_spends_what_is_left_of_the_budget(
     prices = tmp_path / "prices.yaml"
     prices.write_text("judge: [1.0, 4.0]\n", encoding="utf-8")
     measure(budget_usd=1.0, prices=str(prices))
-    assert again.bench is not None
-    assert again.bench.asker.budget_usd == pytest.approx(0.6)
-    assert again.bench.asker.spent_usd == 0.0
+    assert again.live_run is not None
+    assert again.live_run.asker.budget_usd == pytest.approx(0.6)
+    assert again.live_run.asker.spent_usd == 0.0
 
 
 def test_nothing_is_asked_when_nothing_is_left_of_the_budget(house: NoiseHouse, measure: Measure) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from benches import PROMPTS, ScriptedJudge, lay_bench, make_sample, make_settings
+from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_settings
 from rows import fill, open_rows, score
 
 from evalhouse.prompts import Rubric
@@ -52,10 +52,10 @@ async def grade_with(
     """Grade one sample by one rubric; the replies are given in turn, the last one for ever."""
     left = list(replies)
     judge = ScriptedJudge(lambda question: say(left.pop(0) if len(left) > 1 else left[0]))
-    async with lay_bench(folder, make_settings(**settings), judge=judge, metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS[rubric],)
+    async with lay_out_run(folder, make_settings(**settings), judge=judge, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS[rubric],)
         work = make_work(sample or make_sample())
-        await grade_sample(bench, work)
+        await grade_sample(live_run, work)
     return judge, work
 
 

@@ -12,9 +12,9 @@ import judge_factories
 import openai
 import orjson
 import pytest
-from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
 from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
+from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
@@ -44,8 +44,8 @@ def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401 
 
 async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
     """Ask all at once; a value or an error for each."""
-    async with lay_bench(folder, make_settings(**settings)) as bench:
-        asked = (bench.asker.ask(question, read_statements) for question in questions)
+    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+        asked = (live_run.asker.ask(question, read_statements) for question in questions)
         results = await asyncio.gather(*asked, return_exceptions=True)
     return [result if isinstance(result, BaseException) else result.value for result in results]
 
@@ -383,8 +383,8 @@ def open_factory(name: str) -> ChatModelJudge:
 
 
 async def test_any_langchain_chat_model_is_a_judge(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=open_factory("make_fake")) as bench:
-        answer = await bench.asker.ask(make_question(), read_statements)
+    async with lay_out_run(tmp_path, judge=open_factory("make_fake")) as live_run:
+        answer = await live_run.asker.ask(make_question(), read_statements)
     assert answer.value == ["It is red."]
     (call,) = read_calls(tmp_path)
     assert (call["judge"], call["model"], call["prompt_tokens"]) == (
@@ -393,8 +393,8 @@ async def test_any_langchain_chat_model_is_a_judge(tmp_path: Path) -> None:
 
 
 async def test_a_factorys_openai_model_is_asked_by_schema(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, judge=open_factory("make_openai")) as bench:
-        assert (await bench.asker.ask(make_question(), read_statements)).value[0] == "It is red."
+    async with lay_out_run(tmp_path, judge=open_factory("make_openai")) as live_run:
+        assert (await live_run.asker.ask(make_question(), read_statements)).value[0] == "It is red."
     assert endpoint.stats.bodies[0]["response_format"]["json_schema"]["name"] == "extract"
 
 
@@ -415,9 +415,9 @@ def test_an_objects_address_makes_no_other_request() -> None:
 
 @pytest.mark.usefixtures("quick_backoff")
 async def test_a_model_that_breaks_fails_the_question_and_shows_no_key(tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, make_settings(attempts=2), judge=open_factory("make_odd")) as bench:
+    async with lay_out_run(tmp_path, make_settings(attempts=2), judge=open_factory("make_odd")) as live_run:
         with pytest.raises(JudgeFailed, match="RuntimeError: the odd model is out of order"):
-            await bench.asker.ask(make_question(), read_statements)
+            await live_run.asker.ask(make_question(), read_statements)
     assert [call["attempts"] for call in read_calls(tmp_path)] == [1, 2]
     assert "sk-1234567890" not in str(read_calls(tmp_path))
 

@@ -9,8 +9,8 @@ import judge_factories
 import orjson
 import pytest
 from aiohttp import web
-from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
 from endpoint import Endpoint, Raw, running_endpoint
+from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError
@@ -75,8 +75,8 @@ async def test_cached_tokens_are_read_under_either_name_and_kept(
     content = orjson.dumps({"statements": ["It is red."]}).decode()
     body = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "model": "judge", "usage": usage}
     endpoint.configure(script={"extract": [Raw(body=body)]})
-    async with lay_bench(tmp_path) as bench:
-        await bench.asker.ask(make_question(), read_statements)
+    async with lay_out_run(tmp_path) as live_run:
+        await live_run.asker.ask(make_question(), read_statements)
     (call,) = read_calls(tmp_path)
     assert call["cached_tokens"] == cached
     assert call["prompt_tokens"] == (9 if usage else None)
@@ -124,9 +124,9 @@ async def test_a_seed_that_is_not_taken_is_left_out_from_then_on(endpoint: Endpo
         return Raw(status=400, body=error) if "seed" in asked.body else None
 
     endpoint.configure(script={"extract": refuse_seeds})
-    async with lay_bench(tmp_path, make_settings(votes=3)) as bench:
+    async with lay_out_run(tmp_path, make_settings(votes=3)) as live_run:
         for vote in (1, 2):
-            await bench.asker.ask(make_question(vote=vote), read_statements)
+            await live_run.asker.ask(make_question(vote=vote), read_statements)
     calls = read_calls(tmp_path)
     assert [call["status"] for call in calls] == ["error", "ok", "ok"]
     assert len({call["request_hash"] for call in calls}) == 2  # without its seed it is the same vote

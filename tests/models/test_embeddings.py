@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import lay_bench, make_settings, point_to, read_calls
 from endpoint import Canned, Endpoint, Inject, Raw, running_endpoint
+from live_runs import lay_out_run, make_settings, point_to, read_calls
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -28,9 +28,9 @@ def endpoint() -> Iterator[Endpoint]:
 async def compare(folder: Path, *pairs: tuple[str, str], **settings: Any) -> list[Any]:  # noqa: ANN401
     """A value or an error for each pair, by the embeddings of the settings."""
     settings.setdefault("embeddings", "openai:embedder")
-    async with lay_bench(folder, make_settings(**settings)) as bench:
-        assert isinstance(bench.embedder, AskedEmbedder)
-        asked = (bench.embedder.compare("s1", one, other) for one, other in pairs)
+    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+        assert isinstance(live_run.embedder, AskedEmbedder)
+        asked = (live_run.embedder.compare("s1", one, other) for one, other in pairs)
         return await asyncio.gather(*asked, return_exceptions=True)
 
 
@@ -179,12 +179,12 @@ async def test_vectors_of_two_lengths_fail_the_sample(endpoint: Endpoint, tmp_pa
 async def test_a_wrong_key_for_embeddings_stops_the_judge_as_well(tmp_path: Path) -> None:
     with running_endpoint(expected_key="sk-right-key-000000") as endpoint:
         point_to(endpoint.base_url, "sk-wrong-key-000000")
-        async with lay_bench(tmp_path, make_settings(embeddings="openai:embedder")) as bench:
-            assert bench.embedder is not None
+        async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder")) as live_run:
+            assert live_run.embedder is not None
             with pytest.raises(FatalJudgeError, match="refused the key for openai:embedder"):
-                await bench.embedder.compare("s1", "one", "two")
+                await live_run.embedder.compare("s1", "one", "two")
             with pytest.raises(FatalJudgeError, match="refused the key for openai:embedder"):
-                bench.asker.raise_if_stopped()
+                live_run.asker.raise_if_stopped()
 
 
 async def test_any_langchain_embeddings_do(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benches import PROMPTS, lay_bench, make_settings, point_to
 from endpoint import Endpoint, running_endpoint
+from live_runs import PROMPTS, lay_out_run, make_settings, point_to
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, TransientJudgeError
@@ -61,8 +61,8 @@ def test_the_lexical_judge_wants_no_key_and_a_model_of_openai_does() -> None:
 
 async def test_an_endpoint_of_ones_own_wants_no_key(endpoint: Endpoint, tmp_path: Path) -> None:
     del os.environ["OPENAI_API_KEY"]
-    async with lay_bench(tmp_path, judge=make_judge(make_settings(judge="openai:judge"))) as bench:
-        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+    async with lay_out_run(tmp_path, judge=make_judge(make_settings(judge="openai:judge"))) as live_run:
+        assert (await live_run.asker.ask(make_question(), read_statements)).value == ["It is red."]
 
 
 # Whether it could be asked
@@ -119,10 +119,10 @@ async def test_a_proxy_of_the_environment_is_the_way_to_judge_and_embeddings(
     monkeypatch.setenv("HTTP_PROXY", endpoint.root_url)
     monkeypatch.setenv("http_proxy", endpoint.root_url)
     point_to("http://judge.invalid/v1", KEY)
-    async with lay_bench(tmp_path, make_settings(embeddings="openai:embedder", attempts=1)) as bench:
-        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
-        assert bench.embedder is not None
-        assert await bench.embedder.compare("s1", "red", "red") == pytest.approx(1.0, abs=1e-6)
+    async with lay_out_run(tmp_path, make_settings(embeddings="openai:embedder", attempts=1)) as live_run:
+        assert (await live_run.asker.ask(make_question(), read_statements)).value == ["It is red."]
+        assert live_run.embedder is not None
+        assert await live_run.embedder.compare("s1", "red", "red") == pytest.approx(1.0, abs=1e-6)
     assert endpoint.stats.kinds == {"extract": 1, "embeddings": 1}
 
 
@@ -134,8 +134,8 @@ async def test_a_host_named_in_no_proxy_is_asked_directly(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
-    async with lay_bench(tmp_path, make_settings(attempts=1)) as bench:
-        assert (await bench.asker.ask(make_question(), read_statements)).value == ["It is red."]
+    async with lay_out_run(tmp_path, make_settings(attempts=1)) as live_run:
+        assert (await live_run.asker.ask(make_question(), read_statements)).value == ["It is red."]
 
 
 @pytest.mark.usefixtures("no_proxies")
@@ -144,6 +144,6 @@ async def test_making_and_asking_a_judge_leaves_the_environment_as_it_was(
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     before = dict(os.environ)
-    async with lay_bench(tmp_path) as bench:
-        await bench.asker.ask(make_question(), read_statements)
+    async with lay_out_run(tmp_path) as live_run:
+        await live_run.asker.ask(make_question(), read_statements)
     assert {name: os.environ.get(name) for name in before} == before

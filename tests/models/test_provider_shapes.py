@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import PROMPTS, lay_bench, make_settings, point_to, read_calls
 from endpoint import Asked, Endpoint, Raw, running_endpoint
+from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
@@ -42,8 +42,8 @@ def make_question(number: int = 1) -> Question:
 
 async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
     """Ask one after the other; a value or an error for each."""
-    async with lay_bench(folder, make_settings(**settings)) as bench:
-        asked = (bench.asker.ask(question, read_statements) for question in questions or (make_question(),))
+    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+        asked = (live_run.asker.ask(question, read_statements) for question in questions or (make_question(),))
         results = [(await asyncio.gather(one, return_exceptions=True))[0] for one in asked]
     return [result if isinstance(result, BaseException) else result.value for result in results]
 
@@ -284,8 +284,8 @@ async def test_what_can_never_work_stops_the_run_with_what_to_do(
     endpoint: Endpoint, tmp_path: Path, answer: Raw, told: str, hint: str
 ) -> None:
     endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
-    async with lay_bench(tmp_path, make_settings(concurrency=4)) as bench:
-        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(30)]
+    async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:
+        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(30)]
         results = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(result) for result in results} == {FatalJudgeError}
     (message,) = {str(result) for result in results}
@@ -302,8 +302,8 @@ async def test_an_endpoint_that_refuses_the_first_requests_all_alike_is_asked_no
     """As a model that only streams does, or an option of which nothing is known."""
     answer = Raw(status=400, body={"error": {"message": "This model only supports stream mode"}})
     endpoint.configure(script={"extract": lambda _: answer}, latency=0.02)
-    async with lay_bench(tmp_path, make_settings(concurrency=4)) as bench:
-        asked = [bench.asker.ask(make_question(number), read_statements) for number in range(60)]
+    async with lay_out_run(tmp_path, make_settings(concurrency=4)) as live_run:
+        asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(60)]
         results = await asyncio.gather(*asked, return_exceptions=True)
     fatal = {str(result) for result in results if isinstance(result, FatalJudgeError)}
     assert len(fatal) == 1

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benches import point_to, read_calls
 from endpoint import Endpoint, running_endpoint
+from live_runs import point_to, read_calls
 from odd_server import read_request, serving, write_answer, write_completion
 from test_provider_shapes import GOOD, KEY, ask, make_question
 

@@ -71,17 +71,17 @@ def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Pla
             "print('open', flush=True); time.sleep(9)"
         )
         @contextlib.contextmanager
-        def watch(bench):
+        def watch(live run):
             # The notebook opens as soon as the samples are loaded, and stays past the patience of a write.
-            open_shard = bench.open_shard
+            open_shard = live_run.open_shard
             async def open_and_read(*arguments):
                 shard = await open_shard(*arguments)
                 notebook = subprocess.Popen([sys.executable, "-c", reader], stdout=subprocess.PIPE)
                 assert notebook.stdout.readline() == b"open\\n"
                 return shard
-            bench.open_shard = open_and_read
-            append = bench.warehouse.append
-            bench.warehouse.append = lambda batch: print("written" if append(batch, patience_s=0.5) else "spooled")
+            live_run.open_shard = open_and_read
+            append = live_run.warehouse.append
+            live_run.warehouse.append = lambda batch: print("written" if append(batch, patience_s=0.5) else "spooled")
             yield
         outcome = start_run(settings, frame=frame, watch=watch)
         print(outcome.status)

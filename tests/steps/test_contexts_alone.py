@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import (
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Canned, Inject, running_endpoint
+from endpoint_replies import Asked
+from live_runs import (
     Says,
     ScriptedJudge,
     judge_samples,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     read_calls,
@@ -19,10 +23,6 @@ from benches import (
     say_good,
     say_verdicts,
 )  # fmt: skip
-from cli_house import write_dataset
-from cli_process import Place
-from endpoint import Canned, Inject, running_endpoint
-from endpoint_replies import Asked
 
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
@@ -42,8 +42,8 @@ async def judge_alone(
 ) -> tuple[ScriptedJudge, SampleWork]:
     """One sample of three contexts unless another one is given."""
     judge = ScriptedJudge(says)
-    async with lay_bench(folder, make_settings(contexts_alone=alone, **settings), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [sample or make_sample()])
+    async with lay_out_run(folder, make_settings(contexts_alone=alone, **settings), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [sample or make_sample()])
     return judge, work
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import judge_samples, lay_bench, make_sample, make_settings, point_to
 from cli_house import write_dataset
 from cli_process import Place
 from endpoint import Endpoint, running_endpoint
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -43,10 +43,10 @@ async def count_requests(
 ) -> Mapping[str, float]:
     """Requests a sample by kind, of one run over samples in the warehouse of `folder`."""
     before = endpoint.stats.kinds.copy()
-    async with lay_bench(folder, make_settings(**settings), run_id=run_id, metrics=metrics) as bench:
-        works = await judge_samples(bench, samples)
+    async with lay_out_run(folder, make_settings(**settings), run_id=run_id, metrics=metrics) as live_run:
+        works = await judge_samples(live_run, samples)
         asked = endpoint.stats.kinds - before
-        assert bench.asker.counts.requests == asked.total()
+        assert live_run.asker.counts.requests == asked.total()
     assert all(row["reason"] is None for work in works for row in work.rows["outcomes"])
     assert endpoint.stats.duplicates == 0
     return {kind: count / len(samples) for kind, count in asked.items()}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import PROMPTS, make_sample, read_calls
 from grades import Reply, find_rubric, flag, grade_with, rate, read, read_ratings, read_row, spread
+from live_runs import PROMPTS, make_sample, read_calls
 
 from evalhouse.tasks.grade import read_grades
 from evalhouse.tasks.judge.errors import UnusableReply

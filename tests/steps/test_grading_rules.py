@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import PROMPTS, ScriptedJudge, lay_bench, make_sample, make_settings, read_detail, read_outcomes
 from grades import flag, grade_with, judge_relevance, rate, read_ratings, read_row, say, score_work, spread
+from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
 
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
@@ -138,10 +138,10 @@ async def test_a_refusal_is_final(tmp_path: Path) -> None:
 
 async def test_rubrics_fail_and_succeed_each_for_itself(tmp_path: Path) -> None:
     judge = ScriptedJudge(lambda question: say(rate(8) if question.step == "grade_accuracy" else flag("maybe")))
-    async with lay_bench(tmp_path, make_settings(attempts=2), judge=judge, metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS["accuracy"], PROMPTS["answer_validity"])
+    async with lay_out_run(tmp_path, make_settings(attempts=2), judge=judge, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["accuracy"], PROMPTS["answer_validity"])
         work = make_work(make_sample())
-        await grade_sample(bench, work)
+        await grade_sample(live_run, work)
     assert read_outcomes(work) == {"grade_accuracy": None, "grade_answer_validity": "judge_failed"}
     assert [row["rubric"] for row in work.rows["grades"]] == ["accuracy"]
 

@@ -11,12 +11,12 @@ import duckdb
 import judge_factories
 import orjson
 import pytest
-from benches import PROMPTS, lay_bench, make_sample, make_settings, point_to, read_calls
 from call_rows import hash_request, make_call
 from endpoint import Endpoint, Raw, running_endpoint
 from endpoint_options import make_error
 from endpoint_replies import Asked
 from grades import rate, read_row, spread
+from live_runs import PROMPTS, lay_out_run, make_sample, make_settings, point_to, read_calls
 from token_replies import RATED, SEVEN, SEVEN_MEAN, build_body
 
 from evalhouse.flows.preparing.settings import resolve_settings
@@ -45,10 +45,10 @@ def script(endpoint: Endpoint, says: Any) -> None:  # noqa: ANN401  # a reply, o
 
 
 async def grade(folder: Path, rubric: str = "accuracy", run_id: str = "run-1", **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_bench(folder, make_settings(**settings), run_id=run_id, metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS[rubric],)
+    async with lay_out_run(folder, make_settings(**settings), run_id=run_id, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS[rubric],)
         work = make_work(make_sample())
-        await grade_sample(bench, work)
+        await grade_sample(live_run, work)
     return work
 
 
@@ -72,11 +72,11 @@ async def test_two_equal_samples_of_one_run_share_a_reply_and_its_probabilities(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     script(endpoint, Raw(body=build_body(*SEVEN)))
-    async with lay_bench(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS["accuracy"],)
+    async with lay_out_run(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["accuracy"],)
         works = [make_work(make_sample(1)), make_work(make_sample(1, sample_id="s2"))]
         for work in works:
-            await grade_sample(bench, work)
+            await grade_sample(live_run, work)
     assert len(endpoint.stats.bodies) == 1
     assert len({read_row(work, "accuracy")["rating"] for work in works}) == 1
     assert read_row(works[1], "accuracy")["rating"] == pytest.approx(SEVEN_MEAN, abs=1e-5)
@@ -152,11 +152,11 @@ async def test_an_endpoint_that_refuses_the_option_is_asked_without_it(
         return refusal if "logprobs" in asked.body else Raw(body=build_body(*SEVEN, logprobs=None))
 
     script(endpoint, answer)
-    async with lay_bench(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS["accuracy"],)
+    async with lay_out_run(tmp_path, make_settings(logprobs=True), metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["accuracy"],)
         works = [make_work(make_sample(number)) for number in (1, 2)]
         for work in works:
-            await grade_sample(bench, work)
+            await grade_sample(live_run, work)
     for work in works:
         row = read_row(work, "accuracy")
         assert (row["said"], row["rating"]) == (7, 7)
@@ -216,10 +216,10 @@ async def test_a_factorys_other_model_is_not_asked_for_them(
 ) -> None:
     monkeypatch.setitem(judge_factories.settings, "replies", [orjson.dumps(rate(7)).decode()])
     judge = make_factory_judge("judge_factories:make_fake", make_settings())
-    async with lay_bench(tmp_path, make_settings(logprobs=True), judge=judge, metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS["accuracy"],)
+    async with lay_out_run(tmp_path, make_settings(logprobs=True), judge=judge, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["accuracy"],)
         work = make_work(make_sample())
-        await grade_sample(bench, work)
+        await grade_sample(live_run, work)
     row = read_row(work, "accuracy")
     assert (row["rating"], row["rule"]) == (7, "as said: the endpoint gave no log-probabilities")
     (call,) = read_calls(tmp_path)

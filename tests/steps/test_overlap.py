@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import ScriptedJudge, lay_bench, make_sample
 from grades import score_work
 from hypothesis import given
 from hypothesis import strategies as st
+from live_runs import ScriptedJudge, lay_out_run, make_sample
 
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline import overlap
@@ -69,10 +69,10 @@ def test_any_two_texts_have_shares_and_equal_ones_agree(one: str, other: str) ->
 
 
 async def measure(folder: Path, **changes: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_bench(folder, judge=ScriptedJudge(lambda _: "nothing is asked"), metrics=["bleu"]) as bench:
+    async with lay_out_run(folder, judge=ScriptedJudge(lambda _: "nothing is asked"), metrics=["bleu"]) as live_run:
         work = make_work(make_sample(**changes))
-        await measure_sample(bench, work)
-        assert bench.asker.counts.requests == 0
+        await measure_sample(live_run, work)
+        assert live_run.asker.counts.requests == 0
     return work
 
 

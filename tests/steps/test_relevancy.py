@@ -9,10 +9,14 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import (
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Inject, running_endpoint
+from grades import score_work
+from live_runs import (
     PROMPTS,
     ScriptedJudge,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     point_to,
@@ -20,10 +24,6 @@ from benches import (
     read_detail,
     read_outcomes,
 )
-from cli_house import write_dataset
-from cli_process import Place
-from endpoint import Inject, running_endpoint
-from grades import score_work
 
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.judge.errors import UnusableReply
@@ -54,9 +54,9 @@ async def regenerate(
     judge = ScriptedJudge(say)
     price = options.pop("price", None)
     settings = make_settings(**options)
-    async with lay_bench(folder, settings, judge=judge, metrics=["answer_relevancy"], price=price) as bench:
+    async with lay_out_run(folder, settings, judge=judge, metrics=["answer_relevancy"], price=price) as live_run:
         work = make_work(sample or make_sample())
-        await regenerate_questions(bench, work)
+        await regenerate_questions(live_run, work)
     return judge, work
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import PROMPTS, ScriptedJudge, lay_bench, make_sample, read_outcomes
 from cli_house import write_dataset
 from cli_process import Place
 from grades import score_work
+from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
@@ -141,9 +141,9 @@ async def measure(folder: Path, sample: StoredSample) -> SampleWork:
     def refuse(_: object) -> str:
         raise AssertionError("nothing is asked")
 
-    async with lay_bench(folder, judge=ScriptedJudge(refuse), metrics=["result_set_match"]) as bench:
+    async with lay_out_run(folder, judge=ScriptedJudge(refuse), metrics=["result_set_match"]) as live_run:
         work = make_work(sample)
-        await measure_sample(bench, work)
+        await measure_sample(live_run, work)
     return work
 
 
@@ -194,10 +194,10 @@ async def test_tables_that_cannot_be_read_are_told_before_anything_is_asked() ->
 async def grade(folder: Path, sample: StoredSample) -> tuple[ScriptedJudge, SampleWork]:
     reply = {"sql_equivalence": {"reason": "Both list all ships.", "verdict": True}}
     judge = ScriptedJudge(lambda _: orjson.dumps(reply).decode())
-    async with lay_bench(folder, judge=judge, metrics=["faithfulness"]) as bench:
-        bench.rubrics = (PROMPTS["sql_equivalence"],)
+    async with lay_out_run(folder, judge=judge, metrics=["faithfulness"]) as live_run:
+        live_run.rubrics = (PROMPTS["sql_equivalence"],)
         work = make_work(sample)
-        await grade_sample(bench, work)
+        await grade_sample(live_run, work)
     return judge, work
 
 

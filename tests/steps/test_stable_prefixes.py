@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import judge_samples, lay_bench, make_sample, make_settings, point_to
 from endpoint import running_endpoint
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
 from evalhouse.prompts import BlockValue, Item, Prompt, list_languages, load_prompts
 from evalhouse.tasks.judge.protocol import Question
@@ -106,9 +106,9 @@ def test_votes_on_a_sample_share_everything(prompt: Prompt) -> None:
 async def test_cached_tokens_are_counted_by_call_by_step_and_in_all(tmp_path: Path) -> None:
     with running_endpoint() as endpoint:
         point_to(endpoint.base_url)
-        async with lay_bench(tmp_path, make_settings(concurrency=1)) as bench:
-            await judge_samples(bench, [make_sample(number) for number in range(1, 9)])
-            counts = bench.asker.counts
+        async with lay_out_run(tmp_path, make_settings(concurrency=1)) as live_run:
+            await judge_samples(live_run, [make_sample(number) for number in range(1, 9)])
+            counts = live_run.asker.counts
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     (calls,) = warehouse.read_rows("select sum(cached_tokens)::bigint as cached, count(*) as n_calls from llm_calls")
     steps = warehouse.read_rows("select step, prompt_tokens, cached_tokens from run_costs")

@@ -9,15 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import ScriptedJudge, lay_bench, make_sample, make_settings, point_to, read_calls, read_outcomes, say_good
 from endpoint import running_endpoint
+from live_runs import (
+    ScriptedJudge,
+    lay_out_run,
+    make_sample,
+    make_settings,
+    point_to,
+    read_calls,
+    read_outcomes,
+    say_good,
+)
 
 from evalhouse.tasks.attribute import attribute, attribute_statements
 from evalhouse.tasks.classify import classify
 from evalhouse.tasks.extract import extract
 from evalhouse.tasks.judge.errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCancelled, TransientJudgeError
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, find_bench, lay_out_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, forget_live_run, register_live_run
 from evalhouse.tasks.pipeline.run_step import RETRY_DELAYS_S, TASK_OPTIONS
 from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.rank import rank
@@ -33,39 +42,39 @@ async def lay_shard(
     says: Callable[[Question], str | Exception] | None,
     samples: int = 3,
     **settings: Any,  # noqa: ANN401
-) -> AsyncIterator[tuple[Bench, Shard]]:
-    """A bench that tasks find by the run's id, with one shard on it; without `says` the endpoint is asked."""
+) -> AsyncIterator[tuple[LiveRun, Shard]]:
+    """A live run that tasks find by the run's id, with one shard on it; without `says` the endpoint is asked."""
     judge = ScriptedJudge(says) if says else None
-    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
+    async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
         works = [make_work(make_sample(number)) for number in range(1, samples + 1)]
-        shard = bench.shards[0] = Shard(number=0, first=1, last=samples, works=works)
-        lay_out_bench(bench)
+        shard = live_run.shards[0] = Shard(number=0, first=1, last=samples, works=works)
+        register_live_run(live_run)
         try:
-            yield bench, shard
+            yield live_run, shard
         finally:
-            clear_bench(bench.run_id)
+            forget_live_run(live_run.run_id)
 
 
-async def run_all(bench: Bench) -> list[Any]:
+async def run_all(live_run: LiveRun) -> list[Any]:
     """All tasks of the shard side by side, as the flow runs them."""
     async with asyncio.timeout(20):
-        return await asyncio.gather(*(task(bench.run_id, 0) for task in TASKS), return_exceptions=True)
+        return await asyncio.gather(*(task(live_run.run_id, 0) for task in TASKS), return_exceptions=True)
 
 
 async def test_a_shard_goes_through_all_steps(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (bench, shard):
-        assert await run_all(bench) == [None] * 5
-        assert bench.progress.n_done == 3
-        assert all(len(work.done) == bench.n_sample_steps for work in shard.works)
+    async with lay_shard(tmp_path, say_good) as (live_run, shard):
+        assert await run_all(live_run) == [None] * 5
+        assert live_run.progress.n_done == 3
+        assert all(len(work.done) == live_run.n_sample_steps for work in shard.works)
         batch = shard.to_batch("run-1", key="k", replaces=False)
         assert len(batch.tables["outcomes"]) == 3 * 7
 
 
 async def test_a_run_is_found_while_it_lasts(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (bench, _):
-        assert find_bench("run-1") is bench
+    async with lay_shard(tmp_path, say_good) as (live_run, _):
+        assert find_live_run("run-1") is live_run
     with pytest.raises(LookupError, match="run-1 is not under way"):
-        find_bench("run-1")
+        find_live_run("run-1")
 
 
 async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_else() -> None:
@@ -95,16 +104,16 @@ async def test_an_endpoint_that_comes_back_leaves_no_trace_in_the_verdicts(
         lost = question.step in down and question.sample_id == "s2"
         return TransientJudgeError("status 503") if lost else say_good(question)
 
-    async with lay_shard(tmp_path, says, attempts=2) as (bench, shard):
-        others = [asyncio.create_task(task(bench.run_id, 0)) for task in TASKS[1:]]
+    async with lay_shard(tmp_path, says, attempts=2) as (live_run, shard):
+        others = [asyncio.create_task(task(live_run.run_id, 0)) for task in TASKS[1:]]
         with pytest.raises(EndpointDown):
-            await TASKS[0](bench.run_id, 0)
+            await TASKS[0](live_run.run_id, 0)
         assert [set(read_outcomes(work)) & {"extract_answer"} for work in shard.works] == [
             {"extract_answer"}, set(), {"extract_answer"}
         ]  # fmt: skip
         assert not others[0].done()
         down.clear()
-        await TASKS[0](bench.run_id, 0)
+        await TASKS[0](live_run.run_id, 0)
         async with asyncio.timeout(10):
             await asyncio.gather(*others)
         for work in shard.works:
@@ -122,12 +131,12 @@ async def test_the_last_chance_makes_it_a_verdict_of_its_own(tmp_path: Path, mon
         lost = question.sample_id == "s2" and question.step == "extract_answer"
         return TransientJudgeError("status 503") if lost else say_good(question)
 
-    async with lay_shard(tmp_path, says, attempts=1) as (bench, shard):
-        others = [asyncio.create_task(task(bench.run_id, 0)) for task in TASKS[1:]]
+    async with lay_shard(tmp_path, says, attempts=1) as (live_run, shard):
+        others = [asyncio.create_task(task(live_run.run_id, 0)) for task in TASKS[1:]]
         for _ in range(2):
             with pytest.raises(EndpointDown):
-                await TASKS[0](bench.run_id, 0)
-        await TASKS[0](bench.run_id, 0)
+                await TASKS[0](live_run.run_id, 0)
+        await TASKS[0](live_run.run_id, 0)
         async with asyncio.timeout(10):
             await asyncio.gather(*others)
         outcomes = [read_outcomes(work) for work in shard.works]
@@ -137,7 +146,7 @@ async def test_the_last_chance_makes_it_a_verdict_of_its_own(tmp_path: Path, mon
         "attribute_answer",
     }
     assert set(outcomes[0].values()) == set(outcomes[2].values()) == {None}
-    assert bench.progress.n_done == 3
+    assert live_run.progress.n_done == 3
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), FatalJudgeError("refused the key"), MemoryError("full")])
@@ -145,11 +154,11 @@ async def test_a_step_that_breaks_lets_go_of_those_that_wait_for_it(tmp_path: Pa
     def says(question: Question) -> str | Exception:
         return error if question.step == "extract_answer" else say_good(question)
 
-    async with lay_shard(tmp_path, says) as (bench, shard):
-        ended = await run_all(bench)
+    async with lay_shard(tmp_path, says) as (live_run, shard):
+        ended = await run_all(live_run)
         assert [type(result) for result in ended[:3]] == [type(error)] * 3
-        assert bench.progress.n_done == 0
-        assert all(len(work.done) < bench.n_sample_steps for work in shard.works)
+        assert live_run.progress.n_done == 0
+        assert all(len(work.done) < live_run.n_sample_steps for work in shard.works)
 
 
 @pytest.mark.usefixtures("quick_backoff")
@@ -161,18 +170,18 @@ async def test_a_bug_beside_an_endpoint_that_is_down_lets_go_as_well(tmp_path: P
             return say_good(question)
         return ValueError("a bug") if question.sample_id == "s1" else TransientJudgeError("status 503")
 
-    async with lay_shard(tmp_path, says, attempts=1) as (bench, _):
-        ended = await run_all(bench)
+    async with lay_shard(tmp_path, says, attempts=1) as (live_run, _):
+        ended = await run_all(live_run)
         assert type(ended[0]) is ValueError
         assert all(isinstance(result, Exception) for result in ended[1:3])
 
 
 async def test_a_task_that_is_cancelled_lets_go_of_those_that_wait_for_it(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (bench, _):
-        assert isinstance(bench.asker.judge, ScriptedJudge)
-        bench.asker.judge.latency_s = 60
-        extracting = asyncio.create_task(TASKS[0](bench.run_id, 0))
-        waiting = asyncio.create_task(TASKS[1](bench.run_id, 0))
+    async with lay_shard(tmp_path, say_good) as (live_run, _):
+        assert isinstance(live_run.asker.judge, ScriptedJudge)
+        live_run.asker.judge.latency_s = 60
+        extracting = asyncio.create_task(TASKS[0](live_run.run_id, 0))
+        waiting = asyncio.create_task(TASKS[1](live_run.run_id, 0))
         await asyncio.sleep(0.05)
         extracting.cancel()
         async with asyncio.timeout(5):
@@ -182,22 +191,22 @@ async def test_a_task_that_is_cancelled_lets_go_of_those_that_wait_for_it(tmp_pa
 
 
 async def test_a_waiting_step_that_is_cancelled_takes_the_statements_from_nobody(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (bench, shard):
-        waiting = asyncio.create_task(attribute_statements(bench, shard.works[0]))
+    async with lay_shard(tmp_path, say_good) as (live_run, shard):
+        waiting = asyncio.create_task(attribute_statements(live_run, shard.works[0]))
         await asyncio.sleep(0)
         waiting.cancel()
-        assert await run_all(bench) == [None] * 5
+        assert await run_all(live_run) == [None] * 5
 
 
 async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Path) -> None:
     with running_endpoint(latency=0.2) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_shard(tmp_path, None, samples=40, concurrency=8) as (bench, _):
-            running = asyncio.create_task(run_all(bench))
+        async with lay_shard(tmp_path, None, samples=40, concurrency=8) as (live_run, _):
+            running = asyncio.create_task(run_all(live_run))
             await asyncio.sleep(0.7)
             sent = endpoint.stats.requests["/v1/chat/completions"]
             started = time.monotonic()
-            bench.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
+            live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
             ended = await running
             assert time.monotonic() - started < 1.0
             assert {type(result) for result in ended[:4]} == {RunCancelled}
@@ -205,18 +214,18 @@ async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Pat
         calls = read_calls(tmp_path)
         assert [call["status"] for call in calls] == ["ok"] * sent
         # Whoever resumes pays for none of them again.
-        async with lay_shard(tmp_path, None, samples=40, concurrency=64) as (bench, _):
-            assert await run_all(bench) == [None] * 5
+        async with lay_shard(tmp_path, None, samples=40, concurrency=64) as (live_run, _):
+            assert await run_all(live_run) == [None] * 5
         assert endpoint.stats.requests["/v1/chat/completions"] == 200
         assert endpoint.stats.duplicates == 0
 
 
 async def test_stopping_ends_the_wait_before_a_retry(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, say_good) as (bench, shard):
+    async with lay_shard(tmp_path, say_good) as (live_run, shard):
         shard.tries["extract_answer"] = 2  # the wait before the third try is half a minute
-        extracting = asyncio.create_task(TASKS[0](bench.run_id, 0))
+        extracting = asyncio.create_task(TASKS[0](live_run.run_id, 0))
         await asyncio.sleep(0.05)
-        bench.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
+        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)
         with pytest.raises(RunCancelled):
             async with asyncio.timeout(1):
                 await extracting
@@ -234,10 +243,10 @@ async def test_a_bad_provider_costs_no_sample_its_scores_and_nothing_twice(tmp_p
     faults = dict.fromkeys(FAULTS, share / len(FAULTS))
     with running_endpoint(latency=0.005, faults=faults, retry_after=0.02, seed=7) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_shard(tmp_path, None, samples=60, concurrency=16, attempts=8) as (bench, shard):
-            assert await run_all(bench) == [None] * 5
+        async with lay_shard(tmp_path, None, samples=60, concurrency=16, attempts=8) as (live_run, shard):
+            assert await run_all(live_run) == [None] * 5
             reasons = Counter(reason for work in shard.works for reason in read_outcomes(work).values())
-            counts = bench.asker.counts
+            counts = live_run.asker.counts
         assert reasons == {None: 60 * 7}
         assert endpoint.stats.duplicates_answered == 0
         assert endpoint.stats.faults.total() > 300 * share * 0.6

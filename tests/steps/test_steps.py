@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import (
+from live_runs import (
     SAMPLE_STEPS,
     ScriptedJudge,
     judge_samples,
     judge_with,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     read_calls,
@@ -38,7 +38,7 @@ from evalhouse.tasks.judge.errors import (
     TransientJudgeError,
 )
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import Bench, clear_bench, lay_out_bench
+from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run
 from evalhouse.tasks.pipeline.run_step import run_step
 from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.rank import rank_contexts
@@ -61,23 +61,23 @@ async def lay_shard(
     *,
     n_samples: int = 3,
     **settings: Any,  # noqa: ANN401  # fields of RunSettings
-) -> AsyncIterator[tuple[Bench, Shard]]:
-    """A bench that steps find by its run's id, with one shard."""
-    async with lay_bench(folder, make_settings(**{"attempts": 2, **settings}), judge=judge) as bench:
+) -> AsyncIterator[tuple[LiveRun, Shard]]:
+    """A live run that steps find by its run's id, with one shard."""
+    async with lay_out_run(folder, make_settings(**{"attempts": 2, **settings}), judge=judge) as live_run:
         works = [make_work(make_sample(number)) for number in range(1, n_samples + 1)]
-        shard = bench.shards[0] = Shard(number=0, first=1, last=n_samples, works=works)
-        lay_out_bench(bench)
+        shard = live_run.shards[0] = Shard(number=0, first=1, last=n_samples, works=works)
+        register_live_run(live_run)
         try:
-            yield bench, shard
+            yield live_run, shard
         finally:
-            clear_bench(bench.run_id)
+            forget_live_run(live_run.run_id)
             LAST_CHANCE.set(True)
 
 
-async def take_extraction(bench: Bench, shard: Shard) -> None:
+async def take_extraction(live_run: LiveRun, shard: Shard) -> None:
     """As the task does."""
     with shard.releasing_waiting():
-        await run_step(bench.run_id, 0, extract_answer, extract_ground_truth)
+        await run_step(live_run.run_id, 0, extract_answer, extract_ground_truth)
 
 
 def break_when(fits: Callable[[Question], bool], error: Exception = DOWN) -> Callable[[Question], str | Exception]:
@@ -105,8 +105,8 @@ async def test_ranking_is_spared_where_ids_say_what_is_relevant(
     tmp_path: Path, ids: dict[str, Any], is_asked: bool
 ) -> None:
     judge = ScriptedJudge(say_good)
-    async with lay_bench(tmp_path, judge=judge, metrics=BY_RANK) as bench:
-        (work,) = await judge_samples(bench, [make_sample(**ids)])
+    async with lay_out_run(tmp_path, judge=judge, metrics=BY_RANK) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample(**ids)])
     assert [question.step for question in judge.asked] == ["rank"] * is_asked
     assert read_outcomes(work) == ({"rank": None} if is_asked else {})
     assert bool(read_useful(work)) is is_asked
@@ -115,20 +115,20 @@ async def test_ranking_is_spared_where_ids_say_what_is_relevant(
 async def test_ranking_is_not_spared_where_a_metric_insists_on_it(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     sample = make_sample(context_ids=["a", "b", "c"], reference_context_ids=["b"])
-    async with lay_bench(tmp_path, judge=judge, metrics=[*BY_RANK, "context_precision"]) as bench:
-        (work,) = await judge_samples(bench, [sample])
+    async with lay_out_run(tmp_path, judge=judge, metrics=[*BY_RANK, "context_precision"]) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
     assert read_useful(work) == {1: True, 2: True, 3: True}
 
 
 async def test_a_step_that_no_metric_needs_asks_nothing_and_waits_for_nobody(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
-    async with lay_bench(tmp_path, judge=judge, metrics=["semantic_similarity"]) as bench:
+    async with lay_out_run(tmp_path, judge=judge, metrics=["semantic_similarity"]) as live_run:
         work = make_work(make_sample())
         async with asyncio.timeout(5):
-            await classify_statements(bench, work)
-            await attribute_statements(bench, work)
-            await rank_contexts(bench, work)
-            await compare_meaning(bench, work)
+            await classify_statements(live_run, work)
+            await attribute_statements(live_run, work)
+            await rank_contexts(live_run, work)
+            await compare_meaning(live_run, work)
     assert judge.asked == []
     assert read_outcomes(work) == {"similarity": None}
 
@@ -139,28 +139,28 @@ async def test_a_step_that_no_metric_needs_asks_nothing_and_waits_for_nobody(tmp
 async def test_a_sample_is_judged_as_soon_as_its_own_statements_are_there(tmp_path: Path) -> None:
     """The second sample's answer is slow; the first one does not wait for it."""
     judge = ScriptedJudge(say_good)
-    async with lay_shard(tmp_path, judge, n_samples=2) as (bench, shard):
+    async with lay_shard(tmp_path, judge, n_samples=2) as (live_run, shard):
         first, second = shard.works
-        steps = [asyncio.create_task(classify_statements(bench, work)) for work in (first, second)]
+        steps = [asyncio.create_task(classify_statements(live_run, work)) for work in (first, second)]
         for step in (extract_answer, extract_ground_truth):
-            await step(bench, first)
+            await step(live_run, first)
         await asyncio.wait_for(steps[0], 5)
         assert set(read_labels(first)) == {"A1", "A2", "G1", "G2"}
-        await extract_ground_truth(bench, second)
+        await extract_ground_truth(live_run, second)
         await asyncio.sleep(0.05)
         assert not steps[1].done()
-        await extract_answer(bench, second)
+        await extract_answer(live_run, second)
         await asyncio.wait_for(steps[1], 5)
 
 
 async def test_a_cancelled_step_takes_the_statements_from_nobody(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=1) as (bench, shard):
+    async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=1) as (live_run, shard):
         (work,) = shard.works
-        classifying = asyncio.create_task(classify_statements(bench, work))
-        attributing = asyncio.create_task(attribute_statements(bench, work))
+        classifying = asyncio.create_task(classify_statements(live_run, work))
+        attributing = asyncio.create_task(attribute_statements(live_run, work))
         await asyncio.sleep(0.01)
         classifying.cancel()
-        await take_extraction(bench, shard)
+        await take_extraction(live_run, shard)
         await asyncio.wait_for(attributing, 5)
     assert read_outcomes(work)["attribute_answer"] is None
 
@@ -179,15 +179,15 @@ async def test_whatever_ends_splitting_ends_all_who_wait_for_statements(
     def break_down(question: Question) -> str:
         raise error
 
-    async with lay_shard(tmp_path, ScriptedJudge(break_down)) as (bench, shard):
+    async with lay_shard(tmp_path, ScriptedJudge(break_down)) as (live_run, shard):
         waiting = [
-            asyncio.create_task(step(bench, work))
+            asyncio.create_task(step(live_run, work))
             for step in (classify_statements, attribute_statements)
             for work in shard.works
         ]
         async with asyncio.timeout(5):
             with pytest.raises(type(error)):
-                await take_extraction(bench, shard)
+                await take_extraction(live_run, shard)
             results = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(result) for result in results} == {kind}
     assert count_rows(shard) == dict.fromkeys(VERDICT_TABLES, 0)
@@ -195,13 +195,13 @@ async def test_whatever_ends_splitting_ends_all_who_wait_for_statements(
 
 async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good, latency_s=60)
-    async with lay_shard(tmp_path, judge) as (bench, shard):
-        extraction = asyncio.create_task(take_extraction(bench, shard))
+    async with lay_shard(tmp_path, judge) as (live_run, shard):
+        extraction = asyncio.create_task(take_extraction(live_run, shard))
         others = [asyncio.create_task(run_step("run-1", 0, step)) for step in (classify_statements, rank_contexts)]
         async with asyncio.timeout(5):
             while not judge.asked:
                 await asyncio.sleep(0.01)
-        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=0.05)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.05)
         async with asyncio.timeout(5):
             results = await asyncio.gather(extraction, *others, return_exceptions=True)
     assert {(type(result), str(result)) for result in results} == {(RunCancelled, "stopped by SIGINT")}
@@ -217,15 +217,15 @@ async def test_a_second_try_goes_on_where_the_first_one_ended(tmp_path: Path) ->
     """The endpoint is down for the second sample alone; the steps that wait for it go on waiting."""
     is_down = True
     judge = ScriptedJudge(break_when(lambda question: is_down and question.sample_id == "s2"))
-    async with lay_shard(tmp_path, judge) as (bench, shard):
+    async with lay_shard(tmp_path, judge) as (live_run, shard):
         waiting = asyncio.create_task(run_step("run-1", 0, classify_statements))
         async with asyncio.timeout(10):
             with pytest.raises(EndpointDown, match="status 503: down"):
-                await take_extraction(bench, shard)
+                await take_extraction(live_run, shard)
             assert not waiting.done()
             is_down = False
             judge.asked.clear()
-            await take_extraction(bench, shard)
+            await take_extraction(live_run, shard)
             await waiting
     extracted = Counter(question.sample_id for question in judge.asked if question.step.startswith("extract"))
     assert extracted == {"s2": 2}
@@ -239,18 +239,18 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     is_down = True
     kind = step.__name__.partition("_")[0]
     judge = ScriptedJudge(break_when(lambda question: is_down and question.step == kind and question.sample_id != "s1"))
-    async with lay_shard(tmp_path, judge) as (bench, shard):
-        await take_extraction(bench, shard)
+    async with lay_shard(tmp_path, judge) as (live_run, shard):
+        await take_extraction(live_run, shard)
         with pytest.raises(EndpointDown):
             await run_step("run-1", 0, step)
         is_down = False
         for again in SAMPLE_STEPS[2:]:
             await run_step("run-1", 0, again)
-        assert bench.progress.n_done == 3
+        assert live_run.progress.n_done == 3
     for work in shard.works:
         assert Counter(str(row["step"]) for row in work.rows["outcomes"]).most_common(1)[0][1] == 1
         assert set(read_outcomes(work).values()) == {None}
-        assert len(work.done) == bench.n_sample_steps
+        assert len(work.done) == live_run.n_sample_steps
     assert {name: count_rows(shard)[name] for name in ("statements", "classifications", "attributions")} == {
         "statements": 12, "classifications": 12, "attributions": 12,
     }  # fmt: skip
@@ -283,8 +283,8 @@ async def test_a_bug_in_one_sample_is_raised_when_the_others_have_ended(tmp_path
 
 
 async def test_a_step_that_asks_nobody_does_not_pass_for_done_in_a_run_that_was_stopped(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (bench, _):
-        bench.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
+    async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, _):
+        live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGTERM"):
             await run_step("run-1", 0, compare_meaning)
 
@@ -301,8 +301,8 @@ async def test_a_ground_truth_that_cannot_be_split_leaves_the_answer_its_verdict
 
 
 async def test_a_batch_holds_all_rows_of_a_shard_under_its_run(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=2) as (bench, shard):
-        await take_extraction(bench, shard)
+    async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=2) as (live_run, shard):
+        await take_extraction(live_run, shard)
         await run_step("run-1", 0, rank_contexts)
         batch = shard.to_batch("run-1", key="k", replaces=True)
     assert {name: len(frame) for name, frame in batch.tables.items()} == count_rows(shard)

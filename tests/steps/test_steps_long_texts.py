@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import (
+from live_runs import (
     Says,
     ScriptedJudge,
     judge_samples,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     read_calls,
@@ -67,8 +67,8 @@ async def split_answer(
 ) -> tuple[ScriptedJudge, SampleWork]:
     """One sample with a long answer through all steps."""
     judge = ScriptedJudge(says)
-    async with lay_bench(folder, make_settings(request_tokens=tokens), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample(answer=answer)])
+    async with lay_out_run(folder, make_settings(request_tokens=tokens), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample(answer=answer)])
     return judge, work
 
 
@@ -177,8 +177,8 @@ async def test_one_part_of_a_text_that_fails_leaves_no_silent_half(tmp_path: Pat
 async def test_a_question_that_leaves_no_room_goes_into_every_request_whole(tmp_path: Path) -> None:
     question = "What of the berths?" + " Tell me more." * 2000
     judge = ScriptedJudge(say_sentences)
-    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample(question=question, answer=LONG_ANSWER)])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample(question=question, answer=LONG_ANSWER)])
     assert all(asked.data["question"] == question for asked in judge.asked)
     assert all(estimate_tokens(str(asked.data["text"])) <= TOKENS // 2 for asked in asked_of(judge, "extract_answer"))
     assert set(read_outcomes(work).values()) == {None}
@@ -212,8 +212,8 @@ async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
 ) -> None:
     contexts = ["short", LONG_ANSWER, "short too"]
     judge = ScriptedJudge(say_where(f"Berth {at} "))
-    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample(contexts=contexts)])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample(contexts=contexts)])
     for step in ("rank", "attribute"):
         sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["contexts"]]
         parts = sorted((item.text for item in sent if item.id == "C2"), key=LONG_ANSWER.index)
@@ -240,8 +240,8 @@ async def test_a_ground_truth_longer_than_a_request_meets_every_context_in_parts
         )
 
     judge = ScriptedJudge(lambda question: say_useful(question) if question.step == "rank" else say_sentences(question))
-    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample(ground_truth=LONG_ANSWER)])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample(ground_truth=LONG_ANSWER)])
     asked = asked_of(judge, "rank")
     truths = [str(question.data["ground_truth"]) for question in asked]
     assert "".join(sorted(truths, key=LONG_ANSWER.index)) == LONG_ANSWER

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import (
+from live_runs import (
     Says,
     ScriptedJudge,
     judge_samples,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     read_labels,
@@ -65,8 +65,8 @@ async def judge_long(
 
     judge = ScriptedJudge(says)
     sample = make_sample(contexts=[f"Context {n}.{LONG}" for n in range(1, contexts + 1)])
-    async with lay_bench(folder, make_settings(request_tokens=TOKENS, **settings), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [sample])
+    async with lay_out_run(folder, make_settings(request_tokens=TOKENS, **settings), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
     return judge, work
 
 
@@ -99,8 +99,8 @@ async def test_contexts_of_a_ranking_are_judged_each_once_in_parts_that_fit(tmp_
 async def test_what_stands_beside_the_contexts_takes_room_as_well(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     sample = make_sample(ground_truth=f"It is dark.{LONG * 2}", contexts=[f"Context {n}.{LONG}" for n in range(6)])
-    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [sample])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
     asked = asked_of(judge, "rank")
     assert len(asked) == 2
     for question in asked:
@@ -181,8 +181,8 @@ async def test_a_statement_too_large_for_any_request_is_sent_whole(tmp_path: Pat
         return say_good(question)
 
     judge = ScriptedJudge(says)
-    async with lay_bench(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample()])
+    async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
     for step in ("attribute", "classify"):
         sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["answer_statements"]]
         assert [(item.id, item.text) for item in sent] == [("A1", giant), ("A2", "A2 is short")]

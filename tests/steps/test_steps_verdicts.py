@@ -7,11 +7,13 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import (
+from endpoint import Endpoint, Inject, running_endpoint
+from endpoint_replies import Fault
+from live_runs import (
     ScriptedJudge,
     judge_samples,
     judge_with,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     point_to,
@@ -24,8 +26,6 @@ from benches import (
     say_good,
     say_verdicts,
 )  # fmt: skip
-from endpoint import Endpoint, Inject, running_endpoint
-from endpoint_replies import Fault
 
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.judge.errors import RefusedRequest
@@ -50,8 +50,8 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 async def judge_one(folder: Path, sample: StoredSample | None = None, **settings: Any) -> SampleWork:  # noqa: ANN401
-    async with lay_bench(folder, make_settings(**settings)) as bench:
-        (work,) = await judge_samples(bench, [sample or make_sample()])
+    async with lay_out_run(folder, make_settings(**settings)) as live_run:
+        (work,) = await judge_samples(live_run, [sample or make_sample()])
     return work
 
 
@@ -99,9 +99,9 @@ async def test_every_verdict_names_the_call_it_came_from(endpoint: Endpoint, tmp
 
 async def test_an_unchanged_sample_costs_nothing_in_a_later_run(endpoint: Endpoint, tmp_path: Path) -> None:
     first = await judge_one(tmp_path)
-    async with lay_bench(tmp_path, run_id="run-2") as bench:
-        (second,) = await judge_samples(bench, [make_sample()])
-        assert (bench.asker.counts.requests, bench.asker.counts.reused) == (0, 5)
+    async with lay_out_run(tmp_path, run_id="run-2") as live_run:
+        (second,) = await judge_samples(live_run, [make_sample()])
+        assert (live_run.asker.counts.requests, live_run.asker.counts.reused) == (0, 5)
     assert endpoint.stats.requests[CHAT] == 5
     assert read_labels(first) == read_labels(second)
     assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 5
@@ -162,8 +162,8 @@ async def test_where_one_text_says_nothing_all_of_the_other_is_missing_or_unfoun
 
 
 async def test_only_the_steps_of_the_chosen_metrics_are_taken(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with lay_bench(tmp_path, metrics=["context_recall"]) as bench:
-        (work,) = await judge_samples(bench, [make_sample()])
+    async with lay_out_run(tmp_path, metrics=["context_recall"]) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
     assert read_outcomes(work) == {"extract_ground_truth": None, "attribute_ground_truth": None}
     assert endpoint.stats.kinds == {"extract": 1, "attribute": 1}
     assert set(read_ranks(work)) == {"G1", "G2"}
@@ -263,8 +263,8 @@ async def test_a_failed_embedding_is_named_as_such(endpoint: Endpoint, tmp_path:
 async def test_a_spent_budget_is_the_reason_of_all_that_was_not_asked(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     settings = make_settings(budget_usd=0.02, concurrency=1)
-    async with lay_bench(tmp_path, settings, judge=judge, price=Price(input_usd=100.0, output_usd=0.0)) as bench:
-        works = await judge_samples(bench, [make_sample(number) for number in range(1, 6)])
+    async with lay_out_run(tmp_path, settings, judge=judge, price=Price(input_usd=100.0, output_usd=0.0)) as live_run:
+        works = await judge_samples(live_run, [make_sample(number) for number in range(1, 6)])
     assert len(judge.asked) == 2
     reasons = Counter(reason for work in works for reason in read_outcomes(work).values())
     assert reasons["budget_exhausted"] == 5 * 6 - 2

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import ScriptedJudge, lay_bench, make_sample, read_outcomes
 from grades import score_work
 from hypothesis import given
 from hypothesis import strategies as st
+from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
@@ -227,9 +227,9 @@ async def measure(folder: Path, *metrics: str, **metadata: object) -> SampleWork
         raise AssertionError("nothing is asked")
 
     judge = ScriptedJudge(refuse)
-    async with lay_bench(folder, judge=judge, metrics=metrics or ["tool_call_accuracy"]) as bench:
+    async with lay_out_run(folder, judge=judge, metrics=metrics or ["tool_call_accuracy"]) as live_run:
         work = make_work(make_sample(metadata_json=json.dumps(metadata)))
-        await measure_sample(bench, work)
+        await measure_sample(live_run, work)
     return work
 
 

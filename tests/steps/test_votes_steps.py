@@ -10,11 +10,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benches import (
+from live_runs import (
     ScriptedJudge,
     judge_samples,
     judge_with,
-    lay_bench,
+    lay_out_run,
     make_sample,
     make_settings,
     read_calls,
@@ -134,8 +134,8 @@ async def judge_in_parts(
 
     judge = ScriptedJudge(answer)
     sample = make_sample(contexts=[f"Context {n}.{filler}" for n in range(1, 5)])
-    async with lay_bench(folder, make_settings(request_tokens=800, votes=3), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [sample])
+    async with lay_out_run(folder, make_settings(request_tokens=800, votes=3), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
     return [question for question in judge.asked if question.step == step], work
 
 

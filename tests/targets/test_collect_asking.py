@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import ScriptedJudge, judge_samples, lay_bench, make_sample, make_settings, read_detail, read_outcomes
+from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
 from rows import Sample, add_samples, open_rows, score
 from warehouse_runs import make_run
 
@@ -18,7 +18,7 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.datasets.stage import stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.tasks.targets.make import TargetError
 from evalhouse.tasks.targets.protocol import Response, TargetQuestion
@@ -86,36 +86,36 @@ async def collecting(
     *,
     record: type[ResponseRecord] = ResponseRecord,
     **changes: Any,  # noqa: ANN401  # fields of Collection
-) -> AsyncIterator[tuple[Bench, Collection]]:
-    """A bench with a collection over so many questions."""
+) -> AsyncIterator[tuple[LiveRun, Collection]]:
+    """A live run with a collection over so many questions."""
     samples = make_questions(n)
-    async with lay_bench(folder, make_settings(shard_size=SIZE), judge=ScriptedJudge(lambda _: "{}")) as bench:
+    async with lay_out_run(folder, make_settings(shard_size=SIZE), judge=ScriptedJudge(lambda _: "{}")) as live_run:
         values: dict[str, Any] = {
-            "run_id": bench.run_id, "warehouse": bench.warehouse, "target": target, "known": None,
-            "record": record(bench.warehouse, bench.run_id), "numbers": range(-(-n // SIZE)), "n_samples": n,
+            "run_id": live_run.run_id, "warehouse": live_run.warehouse, "target": target, "known": None,
+            "record": record(live_run.warehouse, live_run.run_id), "numbers": range(-(-n // SIZE)), "n_samples": n,
             "read_samples": lambda first, last: samples[first - 1 : last], "concurrency": 2,
         }  # fmt: skip
         collection = Collection(**{**values, **changes})
-        bench.collection = collection
-        collection.listen(bench.asker.stop_sign)
+        live_run.collection = collection
+        collection.listen(live_run.asker.stop_sign)
         try:
-            yield bench, collection
+            yield live_run, collection
         finally:
             collection.record.close()
 
 
-async def collect_all(bench: Bench, collection: Collection) -> None:
+async def collect_all(live_run: LiveRun, collection: Collection) -> None:
     for number in collection.numbers:
-        await collection.collect(bench.asker.stop_sign, number, size=bench.settings.shard_size)
+        await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
     collection.record.flush()
 
 
 async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path) -> None:
     target = ScriptedTarget()
-    async with collecting(tmp_path, target, 10) as (bench, collection):
+    async with collecting(tmp_path, target, 10) as (live_run, collection):
         await asyncio.gather(
             *(
-                collection.collect(bench.asker.stop_sign, number, size=bench.settings.shard_size)
+                collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
                 for number in collection.numbers
             )
         )
@@ -127,13 +127,13 @@ async def test_every_sample_is_asked_about_once_and_few_at_a_time(tmp_path: Path
 
 async def test_a_resumed_collection_asks_for_what_failed_or_never_came(tmp_path: Path) -> None:
     first = ScriptedTarget(lambda question: FAILED if question.sample_id == "s2" else answer())
-    async with collecting(tmp_path, first, 6) as (bench, collection):
-        await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
+    async with collecting(tmp_path, first, 6) as (live_run, collection):
+        await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
     second = ScriptedTarget()
-    async with collecting(tmp_path, second, 6, is_resumed=True) as (bench, collection):
-        await collect_all(bench, collection)
+    async with collecting(tmp_path, second, 6, is_resumed=True) as (live_run, collection):
+        await collect_all(live_run, collection)
         assert second.asked == ["s2", "s5", "s6"]
-        assert count_responses(bench.warehouse, bench.run_id)["n_ok"] == 6
+        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 6
         assert collection.n_to_ask == 3
 
 
@@ -142,48 +142,48 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
         raise TargetError("the environment variable BOT_TOKEN is not set")
 
     target = ScriptedTarget(refuse)
-    async with collecting(tmp_path, target, 8, concurrency=1) as (bench, collection):
+    async with collecting(tmp_path, target, 8, concurrency=1) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
+            await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
         assert target.asked == ["s1"]
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
-            await collection.collect(bench.asker.stop_sign, 1, size=bench.settings.shard_size)
+            await collection.collect(live_run.asker.stop_sign, 1, size=live_run.settings.shard_size)
         assert target.asked == ["s1"]
 
 
 async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path: Path) -> None:
     target = ScriptedTarget()
     target.gate.clear()
-    async with collecting(tmp_path, target, 4) as (bench, collection):
-        asking = asyncio.create_task(collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size))
+    async with collecting(tmp_path, target, 4) as (live_run, collection):
+        asking = asyncio.create_task(collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size))
         while target.in_flight < 2:
             await asyncio.sleep(0)
-        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=30.0)
         target.gate.set()
         with pytest.raises(RunCancelled):
             await asking
         collection.record.flush()
         assert target.asked == ["s1", "s2"], "nothing more is asked"
-        assert count_responses(bench.warehouse, bench.run_id)["n_ok"] == 2, "and what was paid for is kept"
+        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 2, "and what was paid for is kept"
 
 
 async def test_a_target_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:
     target = ScriptedTarget()
     target.gate.clear()
-    async with collecting(tmp_path, target, 4) as (bench, collection):
-        asking = asyncio.create_task(collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size))
+    async with collecting(tmp_path, target, 4) as (live_run, collection):
+        asking = asyncio.create_task(collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size))
         while target.in_flight < 2:
             await asyncio.sleep(0)
-        bench.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
         with pytest.raises(RunCancelled):
             await asking
         assert target.in_flight == 0
 
 
 async def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (bench, collection):
+    async with collecting(tmp_path, ScriptedTarget(), 2, record=FullDisk) as (live_run, collection):
         with pytest.raises(FatalJudgeError, match=r"No space left on device.*evalhouse resume"):
-            await collection.collect(bench.asker.stop_sign, 0, size=bench.settings.shard_size)
+            await collection.collect(live_run.asker.stop_sign, 0, size=live_run.settings.shard_size)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ async def test_a_full_disk_is_said(tmp_path: Path) -> None:
 async def test_a_response_is_read_as_a_datasets_row_is(
     tmp_path: Path, response: Response, expected: tuple[Any, Any, Any]
 ) -> None:
-    async with collecting(tmp_path, ScriptedTarget(lambda _: response), 1) as (bench, collection):
-        await collect_all(bench, collection)
+    async with collecting(tmp_path, ScriptedTarget(lambda _: response), 1) as (live_run, collection):
+        await collect_all(live_run, collection)
         staging = stage_responses(collection, SIZE)
         (sample,) = staging.read_between(1, 1)
         staging.discard()
@@ -222,8 +222,8 @@ async def test_the_same_content_has_the_same_hash_whether_it_was_brought_or_aske
     (brought,) = staged.staging.read_between(1, 1)
     async with collecting(
         tmp_path, ScriptedTarget(), 1, read_samples=staged.staging.read_between
-    ) as (bench, collection):  # fmt: skip
-        await collect_all(bench, collection)
+    ) as (live_run, collection):  # fmt: skip
+        await collect_all(live_run, collection)
         asked = stage_responses(collection, SIZE)
         assert asked.read_between(1, 1) == [brought]
         asked.discard()
@@ -233,20 +233,24 @@ async def test_the_same_content_has_the_same_hash_whether_it_was_brought_or_aske
 
 async def test_loading_renews_what_came_since(tmp_path: Path) -> None:
     """A run that had been loaded: the response came, and its process died before it was taken in."""
-    async with collecting(tmp_path, ScriptedTarget(lambda _: FAILED), 3) as (bench, collection):
-        insert_run(bench.warehouse, make_run(bench.run_id))
-        bench.staged = stage_samples(tmp_path, 3)
-        collection.read_samples = bench.staged.staging.read_between
-        await collect_all(bench, collection)
-        load_responses(bench, collection)
-        bench.staged.staging.discard()
-        assert [sample.answer for sample in read_samples_between(bench.warehouse, bench.run_id, 1, 3)] == [None] * 3
-        bench.staged = None
+    async with collecting(tmp_path, ScriptedTarget(lambda _: FAILED), 3) as (live_run, collection):
+        insert_run(live_run.warehouse, make_run(live_run.run_id))
+        live_run.staged = stage_samples(tmp_path, 3)
+        collection.read_samples = live_run.staged.staging.read_between
+        await collect_all(live_run, collection)
+        load_responses(live_run, collection)
+        live_run.staged.staging.discard()
+        assert [sample.answer for sample in read_samples_between(live_run.warehouse, live_run.run_id, 1, 3)] == [
+            None
+        ] * 3
+        live_run.staged = None
         collection.record.keep({"sample_id": "q2", "status": "ok", "answer": "Yes.", "contexts": ["One."]})
         collection.record.flush()
-        collection.read_samples = lambda first, last: read_samples_between(bench.warehouse, bench.run_id, first, last)
-        load_responses(bench, collection)
-        renewed = read_samples_between(bench.warehouse, bench.run_id, 1, 3)
+        collection.read_samples = lambda first, last: read_samples_between(
+            live_run.warehouse, live_run.run_id, first, last
+        )
+        load_responses(live_run, collection)
+        renewed = read_samples_between(live_run.warehouse, live_run.run_id, 1, 3)
         assert [(sample.sample_id, sample.answer) for sample in renewed] == [("q1", None), ("q2", "Yes."), ("q3", None)]
         assert [sample.target_error for sample in renewed] == ["status 500", None, "status 500"]
 
@@ -263,8 +267,8 @@ async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) 
     bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
     ranked = replace(bare, ordinal=3, sample_id="s3", reference_context_ids=["a#1"])
     silent = replace(lost, ordinal=4, sample_id="s4", target_error=None)
-    async with lay_bench(tmp_path, judge=ScriptedJudge(lambda _: '{"statements": ["It is."]}')) as bench:
-        works = await judge_samples(bench, [lost, bare, ranked, silent])
+    async with lay_out_run(tmp_path, judge=ScriptedJudge(lambda _: '{"statements": ["It is."]}')) as live_run:
+        works = await judge_samples(live_run, [lost, bare, ranked, silent])
     reasons = [read_outcomes(work) for work in works]
     asked = ("extract_answer", "attribute_answer", "attribute_ground_truth", "rank", "similarity", "classify")
     assert {step: reasons[0][step] for step in asked} == dict.fromkeys(asked, "target_failed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import open_warehouse
+from live_runs import open_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.tasks.settings.target import TargetSettings

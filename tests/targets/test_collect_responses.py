@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import open_warehouse
+from live_runs import open_warehouse
 from warehouse_processes import run_script
 from warehouse_runs import make_run
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import orjson
 import pytest
-from benches import judge_samples, lay_bench, make_sample, make_settings, point_to, read_calls
 from endpoint import Asked, running_endpoint
 from fences import read_blocks
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls
 
 from evalhouse.prompts import BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
@@ -228,8 +228,8 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
     samples = [plant(attack, fields, number) for number, (attack, fields) in enumerate(plantings, start=1)]
 
     async def judge_all() -> None:
-        async with lay_bench(folder, make_settings()) as bench:
-            await judge_samples(bench, samples)
+        async with lay_out_run(folder, make_settings()) as live_run:
+            await judge_samples(live_run, samples)
 
     with running_endpoint(keep_bodies=True) as endpoint, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", endpoint.base_url)
@@ -307,8 +307,8 @@ async def test_a_note_holds_nothing_of_a_reply_or_of_a_text(tmp_path: Path) -> N
     script = dict.fromkeys(("classify", "attribute", "rank"), repeat)
     with running_endpoint(keep_bodies=True, script=script) as endpoint:
         point_to(endpoint.base_url)
-        async with lay_bench(tmp_path, make_settings(attempts=4)) as bench:
-            works = await judge_samples(bench, samples)
+        async with lay_out_run(tmp_path, make_settings(attempts=4)) as live_run:
+            works = await judge_samples(live_run, samples)
         bodies = list(endpoint.stats.bodies)
     assert all(row["reason"] is None for work in works for row in work.rows["outcomes"])
     notes = set()

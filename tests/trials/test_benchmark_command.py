@@ -16,7 +16,7 @@ from endpoint import Asked, Endpoint, running_endpoint
 PRICES = "judge: [1.0, 2.0, 0.5]\n"
 
 
-class Bench:
+class LiveRun:
     """Calls the command in this process, in a folder with the made-up sets."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,18 +37,18 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+def live_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> LiveRun:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     write_sets(tmp_path / "sets")
     (tmp_path / "prices.yaml").write_text(PRICES, encoding="utf-8")
-    return Bench(tmp_path, capsys)
+    return LiveRun(tmp_path, capsys)
 
 
 @pytest.fixture
-def endpoint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+def endpoint(live_run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     """Its address and key are set after the place has none."""
-    assert bench.folder.is_dir()
+    assert live_run.folder.is_dir()
     with running_endpoint(models=("judge",), keep_bodies=True) as running:
         monkeypatch.setenv("OPENAI_BASE_URL", running.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
@@ -68,8 +68,8 @@ def others(one: Any) -> dict[str, Any]:  # noqa: ANN401
     return {other["who"]: other for other in one["others"]}
 
 
-def test_every_kind_is_judged_without_a_key(bench: Bench) -> None:
-    document = bench.measure("--judge", "lexical", "--data", "sets")
+def test_every_kind_is_judged_without_a_key(live_run: LiveRun) -> None:
+    document = live_run.measure("--judge", "lexical", "--data", "sets")
     assert (document["judge"], document["problem"], document["passed_over"]) == ("lexical", None, [])
     assert document["model"].startswith("lexical-")
     support = pick(document, "harbour_support")
@@ -92,8 +92,8 @@ def test_every_kind_is_judged_without_a_key(bench: Bench) -> None:
     assert document["calls"]["cost_usd"] == 0
 
 
-def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(bench: Bench) -> None:
-    document = bench.measure("--judge", "lexical", "--data", "sets")
+def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(live_run: LiveRun) -> None:
+    document = live_run.measure("--judge", "lexical", "--data", "sets")
     answers = others(pick(document, "harbour_correctness"))
     # The third opinion on the second row was asked for because the first two differ, and is left out.
     assert answers["people"]["n"] == N
@@ -115,9 +115,9 @@ def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(bench: B
     assert splits["llm_statements"]["figures"]["match"] == splits["the text unsplit"]["figures"]["match"]
 
 
-def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(bench: Bench) -> None:
-    write_set(bench.folder / "sets" / "wrong", [row | {"label": "incorrect"} for row in make_correctness()])
-    document = bench.measure("--judge", "lexical", "--data", "sets")
+def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(live_run: LiveRun) -> None:
+    write_set(live_run.folder / "sets" / "wrong", [row | {"label": "incorrect"} for row in make_correctness()])
+    document = live_run.measure("--judge", "lexical", "--data", "sets")
     (total,) = [one for one in document["totals"] if one["kind"] == "correctness"]
     right, wrong = (pick(document, name)["judge"]["figures"] for name in ("harbour_correctness", "wrong"))
     assert (total["n_sets"], total["n"]) == (2, 2 * N)
@@ -127,21 +127,21 @@ def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(bench: Bench) -> No
     assert pick(document, "wrong")["judge"]["figures"]["auc"]["value"] is None
 
 
-def test_counts_too_small_are_said_to_be_so(bench: Bench) -> None:
-    document = bench.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
+def test_counts_too_small_are_said_to_be_so(live_run: LiveRun) -> None:
+    document = live_run.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
     assert pick(document, "harbour_correctness")["notes"] == [
         f"too few to tell: {N} of 30", f"too few groups: {N // 2} of 10"
     ]  # fmt: skip
-    write_set(bench.folder / "many", make_correctness(60))
-    many = bench.measure("--judge", "lexical", "--data", "many")
+    write_set(live_run.folder / "many", make_correctness(60))
+    many = live_run.measure("--judge", "lexical", "--data", "many")
     assert pick(many, "many")["notes"] == []
 
 
-def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(bench: Bench, endpoint: Endpoint) -> None:
+def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets", "--prices", "prices.yaml")
-    estimated = bench.measure(*asked, "--dry-run")
+    estimated = live_run.measure(*asked, "--dry-run")
     assert endpoint.stats.bodies == []
-    document = bench.measure(*asked)
+    document = live_run.measure(*asked)
     calls = document["calls"]
     assert calls["requests"] == len(endpoint.stats.bodies) == estimated["calls"]["requests"]
     assert calls["cost_usd"] > 0
@@ -158,39 +158,39 @@ def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(bench: Bench, endpoi
     chinese = [body for body in endpoint.stats.bodies if "灯塔" in body["messages"][-1]["content"]]
     assert chinese
     assert all("你" in body["messages"][0]["content"] for body in chinese)
-    again = bench.measure(*asked)
+    again = live_run.measure(*asked)
     assert len(endpoint.stats.bodies) == calls["requests"]
     assert (again["calls"]["requests"], again["calls"]["cost_usd"]) == (0, 0)
     assert again["calls"]["reused"] >= calls["requests"]
     assert [one["judge"] for one in again["sets"]] == [one["judge"] for one in document["sets"]]
 
 
-def test_the_price_is_said_before_anything_is_asked(bench: Bench, endpoint: Endpoint) -> None:
+def test_the_price_is_said_before_anything_is_asked(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
-    ended = bench.call(*asked)
+    ended = live_run.call(*asked)
     assert ended.status == 0
     assert ended.stderr.startswith(f"{N} rows of 1 sets: {N} requests to openai:judge, 0 replies on record; about ")
     assert "cost $0." in ended.stderr
     assert endpoint.stats.requests
-    dry = bench.call(*asked, "--dry-run")
+    dry = live_run.call(*asked, "--dry-run")
     assert f"0 requests to openai:judge, {N} replies on record" in dry.stdout
     assert dry.stdout.endswith("Nothing was asked.\n")
 
 
-def test_more_rows_are_paid_for_alone(bench: Bench, endpoint: Endpoint) -> None:
+def test_more_rows_are_paid_for_alone(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance")
-    first = bench.measure(*asked, "--limit", "4")
+    first = live_run.measure(*asked, "--limit", "4")
     assert (first["calls"]["requests"], first["costs"][0]["rows"]) == (4, 4)
-    rest = bench.measure(*asked)
+    rest = live_run.measure(*asked)
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - 4, 4)
-    halves = [bench.measure(*asked, "--half", half)["costs"][0]["rows"] for half in ("choose", "report")]
+    halves = [live_run.measure(*asked, "--half", half)["costs"][0]["rows"] for half in ("choose", "report")]
     assert sum(halves) == N
     assert len(endpoint.stats.bodies) == N
 
 
-def test_the_calls_are_those_of_a_run_that_is_no_night(bench: Bench, endpoint: Endpoint) -> None:
-    document = bench.measure("--judge", "openai:judge", "--data", "sets")
-    (run,) = bench.read("select run_id, kind, status, judge, n_samples from runs")
+def test_the_calls_are_those_of_a_run_that_is_no_night(live_run: LiveRun, endpoint: Endpoint) -> None:
+    document = live_run.measure("--judge", "openai:judge", "--data", "sets")
+    (run,) = live_run.read("select run_id, kind, status, judge, n_samples from runs")
     n_rows = sum(len(rows) for rows in EVERY_KIND.values()) - 1
     assert run == {
         "run_id": document["run_id"],
@@ -199,11 +199,11 @@ def test_the_calls_are_those_of_a_run_that_is_no_night(bench: Bench, endpoint: E
         "judge": "openai:judge",
         "n_samples": n_rows,
     }
-    (counted,) = bench.read("select count(*) as n, count(distinct request_hash) as asked from llm_calls")
+    (counted,) = live_run.read("select count(*) as n, count(distinct request_hash) as asked from llm_calls")
     assert counted["asked"] == len(endpoint.stats.bodies)
-    (missing,) = bench.read("select count(*) as n from llm_calls anti join prompts using (prompt_hash)")
+    (missing,) = live_run.read("select count(*) as n from llm_calls anti join prompts using (prompt_hash)")
     assert missing["n"] == 0
-    shown = call_here(bench._capsys, "show", "latest")
+    shown = call_here(live_run._capsys, "show", "latest")
     assert shown.status == 2
 
 
@@ -215,34 +215,34 @@ def make_silent(asked: Asked) -> dict[str, Any] | str:
     return {"verdicts": [{"id": one, "reason": "seen", "label": "useful"} for one in asked.items("contexts")]}
 
 
-def test_rows_without_a_verdict_are_counted_and_asked_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_verdict_are_counted_and_asked_again(live_run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_endpoint(models=("judge",), script={"rank": make_silent}) as running:
         monkeypatch.setenv("OPENAI_BASE_URL", running.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
         asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--attempts", "2")
-        document = bench.measure(*asked, status=3)
+        document = live_run.measure(*asked, status=3)
         assert pick(document, "harbour_relevance")["judge"]["n_missing"] == 3
         assert pick(document, "harbour_relevance")["judge"]["n"] == 3 * (N - 1)
         (costs,) = document["costs"]
         assert (costs["not_judged"], costs["failed"], costs["unreadable"]) == (1, 2, 2)
         assert costs["requests"] == N - 1 + 2
-        ended = bench.call(*asked)
+        ended = live_run.call(*asked)
         assert ended.status == 3
         assert "without a verdict: given up after 2 attempts" in ended.stderr
         assert "1 rows have no verdict" in ended.stderr
         assert "3 without a verdict" in ended.stdout
         assert running.stats.requests["/v1/chat/completions"] == N - 1 + 4
-        assert [row["status"] for row in bench.read("select status from runs")] == ["incomplete", "incomplete"]
+        assert [row["status"] for row in live_run.read("select status from runs")] == ["incomplete", "incomplete"]
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(bench: Bench) -> None:
+def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(live_run: LiveRun) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets/harbour_relevance", "--prices", "prices.yaml")
-    some = bench.measure(*asked, "--budget", "0.002", "--concurrency", "1", status=3)
+    some = live_run.measure(*asked, "--budget", "0.002", "--concurrency", "1", status=3)
     (costs,) = some["costs"]
     assert 0 < costs["requests"] < N
     assert costs["not_judged"] == N - costs["requests"]
-    rest = bench.measure(*asked, "--budget", "1")
+    rest = live_run.measure(*asked, "--budget", "1")
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
 
 
@@ -285,15 +285,15 @@ def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_model_of_ones_own_is_judged_too(bench: Bench) -> None:
-    document = bench.measure("--judge", "judge_factories:make_openai", "--data", "sets/harbour_support")
+def test_a_model_of_ones_own_is_judged_too(live_run: LiveRun) -> None:
+    document = live_run.measure("--judge", "judge_factories:make_openai", "--data", "sets/harbour_support")
     assert pick(document, "harbour_support")["judge"]["n"] == N + 1
     assert pick(document, "harbour_support", "zh")["judge"]["n"] == N
 
 
-def test_the_tables_hold_it_all(bench: Bench) -> None:
-    write_set(bench.folder / "sets" / "tools", STRANGE)
-    ended = bench.call("--judge", "lexical", "--data", "sets")
+def test_the_tables_hold_it_all(live_run: LiveRun) -> None:
+    write_set(live_run.folder / "sets" / "tools", STRANGE)
+    ended = live_run.call("--judge", "lexical", "--data", "sets")
     assert ended.status == 0, ended.stderr
     titles = {"Support", "Correctness", "Relevance", "Decomposition", "Rubric", "Pairwise", "Costs"}
     assert titles <= set(ended.lines)
@@ -303,14 +303,14 @@ def test_the_tables_hold_it_all(bench: Bench) -> None:
     assert any(line.startswith("mean of 2") for line in ended.lines)
     assert "harbour_rubric: nothing here measures tone, which people rated as well." in ended.lines
     assert "Passed over, for their columns make no kind: 1 sets (--json names them)." in ended.lines
-    half = bench.call("--judge", "lexical", "--data", "sets", "--half", "report")
+    half = live_run.call("--judge", "lexical", "--data", "sets", "--half", "report")
     assert half.lines[0].startswith("lexical-2 against people, half `report` of each set;")
 
 
-def test_an_empty_answer_is_wrong_without_a_question(bench: Bench, endpoint: Endpoint) -> None:
+def test_an_empty_answer_is_wrong_without_a_question(live_run: LiveRun, endpoint: Endpoint) -> None:
     rows = [row | {"answer": ""} for row in make_correctness(4)]
-    write_set(bench.folder / "silent", rows)
-    document = bench.measure("--judge", "openai:judge", "--data", "silent")
+    write_set(live_run.folder / "silent", rows)
+    document = live_run.measure("--judge", "openai:judge", "--data", "silent")
     assert endpoint.stats.bodies == []
     assert pick(document, "silent")["judge"]["figures"]["accuracy"]["value"] == pytest.approx(0.5)
 
@@ -328,10 +328,10 @@ def test_an_empty_answer_is_wrong_without_a_question(bench: Bench, endpoint: End
         (("--data", "sets", "--judge", "openai:judge"), "OPENAI_API_KEY"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(bench: Bench, arguments: tuple[str, ...], told: str) -> None:
-    write_set(bench.folder / "one", [make_support()[0] | {"group": "g2"}])
+def test_what_cannot_be_asked_is_refused(live_run: LiveRun, arguments: tuple[str, ...], told: str) -> None:
+    write_set(live_run.folder / "one", [make_support()[0] | {"group": "g2"}])
     judge = () if "--judge" in arguments else ("--judge", "lexical")
-    ended = bench.call(*arguments, *judge)
+    ended = live_run.call(*arguments, *judge)
     assert ended.status == 2
     assert told in ended.stderr
     assert ended.stdout == ""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import judge_samples, lay_bench, make_sample, make_settings, point_to
 from cli_house import write_dataset
 from cli_process import Place
 from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import split_sentences
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 from prompt_files import PACKAGE, read_content, write_prompt
 from rubric_replies import fill_reply
 
@@ -53,13 +53,13 @@ def endpoint() -> Iterator[Endpoint]:
 async def count_requests(endpoint: Endpoint, folder: Path, run_id: str, own: Path | None = None) -> Mapping[str, int]:
     """Requests by prompt of a run over three samples, with the prompts of the folder `own` in place of ours."""
     first = len(endpoint.stats.bodies)
-    async with lay_bench(folder, make_settings(), run_id=run_id, metrics=METRICS) as bench:
-        bench.prompts = load_prompts("en", own)
-        bench.rubrics = tuple(bench.prompts[name] for name in RUBRICS)
+    async with lay_out_run(folder, make_settings(), run_id=run_id, metrics=METRICS) as live_run:
+        live_run.prompts = load_prompts("en", own)
+        live_run.rubrics = tuple(live_run.prompts[name] for name in RUBRICS)
         samples = [make_sample(number) for number in range(1, N + 1)]
-        works = await judge_samples(bench, samples)
+        works = await judge_samples(live_run, samples)
         further = [make_work(sample) for sample in samples]
-        await gather_all([step(bench, work) for step in (regenerate_questions, grade_sample) for work in further])
+        await gather_all([step(live_run, work) for step in (regenerate_questions, grade_sample) for work in further])
     assert all(row["reason"] is None for work in (*works, *further) for row in work.rows["outcomes"])
     bodies = endpoint.stats.bodies[first:]
     return Counter(body["response_format"]["json_schema"]["name"] for body in bodies)

@@ -1,6 +1,6 @@
-"""A bench to try the judge's call path on: real warehouse, real journal, real HTTP, and no Prefect.
+"""A live run to try the judge's call path on: real warehouse, real journal, real HTTP, and no Prefect.
 
-`lay_bench` makes the tools of a run as the flow would, and `judge_samples` takes samples through all steps. What came
+`lay_out_run` makes the tools of a run as the flow would, and `judge_samples` takes samples through all steps. What came
 of it is read from the samples' rows and from `llm_calls` with `read_calls`. A `ScriptedJudge` is a judge whose replies
 a test writes down; it goes through the same record and limits as any other.
 """
@@ -40,7 +40,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.models.chat import make_openai_judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
-from evalhouse.tasks.pipeline.live_run import Bench
+from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
@@ -140,7 +140,7 @@ def open_warehouse(folder: Path) -> Warehouse:
 
 
 @asynccontextmanager
-async def lay_bench(
+async def lay_out_run(
     folder: Path,
     settings: RunSettings | None = None,
     *,
@@ -148,8 +148,8 @@ async def lay_bench(
     run_id: str = "run-1",
     price: Price | None = None,
     metrics: Sequence[str] = (),
-) -> AsyncIterator[Bench]:
-    """A bench over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
+) -> AsyncIterator[LiveRun]:
+    """A live run over `folder`/w.duckdb; everything is moved into the warehouse and closed at the end."""
     settings = settings or make_settings()
     warehouse = open_warehouse(folder)
     plan = plan_run(metrics, load_metrics())
@@ -166,21 +166,21 @@ async def lay_bench(
     if settings.embeddings != "hashing":
         limit = EndpointLimit(concurrency=settings.concurrency)
         embedder = AskedEmbedder(replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit))
-    bench = Bench(
+    live_run = LiveRun(
         run_id=run_id, settings=settings, warehouse=warehouse, prompts=PROMPTS, metrics=plan.metrics,
         steps=plan.steps, optional_steps=plan.optional_steps, asker=asker, embedder=embedder,
     )  # fmt: skip
     try:
-        yield bench
+        yield live_run
     finally:
-        await bench.close()
+        await live_run.close()
         await asyncio.to_thread(record.close)
 
 
-async def judge_samples(bench: Bench, samples: Sequence[StoredSample]) -> list[SampleWork]:
+async def judge_samples(live_run: LiveRun, samples: Sequence[StoredSample]) -> list[SampleWork]:
     """Take samples through all steps side by side, and return them with their rows."""
     works = [make_work(sample) for sample in samples]
-    await gather_all([step(bench, work) for step in SAMPLE_STEPS for work in works])
+    await gather_all([step(live_run, work) for step in SAMPLE_STEPS for work in works])
     return works
 
 
@@ -234,6 +234,6 @@ def say_good(question: Question) -> str:
 async def judge_with(folder: Path, odd: Mapping[str, Says], **settings: Any) -> tuple[ScriptedJudge, SampleWork]:  # noqa: ANN401
     """A good judge but for some steps."""
     judge = ScriptedJudge(lambda question: odd.get(question.step, say_good)(question))
-    async with lay_bench(folder, make_settings(**settings), judge=judge) as bench:
-        (work,) = await judge_samples(bench, [make_sample()])
+    async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
     return judge, work
