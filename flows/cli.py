@@ -21,54 +21,22 @@ COMMANDS = {
     "run": ("run", "run", "Evaluate a dataset."),
     "resume": ("run", "resume", "Go on where a run stopped."),
     "collect": ("collect", "collect", "Ask the application under test, and judge nothing."),
-    "rescore": (
-        "evalhouse.flows.commands.rescore",
-        "rescore",
-        "Recompute scores from stored verdicts, without a model call.",
-    ),
+    "rescore": ("rescore", "rescore", "Recompute scores from stored verdicts, without a model call."),
     "runs": ("show", "runs", "List what ran."),
     "show": ("show", "show", "Show one run: scores, worst samples, costs, unscored."),
     "query": ("query", "query", "Ask the warehouse in SQL, read-only."),
     "lineage": ("lineage", "lineage", "Walk a score back to the raw replies that made it."),
-    "compare": (
-        "evalhouse.flows.commands.compare",
-        "compare",
-        "Compare two runs: what moved, whether it is chance, and why.",
-    ),
+    "compare": ("compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
     "gate": ("gate", "gate", "Let a run through or not, by limits and against a baseline."),
-    "diagnose": (
-        "evalhouse.flows.commands.diagnose",
-        "diagnose",
-        "Say which stage fails, for which samples, and what to try.",
-    ),
+    "diagnose": ("diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
     "report": ("report", "report", "Write one run as a self-contained HTML file."),
-    "serve": (
-        "evalhouse.flows.commands.serve",
-        "serve",
-        "Run suites on their schedules and after updates, until Ctrl-C.",
-    ),
+    "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
     "kb-updated": ("kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
     "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),
-    "review": (
-        "evalhouse.flows.commands.review",
-        "review",
-        "Have people label verdicts; how far the judge can be believed.",
-    ),
-    "benchmark": (
-        "evalhouse.flows.commands.benchmark",
-        "benchmark",
-        "Say how far a judge agrees with people, on labelled data.",
-    ),
-    "warehouse": (
-        "evalhouse.flows.commands.warehouse",
-        "warehouse",
-        "Check the warehouse, make it small, move it elsewhere.",
-    ),
-    "doctor": (
-        "evalhouse.flows.commands.doctor",
-        "doctor",
-        "Say what is configured, what is reachable, what is wrong.",
-    ),
+    "review": ("review", "review", "Have people label verdicts; how far the judge can be believed."),
+    "benchmark": ("benchmark", "benchmark", "Say how far a judge agrees with people, on labelled data."),
+    "warehouse": ("warehouse", "warehouse", "Check the warehouse, make it small, move it elsewhere."),
+    "doctor": ("doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
 }
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"

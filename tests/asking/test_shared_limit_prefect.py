@@ -297,7 +297,7 @@ async def test_then_the_processes_of_this_machine_share_in_their_folder(
         async with share_limits({KEY: limit}, concurrency=16, across_machines=True):
             assert limit.share == 16
             assert list((tmp_path / "limits").rglob("*.json"))
-    (warning,) = [record for record in caplog.records if record.name.startswith("tasks.")]
+    (warning,) = [record for record in caplog.records if record.name.startswith("evalhouse.tasks.")]
     assert "shared with the processes of this machine alone" in warning.getMessage()
 
 
@@ -313,7 +313,7 @@ async def test_an_endpoint_of_this_machine_is_shared_on_this_machine_alone(
         async with share_limits({f"http://{host}/v1 judge": limit}, concurrency=16, across_machines=True):
             assert limit.share == 16
             assert list((tmp_path / "limits").rglob("*.json"))
-    assert not [record for record in caplog.records if record.name.startswith("tasks.")]
+    assert not [record for record in caplog.records if record.name.startswith("evalhouse.tasks.")]
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, forget_liv
 from evalhouse.tasks.pipeline.run_step import RETRY_DELAYS_S, TASK_OPTIONS
 from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.rank import rank
-from evalhouse.tasks.similarity import compare
+from evalhouse.tasks.similarity import similarity
 
 # The functions under the tasks, as Prefect calls them.
-TASKS = tuple(task.fn for task in (extract, classify, attribute, rank, compare))
+TASKS = tuple(task.fn for task in (extract, classify, attribute, rank, similarity))
 
 
 @asynccontextmanager
