@@ -40,18 +40,13 @@ from evalhouse.flows.server.reach import check_prefect_server
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.flows.run.outcome import RunOutcome, Watch
     from evalhouse.flows.serving.suite_runs import SuiteOutcome
-
-_MEANS = """
-select metric, mean, ci_low, ci_high, n_scored, n_unscored
-from run_scores where run_id = $run_id
-order by list_position($metrics, metric), metric
-"""
 
 
 @click.command()
@@ -154,7 +149,9 @@ def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
     outcome = ended.outcome
     warehouse = Warehouse(url)
-    rows = warehouse.read_rows(_MEANS, {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)})
+    rows = warehouse.read_rows(
+        read_query("runs/means"), {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)}
+    )
     if as_json:
         print_json(_to_document(ended, rows, warehouse))
     else:
