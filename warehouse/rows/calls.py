@@ -7,34 +7,9 @@ import polars as pl
 
 from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.engine.journal import Segment, find_orphans
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
-
-# The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
-# plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
-# A dry run reads the warehouse as it is, which may still be without the column `logprobs`.
-_FIND = """
-with hits as materialized (
-    select rowid as place
-    from llm_calls
-    where request_key in (select request_key from wanted)
-),
-
-newest as materialized (
-    select arg_max(rowid, started_at) as place
-    from llm_calls
-    where rowid in (select place from hits)
-      and request_hash in (select request_hash from wanted)
-      and status = 'ok'
-      and reply is not null
-      and ($run_id::varchar is null or run_id = $run_id)
-    group by request_hash
-)
-
-select columns(c -> c in ('request_hash', 'call_id', 'reply', 'logprobs'))
-from llm_calls
-where rowid in (select place from newest)
-"""
 
 _COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
 
@@ -62,7 +37,7 @@ def find_replies(
         return {}
     keys = pl.Series(name="request_key", values=[make_request_key(item) for item in hashes], dtype=pl.UInt64)
     wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
-    rows = warehouse.read(_FIND, {"run_id": only_run}, frames={"wanted": wanted})
+    rows = warehouse.read(read_query("calls/find"), {"run_id": only_run}, frames={"wanted": wanted})
     return {
         row["request_hash"]: RecordedReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
         for row in rows.iter_rows(named=True)

@@ -16,89 +16,11 @@ import polars as pl
 from evalhouse.warehouse.engine.journal import Journal, Segment, find_orphans
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, delete_rows, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
 ResponseStatus = Literal["ok", "failed", "reused"]
-
-_OWN = """
-select
-    responses.sample_id, responses.answer, responses.contexts, responses.context_ids, responses.status,
-    responses.error, responses.latency_ms, coalesce(responses.reused_run_id, responses.run_id) as asked_run_id,
-    samples.question, coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json
-from responses
-left join run_samples using (run_id, sample_id)
-left join samples using (sample_id, input_hash)
-where responses.run_id = $run_id and responses.sample_id in (select sample_id from wanted)
-"""
-
-# The samples of a run that had no target: its dataset brought answers and contexts.
-_BROUGHT = """
-select
-    sample_id, answer, contexts, context_ids, 'ok' as status, null::varchar as error, null::double as latency_ms,
-    run_samples.run_id as asked_run_id, question, coalesce(run_samples.metadata, samples.metadata)::varchar
-        as metadata_json
-from run_samples
-join samples using (sample_id, input_hash)
-where run_samples.run_id = $run_id and sample_id in (select sample_id from wanted)
-"""
-
-# A reused response is no asking, and one whose question is not on record may belong to another question. The narrow
-# columns decide which row is wanted; the long texts are read of that one alone.
-_LAST_ASKED = """
-with asked as (
-    select responses.run_id, responses.sample_id, run_samples.input_hash, run_samples.metadata
-    from responses
-    join asking_runs using (run_id)
-    join run_samples using (run_id, sample_id)
-    where responses.sample_id in (select sample_id from wanted) and responses.reused_run_id is null
-    qualify row_number() over (
-        partition by responses.sample_id order by asking_runs.started_at desc, responses.run_id desc
-    ) = 1
-)
-
-select
-    asked.sample_id, responses.answer, responses.contexts, responses.context_ids, responses.status, responses.error,
-    responses.latency_ms, asked.run_id as asked_run_id, samples.question,
-    coalesce(asked.metadata, samples.metadata)::varchar as metadata_json
-from asked
-join responses using (run_id, sample_id)
-join samples on samples.sample_id = asked.sample_id and samples.input_hash = asked.input_hash
-"""
-
-# Also those whose response came and was not yet taken into the run's samples when its process died.
-_OPEN = """
-select run_samples.ordinal
-from run_samples
-join samples using (sample_id, input_hash)
-left join responses on responses.run_id = run_samples.run_id and responses.sample_id = run_samples.sample_id
-where run_samples.run_id = $run_id and (
-    responses.status is null
-    or responses.status = 'failed'
-    or responses.answer is distinct from samples.answer
-    or responses.contexts is distinct from samples.contexts
-    or responses.context_ids is distinct from samples.context_ids
-)
-order by run_samples.ordinal
-"""
-
-_COUNTS = """
-select
-    count(*) filter (where status = 'ok') as n_ok,
-    count(*) filter (where status = 'failed') as n_failed,
-    count(*) filter (where status = 'reused') as n_reused,
-    quantile_cont(latency_ms, 0.5) filter (where status = 'ok') as latency_p50_ms,
-    quantile_cont(latency_ms, 0.95) filter (where status = 'ok') as latency_p95_ms
-from responses
-where run_id = $run_id
-"""
-_ERRORS = """
-select error, count(*) as n_samples, min(sample_id) as example
-from responses
-where run_id = $run_id and status = 'failed'
-group by error
-order by n_samples desc, error
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +95,12 @@ def take_in_lost_responses(warehouse: Warehouse, *, patience_s: float = 30.0) ->
 
 def read_responses(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, StoredResponse]:
     """The responses of a run to some samples, by sample."""
-    return _read(warehouse, _OWN, {"run_id": run_id}, sample_ids)
+    return _read(warehouse, read_query("responses/own"), {"run_id": run_id}, sample_ids)
 
 
 def read_brought_responses(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, StoredResponse]:
     """What the dataset of a run without a target brought for some samples, by sample."""
-    return _read(warehouse, _BROUGHT, {"run_id": run_id}, sample_ids)
+    return _read(warehouse, read_query("responses/brought"), {"run_id": run_id}, sample_ids)
 
 
 def read_last_asked(
@@ -189,23 +111,23 @@ def read_last_asked(
         {"run_id": list(asking_runs), "started_at": list(asking_runs.values())},
         schema={"run_id": pl.String, "started_at": pl.Datetime("us")},
     )
-    return _read(warehouse, _LAST_ASKED, None, sample_ids, asking_runs=frame)
+    return _read(warehouse, read_query("responses/last_asked"), None, sample_ids, asking_runs=frame)
 
 
 def list_open_samples(warehouse: Warehouse, run_id: str) -> list[int]:
     """Ordinals of a loaded run's samples that have no response, a failed one, or one not yet taken in."""
-    return [int(ordinal) for ordinal in warehouse.read(_OPEN, {"run_id": run_id})["ordinal"]]
+    return [int(ordinal) for ordinal in warehouse.read(read_query("responses/open"), {"run_id": run_id})["ordinal"]]
 
 
 def count_responses(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
     """n_ok, n_failed, n_reused, and latency_p50_ms and latency_p95_ms of those that were asked for and came."""
-    (counts,) = warehouse.read_rows(_COUNTS, {"run_id": run_id})
+    (counts,) = warehouse.read_rows(read_query("responses/counts"), {"run_id": run_id})
     return counts
 
 
 def list_response_errors(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     """Failures of a run by their text: error, n_samples and one sample as an example; the most frequent first."""
-    return warehouse.read_rows(_ERRORS, {"run_id": run_id})
+    return warehouse.read_rows(read_query("responses/errors"), {"run_id": run_id})
 
 
 def _read(

@@ -1,0 +1,23 @@
+-- The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
+-- plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
+-- A dry run reads the warehouse as it is, which may still be without the column `logprobs`.
+with hits as materialized (
+    select rowid as place
+    from llm_calls
+    where request_key in (select request_key from wanted)
+),
+
+newest as materialized (
+    select arg_max(rowid, started_at) as place
+    from llm_calls
+    where rowid in (select place from hits)
+      and request_hash in (select request_hash from wanted)
+      and status = 'ok'
+      and reply is not null
+      and ($run_id::varchar is null or run_id = $run_id)
+    group by request_hash
+)
+
+select columns(c -> c in ('request_hash', 'call_id', 'reply', 'logprobs'))
+from llm_calls
+where rowid in (select place from newest)
