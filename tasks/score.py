@@ -7,21 +7,9 @@ from prefect.artifacts import acreate_table_artifact
 
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.rows.scores import score_run
-
-_SUMMARY = """
-select metric, round(mean, 4) as mean, round(ci_low, 4) as ci_low, round(ci_high, 4) as ci_high, n_scored, n_unscored
-from run_scores where run_id = $run_id order by metric
-"""
-_FAILED = """
-select count(distinct sample_id) as n
-from (
-    select sample_id from outcomes where run_id = $run_id and reason in (select unnest($reasons))
-    union all
-    select sample_id from responses where run_id = $run_id and status = 'failed'
-)
-"""
 
 
 @task(name="score", task_run_name="score {run_id}", **UNCACHED)
@@ -35,7 +23,13 @@ async def score(run_id: str) -> None:
 async def publish(run_id: str) -> None:
     """Show the run's scores as a table in Prefect."""
     live_run = find_live_run(run_id)
-    table = await asyncio.to_thread(live_run.warehouse.read_rows, _SUMMARY, {"run_id": run_id})
+    names = [metric.name for metric in live_run.metrics]
+    rows = await asyncio.to_thread(
+        live_run.warehouse.read_rows, read_query("runs/means"), {"run_id": run_id, "metrics": names}
+    )
+    table = [
+        {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
+    ]
     await acreate_table_artifact(
         table=table,
         key=f"evalhouse-{run_id.lower()}",
@@ -47,5 +41,7 @@ def score_verdicts(live_run: LiveRun) -> None:
     """Take the spool in, score, and note how many samples failed."""
     live_run.warehouse.flush()
     score_run(live_run.warehouse, live_run.run_id, live_run.metrics, live_run.settings.metric_settings)
-    failed = live_run.warehouse.read_rows(_FAILED, {"run_id": live_run.run_id, "reasons": list(FAILURE_REASONS)})
+    failed = live_run.warehouse.read_rows(
+        read_query("runs/n_failed"), {"run_id": live_run.run_id, "reasons": list(FAILURE_REASONS)}
+    )
     live_run.progress.n_failed = int(str(failed[0]["n"]))

@@ -31,6 +31,7 @@ from evalhouse.flows.documents.run_origin import (
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
@@ -38,36 +39,6 @@ _HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall
 
 _LEAST_COLUMNS = 3
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
-_SCORES = """
-select run_scores.metric, run_scores.mean, run_scores.ci_low, run_scores.ci_high, run_scores.n_scored,
-       run_scores.n_unscored, score_history.change, score_history.previous_run_id, score_history.same_yardstick
-from run_scores
-left join score_history using (run_id, metric)
-where run_id = $run_id
-"""
-_WORST = """
-select scores.sample_id, scores.value, samples.question, samples.answer
-from scores
-join run_samples using (run_id, sample_id)
-join samples using (sample_id, input_hash)
-where scores.run_id = $run_id and scores.metric = $metric and scores.value is not null
-order by case when $low_is_good then -scores.value else scores.value end, run_samples.ordinal
-limit $worst
-"""
-# All columns: a warehouse that was last written by an older evalhouse has fewer.
-_COSTS = "select * exclude run_id from run_costs where run_id = $run_id order by step"
-_VOTES = """
-select step, n_items, n_flipped, flip_rate, n_votes, n_against, against_rate
-from vote_flips where run_id = $run_id order by step
-"""
-_NOISE = """
-select metric, n_samples, n_changed, sd_difference, noise_run_id from noise where run_id = $run_id order by metric
-"""
-_UNSCORED = """
-select reason, count(distinct sample_id) as n_samples, list(distinct metric order by metric) as metrics,
-       any_value(detail) as example
-from unscored where run_id = $run_id group by reason order by n_samples desc, reason
-"""
 
 
 Means = dict[str, dict[str, float | None]]  # by run and metric
@@ -154,7 +125,7 @@ def show(run: str, worst: int, by: str | None, warehouse: str | None, as_json: b
 
 def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
     of_run = {"run_id": run.run_id}
-    scores = store.read_rows(_SCORES, of_run)
+    scores = store.read_rows(read_query("show/scores"), of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
@@ -167,18 +138,18 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
         "worst": _read_worst(store, run, metric, worst) if metric else [],
         "changes": read_changes(store, run),
         "responses": read_response_counts(store, run),
-        "costs": store.read_rows(_COSTS, of_run),
+        "costs": store.read_rows(read_query("runs/costs"), of_run),
         # A warehouse that no run with votes was written to may be older than they are.
-        "votes": store.read_rows(_VOTES, of_run) if run.config.get("votes", 1) > 1 else [],
-        "noise": store.read_rows(_NOISE, of_run),
+        "votes": store.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
+        "noise": store.read_rows(read_query("show/noise"), of_run),
         "corrected": [asdict(row) for row in corrected],
-        "unscored": store.read_rows(_UNSCORED, of_run),
+        "unscored": store.read_rows(read_query("runs/unscored"), of_run),
     }
 
 
 def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
     parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in LOW_IS_GOOD}
-    return store.read_rows(_WORST, parameters)
+    return store.read_rows(read_query("show/worst"), parameters)
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:

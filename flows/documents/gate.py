@@ -32,31 +32,14 @@ from evalhouse.tasks.comparing.gate_checks import (
     is_passed,
 )
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 STDOUT = "-"
 _RUN_COLUMNS = ("run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples")
-_SCORES = """
-with spreads as (
-    select metric, stddev_samp(value) as spread from scores where run_id = $run_id group by metric
-)
-
-select metric, mean, ci_low, ci_high, spread, n_scored
-from run_scores
-left join spreads using (metric)
-where run_id = $run_id
-"""
 _SAMPLES = "select count(*) as n from run_samples where run_id = $run_id"
-# All columns: a warehouse that was last written by an older evalhouse has fewer.
-# Of the run, and of the judging again that measured its judge's noise.
-_COSTS = """
-select * exclude run_id
-from run_costs
-where run_id = $run_id
-    or run_id in (select run_id from runs where parent_run_id = $run_id and kind = 'noise')
-"""
 
 
 def decide(
@@ -97,7 +80,8 @@ def read_scores(store: Warehouse, run: RunRow) -> dict[str, Score]:
     """Every metric of the run, in its order; one that left no row has no score."""
     of_run = {"run_id": run.run_id}
     n_samples = int(str(store.read_rows(_SAMPLES, of_run)[0]["n"]))
-    rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in store.read_rows(_SCORES, of_run)}
+    scores = store.read_rows(read_query("gate/scores"), of_run)
+    rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     none = {"mean": None, "ci_low": None, "ci_high": None, "spread": None, "n_scored": 0}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))
     return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
@@ -157,7 +141,7 @@ def _leave_open(check: Check, why: str) -> Check:
 
 
 def _read_cost(store: Warehouse, run: RunRow) -> Cost:
-    rows: list[dict[str, Any]] = store.read_rows(_COSTS, {"run_id": run.run_id})
+    rows: list[dict[str, Any]] = store.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
     return Cost(
         usd=sum(row["cost_usd"] or 0.0 for row in rows),
         n_unpriced=sum(row["n_unpriced"] for row in rows),

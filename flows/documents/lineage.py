@@ -10,76 +10,11 @@ from typing import Any
 import orjson
 
 from evalhouse.warehouse.metric_files import STEPS
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
 
-_LINEAGE = """
-select * from score_lineage
-where run_id = $run_id and sample_id = $sample_id and ($metric is null or metric = $metric)
-order by metric, step, source, ordinal, context_rank, criterion, statement
-"""
-# Verdicts that no built-in metric names as what it rests on: the splitting of the texts, and users' own rubrics. A text
-# without statements has no verdict, but there is the reply that says so.
-_FURTHER = """
-with steps as (
-    select unnest($steps::varchar[]) as step
-),
-
-said as (
-    select step, arg_max(call_id, started_at) as call_id
-    from llm_calls
-    where run_id = $run_id and sample_id = $sample_id and status in ('ok', 'cached')
-    group by step
-),
-
-found as (
-    select
-        steps.step,
-        outcomes.reason as step_reason,
-        outcomes.detail as step_detail,
-        verdicts.* exclude (run_id, sample_id, step, call_id),
-        coalesce(verdicts.call_id, said.call_id) as call_id
-    from steps
-    left join said on said.step = steps.step
-    left join outcomes
-        on outcomes.run_id = $run_id and outcomes.sample_id = $sample_id and outcomes.step = steps.step
-    left join verdicts
-        on verdicts.run_id = $run_id and verdicts.sample_id = $sample_id and verdicts.step = steps.step
-)
-
-select
-    found.*,
-    calls.status as call_status,
-    originals.call_id as original_call_id,
-    originals.run_id as original_run_id,
-    originals.started_at as original_started_at,
-    originals.judge,
-    originals.model,
-    originals.request,
-    originals.reply,
-    originals.prompt_hash,
-    prompts.prompt,
-    prompts.version as prompt_version,
-    prompts.language as prompt_language
-from found
-left join llm_calls as calls on calls.run_id = $run_id and calls.call_id = found.call_id
-left join llm_calls as originals on originals.call_id = coalesce(calls.reused_call_id, calls.call_id)
-left join prompts on prompts.prompt_hash = originals.prompt_hash
-order by found.step, found.source, found.ordinal, found.criterion
-"""
-_RUBRICS = """
-select distinct prompts.prompt, prompts.template
-from llm_calls
-join prompts on prompts.prompt_hash = llm_calls.prompt_hash
-where llm_calls.run_id = $run_id and llm_calls.step = 'grade_' || prompts.prompt
-"""
-_METADATA = """
-select coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
-from run_samples
-join samples using (sample_id, input_hash)
-where run_samples.run_id = $run_id and run_samples.sample_id = $sample_id
-"""
 
 _ABOUT_SCORE = (
     "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
@@ -106,7 +41,7 @@ def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | No
     Every row has the columns of `score_lineage`.
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
-    rows: list[dict[str, Any]] = store.read_rows(_LINEAGE, {**sample, "metric": metric})
+    rows: list[dict[str, Any]] = store.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
     own = _find_own_rubrics(store, run_id) if any(row["step"] is None for row in rows) else {}
     scores = _group_by_metric(rows)
     wanted = {
@@ -114,7 +49,8 @@ def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | No
         for name, of_metric in scores.items()
     }
     steps = sorted({step for names in wanted.values() for step in names})
-    further: list[dict[str, Any]] = store.read_rows(_FURTHER, {**sample, "steps": steps}) if steps else []
+    query = read_query("lineage/further")
+    further: list[dict[str, Any]] = store.read_rows(query, {**sample, "steps": steps}) if steps else []
     return [
         row for name, of_metric in _group_by_metric(rows).items() for row in _join(of_metric, further, wanted[name])
     ]
@@ -122,7 +58,7 @@ def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | No
 
 def read_metadata(store: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
     """Whatever else stood in the sample's row of the dataset."""
-    rows = store.read_rows(_METADATA, {"run_id": run_id, "sample_id": sample_id})
+    rows = store.read_rows(read_query("lineage/metadata"), {"run_id": run_id, "sample_id": sample_id})
     text = rows[0]["metadata"] if rows else None
     metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
     return metadata
@@ -171,7 +107,7 @@ def _find_own_rubrics(store: Warehouse, run_id: str) -> dict[str, list[str]]:
     from evalhouse.prompts.rubric import RubricContent, make_rubric  # noqa: PLC0415
 
     steps: dict[str, list[str]] = {}
-    for row in store.read_rows(_RUBRICS, {"run_id": run_id}):
+    for row in store.read_rows(read_query("lineage/rubrics"), {"run_id": run_id}):
         name, section = str(row["prompt"]), safe_load(str(row["template"]))["rubric"]
         for metric in make_rubric(name, RubricContent.model_validate(section)).metrics:
             steps[metric] = [f"grade_{name}"]

@@ -5,56 +5,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalhouse.flows.display.output import make_table, print_line, print_table, shorten
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
-_CHANGES = """
-with asked as (
-    select
-        sample_id,
-        count(*) filter (where status <> 'cached') as n_requests,
-        count(*) filter (where status = 'cached') as n_reused
-    from llm_calls
-    where run_id = $run_id
-    group by sample_id
-),
-
-counted as (
-    select
-        change,
-        count(*) as n_samples,
-        count(*) filter (where judged = 'asked anew') as n_asked_anew,
-        coalesce(sum(n_requests), 0)::bigint as n_requests,
-        coalesce(sum(n_reused), 0)::bigint as n_reused,
-        any_value(previous_run_id) as previous_run_id
-    from sample_changes
-    left join asked using (sample_id)
-    where run_id = $run_id
-    group by change
-)
-
-select *
-from counted
-order by list_position(['changed', 'new', 'unchanged'], change)
-"""
-_GONE = """
-select count(*) as n_samples
-from run_samples
-where run_id = $previous_run_id
-    and sample_id not in (select sample_id from run_samples where run_id = $run_id)
-"""
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
 
 
 def read_changes(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
-    rows = store.read_rows(_CHANGES, {"run_id": run.run_id})
+    rows = store.read_rows(read_query("changes/counts"), {"run_id": run.run_id})
     previous_run_id = next((row["previous_run_id"] for row in rows if row["previous_run_id"]), None)
     if previous_run_id is None:
         return []
-    (gone,) = store.read_rows(_GONE, {"run_id": run.run_id, "previous_run_id": previous_run_id})
+    (gone,) = store.read_rows(read_query("changes/gone"), {"run_id": run.run_id, "previous_run_id": previous_run_id})
     nothing = {"n_asked_anew": 0, "n_requests": 0, "n_reused": 0, "previous_run_id": previous_run_id}
     found: dict[str, dict[str, Any]] = {str(row["change"]): row for row in rows}
     found["gone"] = {"change": "gone", **gone, **nothing}
