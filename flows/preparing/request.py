@@ -1,15 +1,14 @@
 """What is to be run and why, and the row of `runs` that it begins with."""
 
-import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.preparing.triggers import Trigger
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.runs import RunKind, RunRow
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.stage import StagedDataset
@@ -41,34 +40,59 @@ def leave_out_judging(settings: RunSettings) -> RunSettings:
 
 
 def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:
-    """The row of a run that begins now."""
-    settings, trigger, started_at = request.settings, request.trigger, now_utc()
-    return RunRow(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+    """The row of an evaluation or a collection that begins now."""
+    settings, trigger = request.settings, request.trigger
+    return replace(
+        begin_run(request.kind, settings, parent=settings.responses, tags=settings.tags, n_samples=staged.n_samples),
         suite=settings.suite,
+        suite_hash=settings.suite_hash,
         label=settings.label,
         href=settings.href,
-        tags=settings.tags,
         dataset=settings.dataset,
         dataset_hash=staged.content_hash,
         judge=NO_JUDGE if request.kind == "collection" else settings.judge,
         embeddings=settings.embeddings if "similarity" in plan.steps else None,
-        language=settings.language,
         metrics=tuple(metric.name for metric in plan.metrics),
         trigger=trigger.kind,
         kb_name=trigger.kb_name,
         kb_version=trigger.kb_version,
         kb_changed=trigger.changed or None,
-        flow_run_id=None,
+    )
+
+
+def begin_run(
+    kind: RunKind,
+    settings: RunSettings,
+    *,
+    n_samples: int,
+    parent: str | None = None,
+    tags: Sequence[str] = (),
+    repeats: RunRow | None = None,
+) -> RunRow:
+    """The row of a run of any kind that begins now, with the columns that every kind has.
+
+    `repeats` is a run whose other columns (dataset, suite, metrics, trigger) it takes over; `parent` is a run's id.
+    """
+    started_at = now_utc()
+    whole = repeats or RunRow(
+        run_id="", judge=settings.judge, language=settings.language, started_at=started_at, config={},
+        code_version=find_code_version(),
+    )  # fmt: skip
+    return replace(
+        whole,
+        run_id=make_run_id(started_at),
+        kind=kind,
+        parent_run_id=parent,
+        label=None,
+        tags=tuple(tags),
+        config=settings.model_dump(mode="json"),
         status="running",
         started_at=started_at,
         finished_at=None,
-        n_samples=staged.n_samples,
-        config=settings.model_dump(mode="json"),
-        kind=request.kind,
-        parent_run_id=settings.responses,
-        suite_hash=settings.suite_hash,
-        code_version=find_code_version(),
+        n_samples=n_samples,
+        flow_run_id=None,
+        problem=None,
+        gate=None,
     )
 
 

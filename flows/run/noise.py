@@ -12,13 +12,12 @@ as in a first run, they are drawn from all: the judge's dice are the same, but w
 it was first asked does not show.
 """
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.display.output import write_dollars
-from evalhouse.flows.preparing.request import now_utc
+from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
 from evalhouse.tasks.comparing.same_judge import list_changed_settings
@@ -80,7 +79,9 @@ def _measure(run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge
     if not drawn.sample_ids:
         return NoiseOutcome(problem="no sample has a score")
     settings = _settle(settings, drawn.population, budget_usd)
-    again = _make_row(run, settings, n_samples=len(drawn.sample_ids))
+    again = begin_run(
+        "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(drawn.sample_ids), repeats=run
+    )
     tools = make_tools(settings, "noise")
     live_run = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
     embed_anew(live_run.embedder, again.run_id)
@@ -146,26 +147,6 @@ def _settle(settings: "RunSettings", population: Population, budget_usd: float |
         "notify": None,
     }
     return settings.model_copy(update=changes)
-
-
-def _make_row(run: RunRow, settings: "RunSettings", *, n_samples: int) -> RunRow:
-    started_at = now_utc()
-    return replace(
-        run,
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        kind="noise",
-        parent_run_id=run.run_id,
-        label=None,
-        tags=settings.tags,
-        config=settings.model_dump(mode="json"),
-        status="running",
-        started_at=started_at,
-        finished_at=None,
-        n_samples=n_samples,
-        flow_run_id=None,
-        problem=None,
-        gate=None,
-    )
 
 
 def describe_noise(noise: NoiseOutcome) -> str:

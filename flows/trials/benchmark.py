@@ -16,9 +16,8 @@ from functools import partial
 from typing import Final
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run, make_prompts
-from evalhouse.flows.preparing.request import now_utc
+from evalhouse.flows.preparing.request import begin_run, now_utc
 from evalhouse.flows.run.estimate import DryJudge, DryRecord
 from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.asking.finder import ReplyFinder
@@ -32,7 +31,7 @@ from evalhouse.tasks.trials.labelled_sets import Kind, Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.calls import take_in_orphans
-from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.rows.runs import RunStatus, insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.free_space import check_room
 
@@ -89,7 +88,8 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
     check_room(store)
     take_in_orphans(store)
     judge = make_judge(settings)
-    run = _make_row(settings, parts)
+    tags = tuple(dict.fromkeys(part.name for part in parts))
+    run = begin_run("benchmark", settings, tags=tags, n_samples=sum(len(part.rows) for part in parts))
     with hold_run(store.location, run.run_id):
         live_run = make_live_run(run.run_id, settings, _plan(settings, parts), judge, store)
         insert_run(store, run)
@@ -226,31 +226,3 @@ def _count_unreadable(one: JudgedPart, by_sample: Mapping[str, int]) -> JudgedPa
     ids = {f"{one.part.name}/{row.id}" for row in one.part.rows}
     n = sum(count for sample_id, count in by_sample.items() if sample_id in ids or sample_id[:-2] in ids)
     return replace(one, costs=replace(one.costs, unreadable=n))
-
-
-def _make_row(settings: RunSettings, parts: Sequence[Part]) -> RunRow:
-    started_at = now_utc()
-    return RunRow(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        suite=None,
-        label=None,
-        href=None,
-        tags=tuple(dict.fromkeys(part.name for part in parts)),
-        dataset=None,
-        dataset_hash=None,
-        judge=settings.judge,
-        embeddings=None,
-        language=settings.language,
-        metrics=(),
-        trigger="manual",
-        kb_name=None,
-        kb_version=None,
-        flow_run_id=None,
-        status="running",
-        started_at=started_at,
-        finished_at=None,
-        n_samples=sum(len(part.rows) for part in parts),
-        config=settings.model_dump(mode="json"),
-        kind="benchmark",
-        code_version=find_code_version(),
-    )

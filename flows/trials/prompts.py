@@ -14,13 +14,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run, make_plan
-from evalhouse.flows.preparing.request import now_utc
+from evalhouse.flows.preparing.request import begin_run, now_utc
 from evalhouse.flows.run.estimate import DryJudge, DryRecord
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.asker import CallCounts
@@ -182,7 +181,13 @@ def _shape(settings: RunSettings, run: RunRow) -> RunSettings:
 def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptComparison:
     """Ask in both words and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
     judge = make_judge(ask.settings)
-    run = _make_row(ask)
+    run = begin_run(
+        "prompts",
+        ask.settings,
+        parent=next(iter(ask.texts)),
+        tags=(f"old {ask.old.source}", f"new {ask.new.source}"),
+        n_samples=sum(len(texts) for texts in ask.texts.values()),
+    )
     with hold_run(store.location, run.run_id):
         insert_run(store, run)
         status: RunStatus = "failed"
@@ -286,35 +291,6 @@ def _fit(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
         steps=plan.steps,
         optional_steps=plan.optional_steps,
         session=secrets.token_hex(4),
-    )
-
-
-def _make_row(ask: Ask) -> RunRow:
-    started_at = now_utc()
-    config: dict[str, Any] = ask.settings.model_dump(mode="json")
-    return RunRow(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        suite=None,
-        label=None,
-        href=None,
-        tags=(f"old {ask.old.source}", f"new {ask.new.source}"),
-        dataset=None,
-        dataset_hash=None,
-        judge=ask.settings.judge,
-        embeddings=None,
-        language=ask.settings.language,
-        metrics=(),
-        trigger="manual",
-        kb_name=None,
-        kb_version=None,
-        flow_run_id=None,
-        status="running",
-        started_at=started_at,
-        finished_at=None,
-        n_samples=sum(len(texts) for texts in ask.texts.values()),
-        config=config,
-        kind="prompts",
-        parent_run_id=next(iter(ask.texts)),
     )
 
 

@@ -6,7 +6,6 @@ unbiased however the earlier labels came about. So they are put on record too, a
 """
 
 import random
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from evalhouse.warehouse.rows.reviews import (
     read_texts,
     write_picks,
 )
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, make_run_id
 from evalhouse.warehouse.store import Warehouse
 
 REVIEWED = "reviewed"
@@ -84,7 +83,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
     generator.shuffle(picks)
     picked_at = datetime.now(UTC)
     return Export(
-        export_id=f"{picked_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        export_id=make_run_id(picked_at),
         run=run,
         seed=wish.seed,
         drawn=tuple(drawn),

@@ -1,6 +1,7 @@
 """Typed reads and writes of `runs`, and finding the run a person means."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -25,25 +26,25 @@ class RunRow:
     """One row of `runs`; `config` is the settings the run was made with."""
 
     run_id: str
-    suite: str | None
-    label: str | None
-    href: str | None
-    tags: tuple[str, ...]
-    dataset: str | None
-    dataset_hash: str | None
     judge: str
-    embeddings: str | None
-    language: str | None
-    metrics: tuple[str, ...]
-    trigger: str
-    kb_name: str | None
-    kb_version: str | None
-    flow_run_id: str | None
-    status: RunStatus
     started_at: datetime
-    finished_at: datetime | None
-    n_samples: int | None
     config: Mapping[str, Any]
+    status: RunStatus = "running"
+    suite: str | None = None
+    label: str | None = None
+    href: str | None = None
+    tags: tuple[str, ...] = ()
+    dataset: str | None = None
+    dataset_hash: str | None = None
+    embeddings: str | None = None
+    language: str | None = None
+    metrics: tuple[str, ...] = ()
+    trigger: str = "manual"
+    kb_name: str | None = None
+    kb_version: str | None = None
+    flow_run_id: str | None = None
+    finished_at: datetime | None = None
+    n_samples: int | None = None
     kind: RunKind = "evaluation"
     parent_run_id: str | None = None
     suite_hash: str | None = None
@@ -51,6 +52,11 @@ class RunRow:
     kb_changed: tuple[str, ...] | None = None
     problem: str | None = None
     gate: str | None = None
+
+
+def make_run_id(began_at: datetime) -> str:
+    """An id that sorts by time, for what began at `began_at` (UTC): `20260131-235959-a1b2`."""
+    return f"{began_at:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def insert_run(warehouse: Warehouse, run: RunRow) -> None:
