@@ -1,16 +1,18 @@
-"""The blocks of the README that are made from the code are as the code has them.
+"""README and guides say what is there: blocks made from the code, commands, links, and the first run's output.
 
-`EVALHOUSE_WRITE_GENERATED=1` writes them instead.
+`EVALHOUSE_WRITE_GENERATED=1` writes the blocks instead.
 """
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 import duckdb
 import pytest
+from cli_process import Place
 
 from evalhouse.flows.cli import COMMANDS, evalhouse
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
@@ -19,6 +21,8 @@ from evalhouse.warehouse.metric_files import load_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+GUIDES = ROOT / "flows" / "guides"
+PAGES = [README, *sorted(GUIDES.glob("*.md"))]
 USERS_VIEWS = (
     "run_scores",
     "score_history",
@@ -89,22 +93,99 @@ def make_help_block() -> str:
 
 
 BLOCKS = {
-    "metrics": make_metrics_block,
-    "tables": make_tables_block,
-    "causes": make_causes_block,
-    "help": make_help_block,
+    "metrics.md": ("metrics", make_metrics_block),
+    "tables.md": ("tables", make_tables_block),
+    "diagnose.md": ("causes", make_causes_block),
+    "commands.md": ("help", make_help_block),
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_generated_block_is_what_the_code_says(name: str) -> None:
-    made = f"<!-- {name} -->\n{BLOCKS[name]()}\n<!-- end -->"
+@pytest.mark.parametrize("page", BLOCKS)
+def test_a_generated_block_is_what_the_code_says(page: str) -> None:
+    name, make = BLOCKS[page]
+    block = f"<!-- {name} -->\n{make()}\n<!-- end -->"
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
-    text = README.read_text(encoding="utf-8")
+    text = (GUIDES / page).read_text(encoding="utf-8")
     if os.environ.get("EVALHOUSE_WRITE_GENERATED"):
-        README.write_text(pattern.sub(lambda _: made, text), encoding="utf-8")
+        (GUIDES / page).write_text(pattern.sub(lambda _: block, text), encoding="utf-8")
         return
-    assert pattern.findall(text) == [made]
+    assert pattern.findall(text) == [block]
+
+
+def test_a_newcomer_reads_the_readme_in_five_minutes() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_the_first_run_prints_what_the_readme_shows(tmp_path: Path, prefect_home: Path) -> None:
+    match = re.search(
+        r"<!-- sample-run -->\n```\n(.*?)```\n<!-- end -->", README.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert match
+    finished = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)}).call("run", "sample")
+    without_ids = [re.sub(r"\d{8}-\d{6}-[0-9a-f]{4}", "RUN", text).strip() for text in (match[1], finished.stdout)]
+    assert without_ids[0] == without_ids[1]
+
+
+def list_command_lines(page: Path) -> list[str]:
+    """The calls of `evalhouse` in a page's fenced blocks, each on one line and without what a shell adds."""
+    blocks = re.findall(r"```(?:sh|console|yaml)?\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    calls = (re.search(r"(?:^|^\$ |- run: |&& \.venv/bin/)(evalhouse .*)", line) for line in lines)
+    return [call[1] for call in calls if call]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_of_a_page_can_be_given(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in list_command_lines(page):
+        # Of a query over several lines the rest stands on them.
+        query = re.search(re.escape(line) + r"[^\"]*\"[^\n]*", text) if line.count('"') % 2 else None
+        words = shlex.split(query[0] if query else line, comments=True)[1:]
+        command: click.Command = evalhouse
+        context = click.Context(evalhouse)
+        while isinstance(command, click.Group):
+            name, found, words = command.resolve_command(context, words)
+            assert found is not None, line
+            command, context = found, click.Context(found, info_name=name, parent=context)
+        options, _, _ = command.make_parser(context).parse_args([word for word in words if word not in ("|", "…")])
+        assert options is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_index_and_the_readme_name_every_guide() -> None:
+    for page in (GUIDES / "index.md", README):
+        text = page.read_text(encoding="utf-8")
+        assert [
+            guide.name for guide in PAGES if guide.name not in ("README.md", "index.md") and guide.name not in text
+        ] == []
+
+
+def list_json_commands(group: click.Group, prefix: str = "") -> list[str]:
+    context = click.Context(group)
+    commands = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+    names: list[str] = []
+    for name, command in commands:
+        if isinstance(command, click.Group):
+            names += list_json_commands(command, f"{name} ")
+        elif command is not None and any(option.name == "as_json" for option in command.params):
+            names.append(prefix + name)
+    return names
+
+
+def test_the_json_of_every_command_is_described() -> None:
+    rows = re.findall(r"^\| ([a-z, -]+?) \| .*`", (GUIDES / "commands.md").read_text(encoding="utf-8"), re.MULTILINE)
+    described = {
+        f"{row.rpartition(' ')[0].split(',')[0].rpartition(' ')[0]} {part.strip()}".strip()
+        for row in rows
+        for part in row.split(",")
+    }
+    described |= {part.strip() for row in rows for part in row.split(",")}
+    assert [name for name in list_json_commands(evalhouse) if name not in described] == []
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

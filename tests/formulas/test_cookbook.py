@@ -1,4 +1,4 @@
-"""The README's cookbook: each query runs as it stands and gives the columns and the rows it promises.
+"""The cookbook: each query runs as it stands and gives the columns and the rows it promises.
 
 It runs on the house, where lexical runs leave many tables empty, and on three nights made so that each finds something.
 """

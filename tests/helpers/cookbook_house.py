@@ -1,4 +1,4 @@
-"""A warehouse with something to find for every query of the README's cookbook: three nights over one small harbour.
+"""A warehouse with something to find for every query of the cookbook: three nights over one small harbour.
 
 The first night asks everything. The second asks everything anew, and the judge has changed its mind about one label.
 On the third the bot answers one question worse, and whatever is unchanged is reused. Votes are split, a rubric's rule

@@ -1,4 +1,4 @@
-"""The queries of the README's cookbook, as they stand there."""
+"""The queries of the cookbook, as they stand there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_README = Path(__file__).resolve().parents[2] / "README.md"
+_GUIDE = Path(__file__).resolve().parents[2] / "flows" / "guides" / "cookbook.md"
 _BLOCK = re.compile(r"<!-- cookbook -->\n(.*?)<!-- end -->", re.DOTALL)
 _FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
 
@@ -21,8 +21,8 @@ class Recipe:
 
 
 def read_cookbook() -> str:
-    """The part of the README that is the cookbook."""
-    (block,) = _BLOCK.findall(_README.read_text(encoding="utf-8"))
+    """The part of the guide that holds the queries."""
+    (block,) = _BLOCK.findall(_GUIDE.read_text(encoding="utf-8"))
     return str(block)
 
 
