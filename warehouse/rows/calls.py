@@ -37,7 +37,7 @@ def find_replies(
         return {}
     keys = pl.Series(name="request_key", values=[make_request_key(item) for item in hashes], dtype=pl.UInt64)
     wanted = pl.DataFrame({"request_key": keys, "request_hash": hashes})
-    rows = warehouse.read(read_query("calls/find"), {"run_id": only_run}, frames={"wanted": wanted})
+    rows = warehouse.read(read_query("calls/replies"), {"run_id": only_run}, frames={"wanted": wanted})
     return {
         row["request_hash"]: RecordedReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
         for row in rows.iter_rows(named=True)

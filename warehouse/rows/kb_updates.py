@@ -10,15 +10,9 @@ from datetime import datetime
 import polars as pl
 
 from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import TABLES
-
-_ANSWERED = """
-select distinct event_id
-from kb_updates
-join runs using (run_id)
-where kb_updates.kb_name = $kb_name and runs.suite = $suite
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +29,7 @@ class KbUpdateRow:
 
 def list_answered(warehouse: Warehouse, *, suite: str, kb_name: str) -> frozenset[str]:
     """The ids of the events that runs of a suite have answered."""
-    rows = warehouse.read_rows(_ANSWERED, {"suite": suite, "kb_name": kb_name})
+    rows = warehouse.read_rows(read_query("runs/answered_updates"), {"suite": suite, "kb_name": kb_name})
     return frozenset(str(row["event_id"]) for row in rows)
 
 

@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
@@ -20,105 +21,10 @@ Rows = list[dict[str, Any]]
 ReviewStep = Literal["classify", "attribute", "rank"]
 REVIEW_STEPS: Final[tuple[ReviewStep, ...]] = ("classify", "attribute", "rank")
 
-_ITEMS = """
-with placed as (
-    select
-        review_items.* exclude (run_id),
-        run_samples.ordinal,
-        coalesce(statement_id, 'C' || context_rank) as item_id,
-        -- Verdicts of the sample that a score of this kind counts together.
-        count(*) over (partition by review_items.sample_id, step, source) as n_beside
-    from review_items
-    inner join run_samples
-        on run_samples.run_id = review_items.run_id
-        and run_samples.sample_id = review_items.sample_id
-    where review_items.run_id = $run_id
-),
-
-split as (
-    select distinct sample_id, step, item_id
-    from votes
-    where run_id = $run_id and not agrees
-),
-
-known as (
-    select distinct item_hash from reviews
-)
-
-select
-    placed.* exclude (item_id),
-    split.item_id is not null as votes_differ,
-    known.item_hash is not null as is_reviewed
-from placed
-left join split using (sample_id, step, item_id)
-left join known using (item_hash)
-order by ordinal, sample_id, step, source, statement_id, context_rank
-"""
-_TEXTS = """
-select sample_id, question, answer, ground_truth, contexts
-from wanted
-inner join run_samples using (sample_id)
-inner join samples using (sample_id, input_hash)
-where run_samples.run_id = $run_id
-"""
-_STATEMENTS = """
-select sample_id, statement_id, source, text
-from wanted
-inner join statements using (sample_id)
-where statements.run_id = $run_id
-order by sample_id, source, ordinal
-"""
-_PREVIOUS = """
-with here as (
-    select series, started_at, run_id from run_series where run_id = $run_id
-)
-
-select run_series.run_id
-from run_series
-inner join here
-    on here.series = run_series.series
-    and (run_series.started_at, run_series.run_id) < (here.started_at, here.run_id)
-where run_series.status in ('completed', 'incomplete')
-order by run_series.started_at desc, run_series.run_id desc
-limit 1
-"""
-_MOVED = """
-select distinct ours.sample_id, metric_steps.step
-from scores as ours
-inner join scores as theirs
-    on theirs.sample_id = ours.sample_id
-    and theirs.metric = ours.metric
-inner join metric_steps on metric_steps.metric = ours.metric
-where ours.run_id = $run_id and theirs.run_id = $previous and abs(ours.value - theirs.value) > 1e-9
-"""
 _PICKS = """
 select *
 from review_picks
 where export_id in (select unnest($export_ids))
-"""
-# An item that was picked, however its label comes in, has the design of the last export that asked for it.
-_VERDICTS = """
-with last_picks as (
-    select
-        item_hash,
-        arg_max(export_id, picked_at) as export_id,
-        arg_max(stratum, picked_at) as stratum,
-        arg_max(probability, picked_at) as probability
-    from review_picks
-    where run_id = $run_id and asked
-    group by item_hash
-)
-
-select review_items.* exclude (reason, text, source), export_id, stratum, probability
-from review_items
-left join last_picks using (item_hash)
-where review_items.run_id = $run_id
-"""
-_KNOWN = """
-select item_hash, reviewer, reviewed_at, label, first_label, note
-from reviews
-where (item_hash, reviewer) in (select (item_hash, reviewer) from incoming_keys)
-order by reviewed_at, imported_at
 """
 
 
@@ -157,19 +63,19 @@ def read_items(warehouse: Warehouse, run_id: str, steps: Collection[str]) -> Row
     Beside the columns of review_items: n_beside, the verdicts that the sample's score counts together; votes_differ;
     is_reviewed, whether somebody has labelled this content.
     """
-    return [row for row in warehouse.read_rows(_ITEMS, {"run_id": run_id}) if row["step"] in steps]
+    return [row for row in warehouse.read_rows(read_query("reviews/items"), {"run_id": run_id}) if row["step"] in steps]
 
 
 def read_texts(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """Question, answer, ground truth and contexts by sample."""
-    rows = _read_of(warehouse, _TEXTS, run_id, sample_ids)
+    rows = _read_of(warehouse, read_query("reviews/texts"), run_id, sample_ids)
     return {row["sample_id"]: row for row in rows}
 
 
 def read_statements(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, Rows]:
     """All statements of these samples, in the order of their texts, by sample."""
     found: dict[str, Rows] = {}
-    for row in _read_of(warehouse, _STATEMENTS, run_id, sample_ids):
+    for row in _read_of(warehouse, read_query("reviews/statements"), run_id, sample_ids):
         found.setdefault(row["sample_id"], []).append(row)
     return found
 
@@ -179,10 +85,10 @@ def read_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]] 
 
     None when there is no run before.
     """
-    previous = warehouse.read_rows(_PREVIOUS, {"run_id": run_id})
+    previous = warehouse.read_rows(read_query("reviews/previous"), {"run_id": run_id})
     if not previous:
         return None
-    rows = warehouse.read(_MOVED, {"run_id": run_id, "previous": previous[0]["run_id"]}).to_dicts()
+    rows = warehouse.read(read_query("reviews/moved"), {"run_id": run_id, "previous": previous[0]["run_id"]}).to_dicts()
     return frozenset((row["sample_id"], row["step"]) for row in rows)
 
 
@@ -199,7 +105,7 @@ def read_picks(warehouse: Warehouse, export_ids: Collection[str]) -> Rows:
 
 def read_reviewable(warehouse: Warehouse, run_id: str) -> Rows:
     """Every verdict of a run that can be reviewed, with stratum and probability where an export has asked for it."""
-    return warehouse.read(_VERDICTS, {"run_id": run_id}).to_dicts()
+    return warehouse.read(read_query("reviews/verdicts"), {"run_id": run_id}).to_dicts()
 
 
 def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> list[Review]:
@@ -228,7 +134,7 @@ def _pick_new(connection: duckdb.DuckDBPyConnection, reviews: Sequence[Review]) 
         orient="row",
     )
     connection.register("incoming_keys", keys.unique().to_arrow())
-    rows = connection.sql(_KNOWN).pl().to_dicts()
+    rows = connection.sql(read_query("reviews/known")).pl().to_dicts()
     connection.unregister("incoming_keys")
     ever: set[tuple[object, ...]] = set()
     last: dict[tuple[str, str], tuple[object, ...]] = {}

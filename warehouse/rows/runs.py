@@ -13,13 +13,6 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
 
-_COLUMNS = """
-select run_id, suite, label, href, tags, dataset, dataset_hash, judge, embeddings, language, metrics, "trigger",
-       kb_name, kb_version, flow_run_id, status, started_at, finished_at, n_samples, config, kind, parent_run_id,
-       suite_hash, code_version, kb_changed, problem, gate
-from runs
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
@@ -90,9 +83,11 @@ def list_runs(
 ) -> list[RunRow]:
     """Runs, newest first, of some kinds where they are named."""
     tail = f" limit {int(limit)}" if limit else ""
-    wanted = "where kind in (select unnest($kinds::varchar[]))" if kinds else ""
+    of_kinds = "where kind in (select unnest($kinds::varchar[]))" if kinds else ""
+    columns = ", ".join(f'"{field.name}"' for field in fields(RunRow))
     rows = warehouse.read_rows(
-        f"{_COLUMNS} {wanted} order by started_at desc, run_id desc{tail}", {"kinds": list(kinds)} if kinds else None
+        f"select {columns} from runs {of_kinds} order by started_at desc, run_id desc{tail}",
+        {"kinds": list(kinds)} if kinds else None,
     )
     return [_to_row(row) for row in rows]
 

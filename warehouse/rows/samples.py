@@ -16,98 +16,12 @@ import orjson
 import polars as pl
 
 from evalhouse.warehouse.engine.temporary import Scratch
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import build_frame
 
 # Reasons that a resumed run tries to mend; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
-
-# Only ids are numbered and kept in between: the texts stream from the Parquet parts to their table, so that a dataset
-# of any size needs the same memory. The parts are in file order, and DuckDB keeps the order of what it scans.
-_STAGED_IDS = """
-create temp table staged_ids as
-select
-    ordinal, input_hash,
-    -- Samples without an id of their own that repeat a question and ground truth are told apart by file order.
-    case
-        when given then own_id
-        when repetition = 1 then own_id
-        else own_id || '-' || repetition
-    end as sample_id
-from (
-    select
-        ordinal, input_hash, given_id is not null as given, coalesce(given_id, sample_id) as own_id,
-        row_number() over (partition by given_id is null, sample_id order by ordinal) as repetition
-    from read_parquet($parts)
-)
-"""
-
-_NEW_SAMPLES = """
-insert into samples by name
-select
-    input_hash, ids.sample_id, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
-    metadata::json as metadata
-from read_parquet($parts) as staged
-join (select ordinal, sample_id, input_hash from staged_ids anti join samples using (sample_id, input_hash)) as ids
-    using (ordinal, input_hash)
-"""
-
-_RUN_SAMPLES = """
-insert into run_samples by name
-select
-    $run_id as run_id, ids.sample_id, ids.input_hash, ids.ordinal,
-    -- {} says "none this time", for NULL says "as in samples".
-    case
-        when staged.metadata is distinct from samples.metadata::varchar then coalesce(staged.metadata, '{}')::json
-    end as metadata
-from staged_ids as ids
-join read_parquet($parts) as staged using (ordinal)
-join samples on samples.sample_id = ids.sample_id and samples.input_hash = ids.input_hash
-order by ids.ordinal
-"""
-
-_SHARD = """
-select
-    run_samples.ordinal, sample_id, input_hash, question, samples.answer, ground_truth, samples.contexts,
-    samples.context_ids, reference_context_ids,
-    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
-    failed.error as target_error
-from run_samples
-join samples using (sample_id, input_hash)
-left join (
-    select sample_id, coalesce(error, 'it gave no answer') as error
-    from responses
-    where run_id = $run_id and status = 'failed'
-) as failed using (sample_id)
-where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
-order by run_samples.ordinal
-"""
-
-_STAGED_BETWEEN = """
-select
-    ordinal, ids.sample_id, input_hash, question, answer, ground_truth, contexts, context_ids, reference_context_ids,
-    metadata as metadata_json
-from read_parquet($parts) as staged
-join read_parquet($ids) as ids using (ordinal)
-where ordinal between $first and $last
-order by ordinal
-"""
-
-# A sample's outcomes are written in one batch with its verdicts, so one row says that it was judged.
-_UNFINISHED = """
-with ended as (
-    -- No reason at all (NULL) is a step that went well.
-    select sample_id, coalesce(bool_or(reason in (select unnest($failures))), false) as failed
-    from outcomes
-    where run_id = $run_id
-    group by sample_id
-)
-select distinct (run_samples.ordinal - 1) // $shard_size as number
-from run_samples
-left join ended using (sample_id)
-where run_samples.run_id = $run_id and coalesce(ended.failed, true)
-order by number
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +76,14 @@ class Staging:
             return []
         with self._open() as connection:
             parameters = {"parts": parts, "ids": str(self._lay_ids(connection)), "first": first, "last": last}
-            found: pl.DataFrame = connection.sql(_STAGED_BETWEEN, params=parameters).pl()
+            found: pl.DataFrame = connection.sql(read_query("samples/staged_between"), params=parameters).pl()
         return [StoredSample(**row) for row in found.iter_rows(named=True)]
 
     def _lay_ids(self, connection: duckdb.DuckDBPyConnection) -> Path:
         """The file of ordinals and ids; made once, when all rows are staged."""
         path = self._folder / "ids"
         if not path.exists():
-            connection.execute(_STAGED_IDS, {"parts": self.parts})
+            connection.execute(read_query("samples/staged_ids"), {"parts": self.parts})
             connection.execute(
                 f"copy (select ordinal, sample_id from staged_ids order by ordinal) to '{path}' (format parquet)"
             )
@@ -214,15 +128,15 @@ def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> None:
 
 
 def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging) -> None:
-    connection.execute(_STAGED_IDS, {"parts": staging.parts})
-    connection.execute(_NEW_SAMPLES, {"parts": staging.parts})
-    connection.execute(_RUN_SAMPLES, {"run_id": run_id, "parts": staging.parts})
+    connection.execute(read_query("samples/staged_ids"), {"parts": staging.parts})
+    connection.execute(read_query("samples/new_samples"), {"parts": staging.parts})
+    connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": staging.parts})
     connection.execute("drop table staged_ids")
 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:
     """The samples of a run whose ordinals lie between `first` and `last`, both included."""
-    frame: pl.DataFrame = warehouse.read(_SHARD, {"run_id": run_id, "first": first, "last": last})
+    frame: pl.DataFrame = warehouse.read(read_query("samples/shard"), {"run_id": run_id, "first": first, "last": last})
     return [StoredSample(**row) for row in frame.to_dicts()]
 
 
@@ -231,7 +145,7 @@ def list_unfinished_shards(
 ) -> list[int]:
     """Numbers (from 0) of the shards with a sample that has no verdicts yet or failed for one of `failures`."""
     parameters = {"run_id": run_id, "shard_size": shard_size, "failures": list(failures)}
-    return [int(number) for number in warehouse.read(_UNFINISHED, parameters)["number"]]
+    return [int(number) for number in warehouse.read(read_query("samples/unfinished"), parameters)["number"]]
 
 
 def count_samples(warehouse: Warehouse, run_id: str) -> int:

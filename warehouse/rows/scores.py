@@ -7,23 +7,11 @@ import duckdb
 from evalhouse.warehouse.engine.connection import first_line
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.noise import note_noise
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 MetricSettings = Mapping[str, Mapping[str, float]]
-
-# What is wrong with a metric's rows, one row of counts. Users write metrics too, and a mean over doubled samples or
-# a NaN would be believed.
-_FAULTS = """
-select
-    count(*) - count(distinct sample_id) as "rows for a sample that has one",
-    count(*) filter (where not isfinite(value)) as "values that are no finite number",
-    count(*) filter (where (value is null) = (unscored_reason is null))
-        as "rows without either a value or an unscored_reason",
-    (select count(*) from run_samples where run_id = $run_id) - count(distinct sample_id)
-        as "samples of the run without a row"
-from metric_scores
-"""
 
 
 def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
@@ -49,7 +37,7 @@ def _score_metric(
     parameters = {"run_id": run_id, **resolve_parameters(metric, settings)}
     try:
         connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
-        faults = connection.sql(_FAULTS, params={"run_id": run_id}).pl().row(0, named=True)
+        faults = connection.sql(read_query("runs/score_faults"), params={"run_id": run_id}).pl().row(0, named=True)
     except duckdb.Error as error:
         raise WarehouseError(f"metric {metric.name!r} failed: {first_line(str(error))}") from None
     for fault, number in faults.items():

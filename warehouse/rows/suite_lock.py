@@ -11,17 +11,11 @@ from filelock import FileLock, Timeout
 from evalhouse.warehouse.engine.lake_locks import lock_by_name
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
 # Whoever sweeps up after dead processes holds each lock for a moment.
 _PATIENCE_S = 1.0
-_UNDER_WAY = """
-select run_id
-from runs
-where suite = $suite and status = 'running'
-order by started_at desc, run_id desc
-limit 1
-"""
 
 
 @contextmanager
@@ -66,7 +60,7 @@ def _find_run_under_way(warehouse: Warehouse, suite: str) -> str | None:
     """The run that holds the lock; None while it is still starting, and has made no warehouse or no row yet."""
     if not warehouse.exists():
         return None
-    rows = warehouse.read_rows(_UNDER_WAY, {"suite": suite})
+    rows = warehouse.read_rows(read_query("runs/under_way"), {"suite": suite})
     return str(rows[0]["run_id"]) if rows else None
 
 

@@ -12,18 +12,9 @@ import duckdb
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
-_TABLES = """
-select table_name, list(column_name order by column_name) as columns
-from duckdb_columns()
-where not internal and database_name = current_database()
-    and table_name in (select table_name from duckdb_tables() where database_name = current_database())
-    -- Each side has its own record of how its tables were made.
-    and table_name <> 'migrations'
-group by table_name
-order by table_name
-"""
 _ROWS_AT_ONCE = 20_000
 _ROWS_PER_COMMIT = 200_000
 
@@ -76,7 +67,7 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
 
 
 def _list_tables(warehouse: Warehouse) -> list[Table]:
-    rows = warehouse.read(_TABLES).to_dicts()
+    rows = warehouse.read(read_query("upkeep/tables")).to_dicts()
     return [Table(name=row["table_name"], columns=tuple(row["columns"])) for row in rows]
 
 

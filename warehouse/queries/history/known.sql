@@ -1,0 +1,5 @@
+select series, count(distinct run_id) as n_runs
+from run_series
+where run_id in (select run_id from scores)
+group by series
+order by series

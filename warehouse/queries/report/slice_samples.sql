@@ -1,0 +1,12 @@
+select
+    slice.ordinal,
+    samples.* exclude (metadata),
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata
+from slice
+inner join run_samples
+    on run_samples.run_id = $run_id
+    and run_samples.sample_id = slice.sample_id
+inner join samples
+    on samples.sample_id = run_samples.sample_id
+    and samples.input_hash = run_samples.input_hash
+order by slice.ordinal, slice.sample_id

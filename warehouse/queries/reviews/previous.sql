@@ -1,0 +1,12 @@
+with here as (
+    select series, started_at, run_id from run_series where run_id = $run_id
+)
+
+select run_series.run_id
+from run_series
+inner join here
+    on here.series = run_series.series
+    and (run_series.started_at, run_series.run_id) < (here.started_at, here.run_id)
+where run_series.status in ('completed', 'incomplete')
+order by run_series.started_at desc, run_series.run_id desc
+limit 1

@@ -1,0 +1,22 @@
+-- A reply from the record has the model it was asked of, one from the endpoint the model that answered.
+with asked as (
+    select
+        run_id,
+        sample_id,
+        step,
+        list_sort(list(distinct judge || ' ' || coalesce(prompt_hash, ''))) as judges,
+        list(distinct model) filter (where status = 'ok' and model is not null) as models
+    from llm_calls
+    where run_id in ($base, $candidate) and status in ('ok', 'cached') and sample_id is not null
+    group by run_id, sample_id, step
+)
+
+select sample_id, step
+from asked as base
+inner join asked as candidate using (sample_id, step)
+where base.run_id = $base and candidate.run_id = $candidate
+    and (
+        base.judges <> candidate.judges
+        or (len(base.models) > 0 and len(candidate.models) > 0 and not list_has_any(base.models, candidate.models))
+    )
+order by step, sample_id

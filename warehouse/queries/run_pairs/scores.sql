@@ -1,0 +1,14 @@
+with base as (select * from scores where run_id = $base),
+
+candidate as (select * from scores where run_id = $candidate)
+
+select
+    metric,
+    sample_id,
+    base.value as base,
+    candidate.value as candidate,
+    base.metric_version as base_version,
+    candidate.metric_version as candidate_version
+from base
+full join candidate using (metric, sample_id)
+order by metric, sample_id

@@ -1,0 +1,13 @@
+-- One run at a time: a filter on one run reaches the tables behind the view's windows, one on two runs does not.
+with of_pair as (
+    select * from statement_verdicts where run_id = $base
+    union all
+    select * from statement_verdicts where run_id = $candidate
+)
+
+select
+    sample_id, run_id = $candidate as of_candidate, source, text, label, label_reason, supported, context_ranks,
+    support_reason
+from of_pair
+inner join wanted using (sample_id)
+order by sample_id, of_candidate, source, ordinal

@@ -1,0 +1,14 @@
+select
+    run_samples.ordinal, sample_id, input_hash, question, samples.answer, ground_truth, samples.contexts,
+    samples.context_ids, reference_context_ids,
+    coalesce(run_samples.metadata, samples.metadata)::varchar as metadata_json,
+    failed.error as target_error
+from run_samples
+join samples using (sample_id, input_hash)
+left join (
+    select sample_id, coalesce(error, 'it gave no answer') as error
+    from responses
+    where run_id = $run_id and status = 'failed'
+) as failed using (sample_id)
+where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
+order by run_samples.ordinal

@@ -1,0 +1,8 @@
+select table_name, list(column_name order by column_name) as columns
+from duckdb_columns()
+where not internal and database_name = current_database()
+    and table_name in (select table_name from duckdb_tables() where database_name = current_database())
+    -- Each side has its own record of how its tables were made.
+    and table_name <> 'migrations'
+group by table_name
+order by table_name
