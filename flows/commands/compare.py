@@ -12,9 +12,9 @@ from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import print_comparison
 from evalhouse.flows.documents.corrected_means import corrected_pair_table
 from evalhouse.flows.errors import SettingsError
+from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise_floors import MetricNoise
-from evalhouse.tasks.comparing.paired import ALPHA
 from evalhouse.tasks.comparing.runs import (
     CLUSTER_COLUMNS,
     NO_CLUSTER,

@@ -18,12 +18,12 @@ from evalhouse.tasks.comparing.agreement import (
     LEAST_SAMPLES,
     STEP_LABELS,
     Group,
-    Measure,
     group_reviewed,
     measure_judge,
     measure_people,
     to_plain,
 )
+from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
 from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run

@@ -15,8 +15,8 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.trials.benchmark import BenchmarkOutcome, Costs, JudgedPart
 from evalhouse.flows.trials.benchmark_figures import measure_part
-from evalhouse.tasks.comparing.agreement import Measure, to_plain
-from evalhouse.tasks.comparing.grouped import Drawn, average
+from evalhouse.tasks.comparing.agreement import to_plain
+from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 from evalhouse.tasks.trials.lines import Figure, Line, SetAgreement
@@ -44,7 +44,7 @@ class Total:
     kind: str
     n_sets: int
     n: int
-    figures: Mapping[Figure, Drawn]
+    figures: Mapping[Figure, Estimate]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Costs]) 
 
 
 def _total(kind: str, sets: Sequence[SetAgreement]) -> Total:
-    figures: dict[Figure, Drawn] = {}
+    figures: dict[Figure, Estimate] = {}
     for name in _FIGURES:
         mean = average([one.judge.figures[name] for one in sets if name in one.judge.figures])
         if mean is not None:
@@ -219,7 +219,7 @@ def _describe_line(line: Line) -> dict[str, Any]:
     return {"who": line.who, "n": line.n, "n_missing": line.n_missing, "figures": _describe_figures(line.figures)}
 
 
-def _describe_figures(figures: Mapping[Figure, Drawn]) -> dict[str, Any]:
+def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
     return {name: to_plain(figure.measure) for name, figure in figures.items()}
 
 
@@ -252,7 +252,7 @@ def _mind(one: SetAgreement) -> str | None:
     return "; ".join((*missing, *one.notes)) or None
 
 
-def _write(figures: Mapping[Figure, Drawn], shown: Sequence[Figure], *, bare: bool = False) -> Iterator[str | None]:
+def _write(figures: Mapping[Figure, Estimate], shown: Sequence[Figure], *, bare: bool = False) -> Iterator[str | None]:
     for name in shown:
         yield _write_measure(figures[name].measure, bare=bare) if name in figures else None
 

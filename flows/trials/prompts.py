@@ -24,8 +24,7 @@ from evalhouse.flows.run.estimate import DryJudge, DryRecord
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.asking.finder import ReplyFinder
-from evalhouse.tasks.comparing.agreement import VERDICT
-from evalhouse.tasks.comparing.agreement_change import Change, compare_changes, list_moves
+from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import make_judge

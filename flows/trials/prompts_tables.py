@@ -17,8 +17,8 @@ from evalhouse.flows.trials.prompts import (
     find_words,
     plan_ask,
 )
-from evalhouse.tasks.comparing.agreement import Measure
-from evalhouse.tasks.comparing.agreement_change import Change
+from evalhouse.tasks.comparing.agreement import Change
+from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run

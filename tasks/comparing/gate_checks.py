@@ -14,8 +14,9 @@ from typing import Final, Literal
 
 from scipy.special import stdtrit
 
+from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
-from evalhouse.tasks.comparing.paired import ALPHA, ROUNDING, correct_by_holm
+from evalhouse.tasks.comparing.paired import ROUNDING, correct_by_holm
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 Kind = Literal["min", "max", "max_drop", "min_coverage", "max_cost"]

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from scipy.special import betaincinv, ndtri, stdtrit
 
-from evalhouse.tasks.comparing.paired import ALPHA, Integers
+from evalhouse.tasks.comparing.bootstrap import ALPHA, Integers
 
 LEAST_SAMPLES: Final = 10
 """Samples that a noise run judges again at least, where there are so many."""

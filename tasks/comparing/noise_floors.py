@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.noise import POOLED_RUNS, Noise, find_floor, pool_noise, sum_squares
-from evalhouse.tasks.comparing.paired import Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, list_call_steps
 from evalhouse.tasks.comparing.same_judge import is_changed_everywhere
 from evalhouse.warehouse.rows.noise import list_noise_runs, read_asked, read_judged_anew, read_noise

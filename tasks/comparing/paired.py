@@ -13,23 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+
+from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers, draw_weights, find_interval
 
 Verdict = Literal["better", "worse", "same", "undecided", "within_noise"]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
-ALPHA: Final = 0.05
-"""Chance of a false alarm, over all metrics together; the intervals leave out as much, each for itself."""
 RESAMPLES: Final = 10_000
 ROUNDING: Final = 1e-12
 """Scores that are nearer than this are the same score, summed in another order."""
 
 # With fewer clusters a metric is resampled by itself: among those of all metrics it could be drawn far too seldom.
 _FEW_CLUSTERS = 200
-_MOST_CELLS = 500_000  # of a chunk of weights: 4 MB, which stays in the processor's cache
-_TIE = 1e-12  # sums of floats that are equal on paper differ by less than this share
+_MOST_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +72,10 @@ def compare_paired(
     """
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     sums = _sum_clusters(differences, clusters)
-    bounds = _find_bounds(sums, seed=seed, resamples=resamples)
+    intervals = _find_intervals(sums, seed=seed, resamples=resamples)
     tests = _flip_signs(sums, seed=seed, resamples=resamples)
     found = [
-        _describe(differences[:, column], sums.counts[:, column], bounds[:, column], tests[column])
+        _describe(differences[:, column], sums.counts[:, column], intervals[column], tests[column])
         for column in range(differences.shape[1])
     ]
     corrected = correct_by_holm([one.p for one in found])
@@ -123,57 +118,36 @@ class _Test:
     is_exact: bool
 
 
-def _find_bounds(sums: _Sums, *, seed: int, resamples: int) -> Floats:
-    """2 × metrics: lower and upper bound, NaN where there is no interval.
-
-    The percentiles are set further out than 2.5 and 97.5 by what Student's t and n/(n-1) ask for, because plain
-    percentiles are too narrow for a few clusters (Hesterberg 2015, The American Statistician 69(4), section 5).
-    """
-    bounds = np.full((2, sums.totals.shape[1]), np.nan)
+def _find_intervals(sums: _Sums, *, seed: int, resamples: int) -> list[tuple[float, float] | None]:
+    """By metric its bootstrap interval, None where there is none."""
+    intervals: list[tuple[float, float] | None] = [None] * sums.totals.shape[1]
     n_clusters = (sums.counts > 0).sum(axis=0)
     for number, columns in enumerate(_group_columns(sums, n_clusters)):
         rows = sums.counts[:, columns].any(axis=1)
         part = _Sums(totals=sums.totals[rows][:, columns], counts=sums.counts[rows][:, columns])
         means = _draw_means(part, np.random.default_rng([seed, number]), resamples)
         for place, column in enumerate(columns):
-            n = int(n_clusters[column])
-            tail = float(ndtr(np.sqrt(n / (n - 1)) * stdtrit(n - 1, ALPHA / 2)))
-            bounds[:, column] = np.quantile(means[:, place], [tail, 1 - tail])
-    return bounds
+            intervals[column] = find_interval(means[:, place], int(n_clusters[column]))
+    return intervals
 
 
 def _group_columns(sums: _Sums, n_clusters: Integers) -> list[list[int]]:
     """Columns that are resampled together: all with many clusters, and of the others those with the same clusters."""
     groups: dict[bytes, list[int]] = {}
-    for column in range(sums.totals.shape[1]):
-        if n_clusters[column] >= 2 and not _is_constant(sums, column):
-            key = b"" if n_clusters[column] >= _FEW_CLUSTERS else (sums.counts[:, column] > 0).tobytes()
-            groups.setdefault(key, []).append(column)
+    for column in np.flatnonzero(n_clusters >= 2).tolist():
+        key = b"" if n_clusters[column] >= _FEW_CLUSTERS else (sums.counts[:, column] > 0).tobytes()
+        groups.setdefault(key, []).append(column)
     return list(groups.values())
 
 
-def _is_constant(sums: _Sums, column: int) -> bool:
-    has = sums.counts[:, column] > 0
-    means = sums.totals[has, column] / sums.counts[has, column]
-    return bool(np.ptp(means) <= _TIE * max(1.0, float(np.abs(means).max())))
-
-
 def _draw_means(sums: _Sums, generator: np.random.Generator, resamples: int) -> Floats:
-    """Resamples × metrics: the mean difference of as many clusters, drawn with replacement."""
+    """Resamples × metrics: the mean difference in each draw of the clusters."""
     n, n_columns = sums.totals.shape
-    means = np.empty((resamples, n_columns))
     # Metrics mostly have the same samples, so that few columns of counts are different.
     counts, places = np.unique(sums.counts, axis=1, return_inverse=True)
     both = np.hstack([sums.totals, counts])
-    step = max(1, _MOST_CELLS // n)
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        drawn = generator.integers(0, n, size=(size, n), dtype=np.int32)
-        drawn += np.arange(size, dtype=np.int32)[:, None] * np.int32(n)
-        weights = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-        drawn_sums = weights @ both
-        means[start : start + size] = drawn_sums[:, :n_columns] / drawn_sums[:, n_columns:][:, places.ravel()]
-    return means
+    drawn_sums = np.concatenate([weights @ both for weights in draw_weights(n, generator, resamples)])
+    return np.asarray(drawn_sums[:, :n_columns] / drawn_sums[:, n_columns:][:, places.ravel()], dtype=np.float64)
 
 
 def _flip_signs(sums: _Sums, *, seed: int, resamples: int) -> list[_Test]:
@@ -186,7 +160,7 @@ def _flip_signs(sums: _Sums, *, seed: int, resamples: int) -> list[_Test]:
     open_columns = [column for column, test in enumerate(tests) if test is None]
     if open_columns:
         totals = sums.totals[:, open_columns]
-        found = np.abs(totals.sum(axis=0)) * (1 - _TIE)
+        found = np.abs(totals.sum(axis=0)) * (1 - TIE)
         n_as_far = _count_as_far(
             totals[totals.any(axis=1)], found, np.random.default_rng([seed, -1 % 2**32]), resamples
         )
@@ -204,13 +178,13 @@ def _go_through_signs(sums: _Sums, column: int, most: int) -> _Test | None:
         return None
     patterns = np.arange(2 ** len(totals))[:, None] >> np.arange(len(totals)) & 1
     moved = np.abs((2.0 * patterns - 1.0) @ totals)
-    return _Test(p=float(np.mean(moved >= abs(totals.sum()) * (1 - _TIE))), is_exact=True)
+    return _Test(p=float(np.mean(moved >= abs(totals.sum()) * (1 - TIE))), is_exact=True)
 
 
 def _count_as_far(totals: Floats, found: Floats, generator: np.random.Generator, resamples: int) -> Integers:
     n = len(totals)
     n_as_far = np.zeros(totals.shape[1], dtype=np.int64)
-    step = max(1, _MOST_CELLS // n)
+    step = max(1, _MOST_SIGNS // n)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
         # A random bit a sign, eight at a time.
@@ -220,17 +194,17 @@ def _count_as_far(totals: Floats, found: Floats, generator: np.random.Generator,
     return n_as_far
 
 
-def _describe(differences: Floats, counts: Floats, bounds: Floats, test: _Test) -> Paired:
+def _describe(differences: Floats, counts: Floats, interval: tuple[float, float] | None, test: _Test) -> Paired:
     known = differences[~np.isnan(differences)]
-    has_interval = not np.isnan(bounds[0])
+    low, high = interval or (None, None)
     return Paired(
         n=len(known),
         n_clusters=int((counts > 0).sum()),
         n_higher=int((known > 0).sum()),
         n_lower=int((known < 0).sum()),
         difference=float(known.mean()) if len(known) else None,
-        ci_low=float(bounds[0]) if has_interval else None,
-        ci_high=float(bounds[1]) if has_interval else None,
+        ci_low=low,
+        ci_high=high,
         p=test.p,
         p_holm=None,
         is_exact=test.is_exact,

@@ -23,7 +23,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalhouse.tasks.comparing.paired import ROUNDING, Floats
+from evalhouse.tasks.comparing.bootstrap import Floats
+from evalhouse.tasks.comparing.paired import ROUNDING
 
 Flags = NDArray[np.bool_]
 Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]

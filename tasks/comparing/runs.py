@@ -13,9 +13,10 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
+from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.noise_floors import MetricNoise, PairNoise
-from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Floats, Integers, Paired, compare_paired
+from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
     METADATA_INPUTS,

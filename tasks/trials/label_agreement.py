@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from evalhouse.tasks.comparing.grouped import Drawn, Groups, Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
+from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, Said
 from evalhouse.tasks.trials.lines import (
@@ -140,7 +141,7 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
     names = _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
     said = [one.said.label for one in known if one.said is not None]
     labels = Labels(names=names, first=said, second=[one.human for one in known])
-    figures: dict[Figure, Drawn] = {}
+    figures: dict[Figure, Estimate] = {}
     if known:
         figures = {
             "accuracy": groups.measure(labels.agree, is_share=True),
@@ -154,9 +155,9 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
     return Line(who=who, n=len(known), n_missing=len(decisions) - len(known), figures=figures)
 
 
-def _measure_order(part: Part, known: Sequence[_Decision], groups: Groups) -> dict[Figure, Drawn]:
+def _measure_order(part: Part, known: Sequence[_Decision], groups: Groups) -> dict[Figure, Estimate]:
     scores = [one.said.score for one in known if one.said is not None]
-    found: dict[Figure, Drawn] = {}
+    found: dict[Figure, Estimate] = {}
     if part.kind != "pairwise":
         yes = _BINARY[part.kind][0]
         clear = np.array([not one.is_partial for one in known])
@@ -173,7 +174,7 @@ def _measure_order(part: Part, known: Sequence[_Decision], groups: Groups) -> di
     return found
 
 
-def _measure_ndcg(known: Sequence[_Decision], seed: int) -> dict[Figure, Drawn]:
+def _measure_ndcg(known: Sequence[_Decision], seed: int) -> dict[Figure, Estimate]:
     by_question: dict[str, list[_Decision]] = {}
     for one in known:
         by_question.setdefault(one.question, []).append(one)
@@ -238,7 +239,7 @@ def _measure_recorded_pairs(part: Part, seed: int) -> Iterator[Line]:
         groups = Groups([row.group for row, _ in rated], seed=seed)
         sides = [[_name_side(two[place]) for _, two in rated] for place in (0, 1)]
         both = Labels(names=_SIDES, first=sides[0], second=sides[1])
-        figures: dict[Figure, Drawn] = {
+        figures: dict[Figure, Estimate] = {
             "accuracy": groups.measure(both.agree, is_share=True),
             "kappa": groups.measure(both.kappa),
             "correlation": groups.measure(weigh_spearman([two[0] for _, two in rated], [two[1] for _, two in rated])),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from evalhouse.tasks.comparing.agreement import LEAST_EFFECTIVE, LEAST_LABELS, LEAST_SAMPLES
-from evalhouse.tasks.comparing.grouped import Drawn
+from evalhouse.tasks.comparing.bootstrap import Estimate
 from evalhouse.tasks.trials.labelled_sets import Kind, Row
 
 Figure = Literal["accuracy", "balanced_accuracy", "kappa", "f1", "auc", "ndcg", "correlation", "match"]
-Figures = Mapping[Figure, Drawn]
+Figures = Mapping[Figure, Estimate]
 
 JUDGE: Final = "judge"
 PEOPLE: Final = "people"

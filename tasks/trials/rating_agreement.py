@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from evalhouse.tasks.comparing.grouped import Drawn, Groups, weigh_mean, weigh_spearman
+from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
+from evalhouse.tasks.comparing.figures import weigh_mean, weigh_spearman
 from evalhouse.tasks.trials.labelled_sets import Part, Row
 from evalhouse.tasks.trials.labelled_verdicts import Judged
 from evalhouse.tasks.trials.lines import (
@@ -125,7 +126,7 @@ def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
     known = [line for line in lines if "correlation" in line.figures]
     if known:
         found = [line.figures["correlation"] for line in known]
-        mean = Drawn(
+        mean = Estimate(
             value=float(np.mean([one.value for one in found])),
             draws=np.mean([one.draws for one in found], axis=0),
             n_groups=min(one.n_groups for one in found),

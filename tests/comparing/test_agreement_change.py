@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from evalhouse.tasks.comparing.agreement_change import ALL_STEPS, Change, compare_changes, list_moves
+from evalhouse.tasks.comparing.agreement import ALL_STEPS, Change, compare_changes, list_moves
 
 
 def frame_of(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from evalhouse.tasks.comparing.paired import ALPHA, Paired, compare_paired, correct_by_holm
+from evalhouse.tasks.comparing.bootstrap import ALPHA
+from evalhouse.tasks.comparing.paired import Paired, compare_paired, correct_by_holm
 
 Floats = NDArray[np.float64]
 

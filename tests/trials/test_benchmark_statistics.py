@@ -15,16 +15,8 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from evalhouse.tasks.comparing.grouped import (
-    Drawn,
-    Groups,
-    Labels,
-    average,
-    compute_ndcg,
-    weigh_auc,
-    weigh_mean,
-    weigh_spearman,
-)
+from evalhouse.tasks.comparing.bootstrap import Estimate, Groups, average
+from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
 
 
 def draw_rows(seed: int, n: int = 200) -> tuple[list[bool], list[float]]:
@@ -144,7 +136,7 @@ def test_a_mean_over_sets_counts_each_the_same_and_is_surer_than_one() -> None:
     assert average([]) is None
 
 
-def _width(drawn: Drawn) -> float:
+def _width(drawn: Estimate) -> float:
     measure = drawn.measure
     assert measure.ci_low is not None
     assert measure.ci_high is not None
