@@ -194,7 +194,7 @@ def _state_rules(prompt: Prompt, model: str) -> Prompt:
         prompt_hash=digest,
         version=model,
         language="",
-        template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical/verdicts.py.",
+        template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical/judge.py.",
     )
 
 

@@ -1,30 +1,309 @@
-"""Splitting a text into statements, the judge's extract: blocks (`lexical_blocks`), sentences (`lexical_sentences`),
-then clauses that stand on their own; what asserts nothing (`lexical_silence`) is left out. Clauses are cut only
-where both parts have a verb, because a statement too many costs more agreement than a statement too long.
+"""Splitting a text into statements, the judge's extract: layout comes to plain blocks of prose, blocks to sentences,
+these to clauses that stand on their own; what asserts nothing (questions, greetings, refusals, filler, orders to
+the judge) is left out. Clauses are cut only where both parts have a verb, because a statement too many costs more
+agreement than a statement too long.
 """
 
 import re
 from collections.abc import Iterator
 
-from evalhouse.tasks.lexical.blocks import count_words, has_verb, read_blocks
-from evalhouse.tasks.lexical.sentences import read_alternatives, split_sentences
-from evalhouse.tasks.lexical.silence import asserts_something
+from evalhouse.tasks.lexical.words import read_pattern, read_patterns, read_words
 
+_ABBREVIATIONS = frozenset(read_words("abbreviations"))
+_CLOSING_ABBREVIATIONS = frozenset(read_words("closing_abbreviations"))
+_SENTENCE_STARTS = frozenset(read_words("sentence_starts"))
+_CLOSERS = r"\"'”’」』)）\]】》〉*_"
+# A full stop of Latin text ends a sentence only before space, end, a closing mark or a Chinese character.
+_BOUNDARY = re.compile(
+    r"(?=[。！？!?….\n])(?:"  # nothing else can begin a boundary: four times faster
+    rf"(?:[。！？!?]+|…+|\.+)[{_CLOSERS}]*(?:\s*\[\d+\])*(?=\s|$|[\u3400-\u9fff“「『（【])"
+    rf"|(?:[。！？]+|[!?]+(?=[A-Z])|…{{2,}})[{_CLOSERS}]*"
+    r"|\n+)"
+)
+_OPENERS = re.compile(r"^.*[^\w.]")
+_LIST_NUMBER = re.compile(
+    r"(?:(?:^|\n)\s*(?:[-*•]\s*)?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})|"
+    r"[a-z]{3}[.!?:;]\s+\d{1,2}|[。！？：；]\s*\d{1,2})$"
+)
+_LATIN = re.compile(r"[A-Za-z]+")
+_DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")
+
+
+def _next_word(text: str, position: int) -> str:
+    return text[position : position + 24].lstrip(" \t\"'“”‘’([*_")
+
+
+def _last_word(before: str) -> str:
+    return _OPENERS.sub("", before.rsplit(maxsplit=1)[-1]) if before.strip() and not before[-1].isspace() else ""
+
+
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Whether the single full stop at `start` (its closing marks included up to `end`) ends a sentence."""
+    following = _next_word(text, end)
+    if not following:
+        return True
+    before = text[max(0, start - 24) : start]
+    word = _last_word(before)
+    if (len(word) <= 4 and _LIST_NUMBER.search(before)) or following[0].islower():
+        return False
+    return text[end : end + 1] == "\n" or not _is_abbreviation(word, following)
+
+
+def _is_abbreviation(word: str, following: str) -> bool:
+    """Whether the full stop after a word belongs to the word, judged by what follows."""
+    bare = word.replace(".", "").lower()
+    if _DOTTED.match(word):  # U.S., a.m., e.g.
+        starts = _LATIN.match(following)
+        return bare in {"eg", "ie"} or starts is None or starts[0] not in _SENTENCE_STARTS
+    if bare == "no":
+        return following[0].isdigit()
+    if len(word) == 1 and word.isalpha() and word.isupper() and word != "I":  # an initial
+        return True
+    return bare in _ABBREVIATIONS and bare not in _CLOSING_ABBREVIATIONS
+
+
+def _goes_on(text: str, position: int) -> bool:
+    """Whether a Chinese sentence goes on right after a quotation that ends in an exclamation or a question."""
+    return "\u3400" <= text[position : position + 1] <= "\u9fff"
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in order, trimmed, none empty; a line break always ends one."""
+    sentences: list[str] = []
+    start = 0
+    for match in _BOUNDARY.finditer(text):
+        mark = match[0]
+        if mark[0] == "." and mark[1:2] != "." and not _ends_sentence(text, match.start(), match.end()):
+            continue
+        if mark[0] in "！？" and mark[-1] in "”’」』" and _goes_on(text, match.end()):
+            continue
+        if mark[:2] == ".." and _next_word(text, match.end())[:1].islower():
+            continue
+        if mark[0] in "!?！？…" and _next_word(text, match.end())[:1].islower():
+            continue
+        piece = text[start : match.end()].strip()
+        if piece:
+            sentences.append(piece)
+        start = match.end()
+    piece = text[start:].strip()
+    if piece:
+        sentences.append(piece)
+    return sentences
+
+
+_ALTERNATIVES = re.compile(r"\s+/\s+")
+_FRACTION = re.compile(r"\d/\d")
+_LONGEST_ALTERNATIVE = 80  # characters
+
+
+def _are_aliases(parts: list[str]) -> bool:
+    """Whether two parts name the same thing: they share a word, or both are short names one of which has a space."""
+    words = [part.lower().split() for part in parts]
+    if not all(words) or _FRACTION.search("/".join(parts)):
+        return False
+    names = all(len(part.split()) <= 4 and not part.strip()[0].islower() for part in parts)
+    return not set(words[0]).isdisjoint(words[1]) or (names and max(map(len, words)) > 1)
+
+
+def read_alternatives(text: str) -> list[str]:
+    """The spellings of a short gold answer written `alias / alias` or `alias/alias`; the text alone when it is none.
+
+    A slash inside a term or fraction (`TCP/IP`, `km/h`, `3/4 cup`), an address or a full sentence makes none.
+    """
+    if "/" not in text or "://" in text or text.rstrip()[-1:] in set("。！？!?") or "\n" in text.strip():
+        return [text]
+    parts = _ALTERNATIVES.split(text)
+    if len(parts) == 1:
+        parts = text.split("/")
+        if len(parts) == 2 and not _are_aliases(parts):
+            return [text]
+    parts = [part.strip() for part in parts if part.strip()]
+    return parts if parts and all(len(part) <= _LONGEST_ALTERNATIVE for part in parts) else [text]
+
+
+_BULLET = re.compile(
+    r"^\s*(?:[-*+•●○▪‣·◦–—]\s+|[•●▪]|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,4})[.)]\s+"
+    r"|[（(]?(?:\d{1,2}|[一二三四五六七八九十]{1,3})[)）、]\s*|[①-⑳]\s*)"
+)
+_HEADING = re.compile(r"^\s*#{1,6}\s+")
+_QUOTE = re.compile(r"^\s*(?:>\s*)+")
+_TABLE_RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
+_RULE = re.compile(r"^\s*(?:[-*_=]\s*){3,}$")
+_FENCE = re.compile(r"^\s*(?:```|~~~)")
+_LINK = re.compile(r"!?\[([^\]]*)\]\((?:[^()\s]|\([^()]*\))*(?:\s+\"[^\"]*\")?\)")
+_EMPHASIS = re.compile(
+    r"(\*\*\*|\*\*|__|~~)(?=\S)(.+?)(?<=\S)\1|(?<![\w*])\*(?=\S)([^*\n]+?)(?<=\S)\*(?![\w*])"
+    r"|(?<!\w)_(?=\S)([^_\n]+?)(?<=\S)_(?!\w)"
+)
+_CODE = re.compile(r"`([^`\n]+)`")
+_CITATION = re.compile(r"\s*\[(?:\d{1,3}|C\d{1,3})(?:\s*[,-]\s*(?:\d{1,3}|C\d{1,3}))*\](?!\()|\s*【\d+[^】]*】")
+_LEAD_END = re.compile(r"[:：]\s*$")
+_SENTENCE_END = re.compile(r"[.!?。！？:：；;…]['\"”’」』)）]*$")
 _HAN = re.compile(r"[\u3400-\u9fff]")
+_WORDS = re.compile(r"[A-Za-z][\w'’-]*|\d[\d.,]*|[\u3400-\u9fff]")
+_VERB = re.compile(
+    rf"\b(?:{'|'.join(read_words('verbs'))}|[a-z]{{3,}}ed)\b|n't\b|'s\s+(?:a|an|the|not|been)\b", re.IGNORECASE
+)
+_LONGEST_FRAGMENT = 8  # words of a list item that may need its lead-in
+_LONGEST_LEAD = 14  # words of a lead-in that is worth repeating
+_WRAPPED = 60  # characters from which a line without a full stop is taken for a wrapped one
+
+
+def has_verb(text: str) -> bool:
+    """Whether a piece of text may be a clause: a known verb form, or six Chinese characters."""
+    return _VERB.search(text) is not None or len(_HAN.findall(text)) >= 6
+
+
+def count_words(text: str) -> int:
+    """Latin words and numbers, and each Chinese character as one."""
+    return len(_WORDS.findall(text))
+
+
+def strip_markup(line: str) -> str:
+    """One line without emphasis, links, code marks and citation marks."""
+    if "](" in line:
+        line = _LINK.sub(r"\1", line)
+    if "*" in line or "_" in line or "~~" in line:
+        line = _EMPHASIS.sub(lambda match: match[2] or match[3] or match[4], line)
+    if "`" in line:
+        line = _CODE.sub(r"\1", line)
+    if "[" in line or "【" in line:
+        line = _CITATION.sub("", line)
+    return " ".join(line.split())
+
+
+class _BlockReader:
+    """Walks over the lines of a text; `_paragraph` is the prose not yet given out, `_lead` the latest `...:` line."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._position = 0
+        self._lead = ""
+        self._paragraph = ""
+
+    def read(self) -> Iterator[str]:
+        while self._position < len(self._lines):
+            line = self._lines[self._position]
+            self._position += 1
+            if _FENCE.match(line):
+                yield from self._flush()
+                yield from self._read_code()
+            elif line.count("|") >= 2 and self._is_table_rule(self._position):
+                yield from self._flush()
+                yield from self._read_table()
+            else:
+                yield from self._read_line(_QUOTE.sub("", line))
+        yield from self._flush()
+
+    def _flush(self) -> Iterator[str]:
+        if self._paragraph:
+            yield self._paragraph
+        self._paragraph = ""
+
+    def _is_table_rule(self, position: int) -> bool:
+        return position < len(self._lines) and _TABLE_RULE.match(self._lines[position]) is not None
+
+    def _read_code(self) -> Iterator[str]:
+        """A fenced block as one block on one line."""
+        end = self._position
+        while end < len(self._lines) and not _FENCE.match(self._lines[end]):
+            end += 1
+        code = " ".join(line.strip() for line in self._lines[self._position : end] if line.strip())
+        self._position = end + 1
+        if code:
+            yield code
+
+    def _read_table(self) -> Iterator[str]:
+        """`Name: Ann; Age: 3` for each row under the header row."""
+        end = self._position
+        while end < len(self._lines) and "|" in self._lines[end]:
+            end += 1
+        header, *rows = [
+            [strip_markup(cell) for cell in line.strip().strip("|").split("|")]
+            for line in self._lines[self._position - 1 : end]
+            if not _TABLE_RULE.match(line)
+        ]
+        self._position = end
+        for row in rows:
+            cells = [f"{name}: {cell}" if name else cell for name, cell in zip(header, row, strict=False) if cell]
+            if cells:
+                yield ", ".join(cells)
+
+    def _read_line(self, line: str) -> Iterator[str]:
+        heading = _HEADING.match(line)
+        bullet = None if heading else _BULLET.match(line)
+        plain = strip_markup(line[bullet.end() :] if bullet else line)
+        if bullet or heading or not plain or _RULE.match(line) or not self._continues(plain):
+            yield from self._flush()
+        if heading:
+            self._lead = ""
+        elif not plain or _RULE.match(line):
+            return
+        elif _LEAD_END.search(plain):
+            lead = _LEAD_END.sub("", plain)
+            self._lead = lead if count_words(lead) <= _LONGEST_LEAD else ""
+        elif bullet:
+            self._paragraph = self._complete_item(plain)
+        else:
+            joint = "" if not self._paragraph or _HAN.match(plain) else " "
+            self._paragraph += joint + plain
+            self._lead = ""
+
+    def _complete_item(self, item: str) -> str:
+        whole = has_verb(item) or _SENTENCE_END.search(item) is not None
+        if self._lead and not whole and count_words(item) <= _LONGEST_FRAGMENT:
+            return f"{self._lead}: {item}"
+        return item
+
+    def _continues(self, line: str) -> bool:
+        """Whether a line goes on with the sentence of the paragraph before it (text wrapped at a fixed width)."""
+        if not self._paragraph or _SENTENCE_END.search(self._paragraph):
+            return False
+        return line[0].islower() or self._paragraph[-1] in ",，、" or len(self._paragraph) >= _WRAPPED
+
+
+def read_blocks(text: str) -> Iterator[str]:
+    """The blocks of a text in order; headings and lead-ins give none of their own, a table row and a code fence one."""
+    return _BlockReader(text).read()
+
+
+_LETTER = re.compile(r"[^\W_]")
+_QUESTION_END = re.compile(r"(?:[?？]|吗[。]?|呢[。]?)[\"'”’」』)）]*$")
+# A statement about a question: words before a quotation that ends in a question mark.
+_QUOTED_QUESTION = re.compile(r"\w\W+\w+\W*[\s：:，,][\"“「『][^\"“”「」『』]+[?？][\"”」』]$")
+_ADDRESS = re.compile(r"^(?:https?://|www\.)\S+$")
+
+# The patterns of English by the words of which a text must hold one before it is searched.
+_SILENT = {
+    tuple(words.split("|")): re.compile(pattern, re.IGNORECASE) for words, pattern in read_patterns("silences").items()
+}
+_SILENT_ZH = re.compile("|".join(read_patterns("chinese_silences").values()), re.IGNORECASE)
+
+
+def _is_silent(sentence: str) -> bool:
+    if _HAN.search(sentence):
+        return _SILENT_ZH.search(sentence) is not None
+    lower = sentence.lower()
+    return any(
+        pattern.search(sentence) is not None
+        for words, pattern in _SILENT.items()
+        if any(word in lower for word in words)
+    )
+
+
+def asserts_something(sentence: str) -> bool:
+    """Whether a sentence states anything at all."""
+    if not _LETTER.search(sentence) or _ADDRESS.match(sentence):
+        return False
+    if (_QUESTION_END.search(sentence) and not _QUOTED_QUESTION.search(sentence)) or _LEAD_END.search(sentence):
+        return False
+    return not _is_silent(sentence.replace("’", "'").strip())
+
+
 _NUMBERING = re.compile(r"^[（(]?\d{1,2}(?:[.)]\s+|[)）、]\s*)(?=\S)")
 _SEMICOLON = re.compile(r"\s*[;；]\s*")
-_SOURCES = r"(?:context|documents?|passages?|information|text|sources?)"
-_CONNECTIVE = re.compile(
-    r"^(?:however|therefore|moreover|furthermore|in addition|additionally|also|besides|thus|hence|consequently|"
-    r"as a result|nevertheless|nonetheless|meanwhile|for (?:example|instance)|finally|lastly|overall|"
-    r"in (?:summary|conclusion|short)|to summari[sz]e|(?:based on|according to) (?:the )?(?:provided |given )?"
-    rf"{_SOURCES}|and|but|so|sure|certainly|of course)\s*[,，!.]\s*",
-    re.IGNORECASE,
-)
-_CONNECTIVE_ZH = re.compile(
-    r"^(?:因此|所以|然而|但是|不过|此外|另外|同时|而且|并且|总之|综上所述|总的来说|例如|比如|最后|首先|其次|好的|当然|"
-    r"(?:根据|基于)(?:以上|上述|提供的|给定的|所提供的)?(?:上下文|信息|资料|内容|文档|材料))[，,：:]\s*|^(?:但是|但|而且|并且|不过|然而)(?=[\u3400-\u9fff]{2})"
-)
+_CONNECTIVE = re.compile(read_pattern("connective"), re.IGNORECASE)
+_CONNECTIVE_ZH = re.compile(read_pattern("chinese_connective"))
 # A clause boundary: a comma and a conjunction before a new subject.
 _CLAUSE = re.compile(
     r",\s+(?:and|but|while|whereas|yet|so)\s+(?=(?:it|he|she|they|we|you|i|this|that|these|those|there|the|a|an|its|"
@@ -69,13 +348,13 @@ def _split_coordinated(part: str) -> Iterator[str]:
     chinese = _HAN.search(part) is not None
     shortest = _SHORTEST_CLAUSE_ZH if chinese else _SHORTEST_CLAUSE
     start = 0
-    for found in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
-        left, right = part[start : found.start()], part[found.end() :]
+    for match in (_CLAUSE_ZH if chinese else _CLAUSE).finditer(part):
+        left, right = part[start : match.start()], part[match.end() :]
         if min(count_words(left), count_words(right)) < shortest or not _is_balanced(left):
             continue
         if chinese or (has_verb(left) and has_verb(" ".join(right.split()[:6]))):
             yield left
-            start = found.end()
+            start = match.end()
     yield part[start:]
 
 

@@ -1,18 +1,390 @@
-"""A text as the lexical judge sees it: sentences of tokens (`lexical_tokens`) and what is looked up in them again and
-again. Analysed texts are kept in a cache bounded by characters, because one context is looked at by several requests.
-`lexical_match` and `lexical_relevance` look for one text in another.
+"""A text as the lexical judge sees it: sentences of tokens. An English word's key is its stem, a number's its value,
+so that `1.2 million`, `1,200,000` and `120万` are equal; Chinese is cut into overlapping pairs of characters, and
+what a negation word governs is marked. Analysed texts are kept in a cache bounded by characters, because several
+requests look at one context.
 """
 
 import math
 import re
 import threading
+import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Literal
 
-from evalhouse.tasks.lexical.sentences import split_sentences
-from evalhouse.tasks.lexical.tokens import Sentence, Token, TokenKind, normalise, read_sentence
+from evalhouse.tasks.lexical.split import split_sentences
+from evalhouse.tasks.lexical.words import (
+    CHINESE_NEGATIONS,
+    CHINESE_NOT_NEGATIONS,
+    CHINESE_STOP_CHARACTERS,
+    CHINESE_STOP_WORDS,
+    DIRECTION_WORDS,
+    FUNCTION_WORDS,
+    NEGATIONS,
+    read_numbers,
+    read_words,
+    stem_word,
+)
+
+_UNITS = read_words("units")
+_TENS = read_words("tens")
+_ORDINALS = read_words("ordinals")
+_MONTHS = read_words("months")
+_SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
+_SCALES = read_numbers("scales")
+_CHINESE_DIGITS = {digit: int(value) for digit, value in read_numbers("chinese_digits").items()}
+_CHINESE_POWERS = {power: int(value) for power, value in read_numbers("chinese_powers").items()}
+_CHINESE = "〇零一二两三四五六七八九十百千万亿"
+
+_MONTH_NAME = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    "nov(?:ember)?|dec(?:ember)?"
+)
+_NUMBER_WORD = "|".join(sorted(_UNITS + _TENS, key=len, reverse=True))
+# A number written in digits, with what belongs to it: the alternatives of the scanner after words.
+DIGITS_PATTERN = (
+    r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月)|(?<=\b\d{4}[-/])(?:1[0-2]|0[1-9])(?=[-/]\d\d(?!\d)))"
+    r"|(?P<of_hundred>(?<=百分之))?(?P<after_ordinal>(?<=第))?(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)"
+    r"(?:(?P<ordinal>(?:st|nd|rd|th)\b)|\s?(?P<scale>(?i:hundred|thousand|million|billion|trillion|mn|bn)\b|k\b"
+    r"|[十百千万]?亿|万亿|[百千]?万|[百千]))?(?P<percent>\s?%|\s(?i:percent|per\scent)\b)?"
+)
+# A number or month written in English words; tried where a word of NUMBER_STARTS begins.
+WORDS_PATTERN = re.compile(
+    r"(?P<month>(?:january|february|april|june|july|august|september|october|november|december)\b"
+    rf"|(?:{_MONTH_NAME})\b\.?(?=\s+\d)|(?<=\d\s)(?:{_MONTH_NAME})\b)"
+    rf"|(?P<word_ordinal>(?:{'|'.join(_ORDINALS)})\b)"
+    rf"|(?P<words>(?:{_NUMBER_WORD})(?:[\s-](?:and\s)?(?:{_NUMBER_WORD}|hundred|thousand|million|billion))*\b)"
+    r"(?P<percent>\s(?:percent|per\scent)\b)?",
+    re.IGNORECASE,
+)
+NUMBER_STARTS = frozenset([*_UNITS, *_TENS, *_ORDINALS, *_MONTHS, *(month[:3] for month in _MONTHS), "sept"]) - {"one"}
+# A number inside a run of Chinese characters.
+CHINESE_PATTERN = re.compile(
+    r"(?P<chinese_ordinal>第[〇零一二两三四五六七八九十百千]+)"
+    r"|(?P<chinese_percent>百分之[〇零一二两三四五六七八九十百点]+)"
+    rf"|(?P<chinese>[〇零一二两三四五六七八九十][{_CHINESE}]+"
+    r"|[二两三四五六七八九十](?=[个种类年月日次人位名家倍项条点层级天岁所座台辆部方大万亿千百成]))"
+)
+
+
+def _show(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(round(value, 6))
+
+
+def _read_chinese(text: str) -> float | None:
+    """The value of a Chinese numeral; None when the characters are no well-formed number."""
+    if all(character in _CHINESE_DIGITS for character in text):
+        return float("".join(str(_CHINESE_DIGITS[character]) for character in text)) if len(text) != 2 else None
+    total, section, digit = 0, 0, 0
+    for character in text:
+        if character in _CHINESE_DIGITS:
+            digit = _CHINESE_DIGITS[character]
+        elif character in _CHINESE_POWERS:
+            section += (digit or 1) * _CHINESE_POWERS[character]
+            digit = 0
+        else:
+            section += digit
+            total = (total + section) * (10_000 if character == "万" else 100_000_000)
+            section, digit = 0, 0
+    return float(total + section + digit) or None
+
+
+def _read_words(text: str) -> float:
+    total, section = 0.0, 0.0
+    for word in re.split(r"[\s-]+", text.lower()):
+        if word in _SMALL:
+            section += _SMALL[word]
+        elif word == "hundred":
+            section *= 100
+        elif word in _SCALES:
+            total, section = total + section * _SCALES[word], 0.0
+    return total + section
+
+
+def _read_percent(text: str) -> str | None:
+    """`百分之三点五` without its first three characters."""
+    whole, _, tenths = text.partition("点")
+    value = float(whole) if whole.isdigit() else _read_chinese(whole) if whole else None
+    if value is None:
+        return None
+    decimals = "".join(str(_CHINESE_DIGITS.get(character, "")) for character in tenths)
+    return f"#{_show(value + float(f'0.{decimals or 0}'))}%"
+
+
+def _read_digits(text: str, scale: str, percent: bool) -> str:
+    plain = text.replace(",", "")
+    if plain.count(".") > 1 or len(plain) > 15:
+        return f"#{plain}"  # a version or a long identifier: compared as it is written
+    value = float(plain) * _SCALES.get(scale.lower(), 1.0)
+    return f"#{_show(value)}%" if percent else f"#{_show(value)}"
+
+
+def _read_month(text: str) -> str:
+    start = text.lower()[:3]
+    return f"#m{next(i for i, month in enumerate(_MONTHS, 1) if month.startswith(start))}"
+
+
+def _read_ordinal(text: str) -> str:
+    return f"#o{int(text)}" if text.isdigit() else f"#o{_ORDINALS.index(text.lower()) + 1}"
+
+
+def _mark(prefix: str, value: float | None) -> str | None:
+    return None if value is None else f"{prefix}{_show(value)}"
+
+
+# How a number that stands alone, without scale or percent, is read, by the name of its group in the patterns above.
+_READERS: dict[str, Callable[[str], str | None]] = {
+    "digit_month": lambda text: f"#m{int(text)}",
+    "month": _read_month,
+    "ordinal": _read_ordinal,
+    "word_ordinal": _read_ordinal,
+    "chinese_ordinal": lambda text: _mark("#o", _read_chinese(text[1:])),
+    "chinese_percent": lambda text: _read_percent(text[3:]),
+    "chinese": lambda text: _mark("#", _read_chinese(text)),
+}
+
+
+@lru_cache(maxsize=16384)
+def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False) -> str | None:
+    """The key of a number: `#30`, `#30%`, `3rd` as `#o3`, May as `#m5`; None when the text is no number after all.
+
+    `kind` is the name of the group of a pattern above that matched, `text` what it matched.
+    """
+    if kind == "words":
+        return f"#{_show(_read_words(text))}" + "%" * percent
+    reader = _READERS.get(kind)
+    return _read_digits(text, scale, percent) if reader is None else reader(text)
+
+
+TokenKind = Literal["word", "name", "number", "chinese", "direction", "negation"]
+
+CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
+_PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
+_ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
+_CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
+_HAN = r"\u3007\u3040-\u30ff\u3400-\u9fff"
+_TAIL = r"(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{1,2}\b)?"  # of U.S., C#, GPT4, it's
+_SCANNER = re.compile(rf"(?P<latin>[^\W\d_{_HAN}]+{_TAIL})|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}")
+_LATIN = re.compile(rf"[A-Za-z]+{_TAIL}")
+_DIGIT = re.compile(r"\d")
+_ASCII_SCANNER = re.compile(rf"(?P<latin>[A-Za-z]+{_TAIL})|{DIGITS_PATTERN}")
+_NUMBER_KINDS = (
+    "digits",
+    "digit_month",
+    "month",
+    "words",
+    "word_ordinal",
+    "chinese",
+    "chinese_ordinal",
+    "chinese_percent",
+)
+# As written: looking a word up is faster than lowering every word.
+_NUMBER_STARTS = frozenset([form for word in NUMBER_STARTS for form in (word, word.capitalize(), word.upper())])
+_STOP_WORDS = re.compile("|".join(sorted(CHINESE_STOP_WORDS, key=len, reverse=True)))
+_NOT_NEGATIONS = re.compile("|".join(sorted(CHINESE_NOT_NEGATIONS, key=len, reverse=True)))
+# An answer `No`, which is more than a negation.
+_NO = frozenset({"No", "no", "NO"})
+_AFTER_NO = frozenset({"", ",", ".", "!", ";"})
+_NEGATION_REACH = 2  # content words after a negation that it governs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """One unit of comparison: `key` is compared, `surface` is shown, `weight` its share of the content (0 to 1.5)."""
+
+    key: str
+    surface: str
+    kind: TokenKind
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """The tokens of one sentence that count, in order, and the keys among them that a negation governs."""
+
+    tokens: tuple[Token, ...]
+    negated: frozenset[str]
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        return frozenset([token.key for token in self.tokens])
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Key to weight, in the order of first appearance."""
+        return {token.key: token.weight for token in self.tokens}
+
+    @cached_property
+    def total(self) -> float:
+        """The weight of all tokens."""
+        return sum([token.weight for token in self.tokens])
+
+    @cached_property
+    def plain(self) -> frozenset[str]:
+        """The keys that no negation governs."""
+        return self.keys - self.negated
+
+    @cached_property
+    def content(self) -> tuple[Token, ...]:
+        return tuple([token for token in self.tokens if token.weight >= CONTENT_WEIGHT])
+
+
+def normalise(text: str) -> str:
+    """One spelling for full-width forms, quotes, dashes and accents; citation marks such as `[3]` gone."""
+    if "[" in text:
+        text = _CITATION.sub("", text)
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text).translate(_PUNCTUATION)
+    if text.isascii():
+        return text
+    decomposed = _ACCENTED.sub(r"\1", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", decomposed)
+
+
+@lru_cache(maxsize=32768)
+def _read_latin(surface: str, starts: bool) -> Token | None:
+    """The token of a Latin word; `starts` says that it opens its sentence, where a capital means little."""
+    if "." in surface:  # U.S., e.g.
+        surface = surface.replace(".", "")
+    if "'" in surface:
+        head, _, tail = surface.partition("'")
+        if tail == "t" and head.endswith("n"):
+            return Token(key="n't", surface=surface, kind="negation", weight=0.0)
+        surface = head if len(head) > 1 else head + tail
+    lower = surface.lower()
+    return _sort_latin(surface, lower, starts)
+
+
+def _sort_latin(surface: str, lower: str, starts: bool) -> Token | None:
+    kind: TokenKind = "word"
+    weight = 0.5 if len(lower) == 1 else 1.0
+    if lower in NEGATIONS:
+        return Token(key=lower, surface=surface, kind="negation", weight=0.0)
+    if lower in DIRECTION_WORDS:
+        kind, weight = "direction", 0.4
+    elif lower in FUNCTION_WORDS and not (1 < len(lower) < 4 and surface.isupper()):
+        return None
+    elif lower[-1] in "#+" or not surface.isalpha():
+        return Token(key=lower, surface=surface, kind="name", weight=1.0)
+    elif surface[0].isupper() and not (starts and surface[1:].islower()):
+        kind, weight = "name", 1.0
+    return Token(key=stem_word(lower), surface=surface, kind=kind, weight=weight)
+
+
+@lru_cache(maxsize=32768)
+def _read_pair(pair: str) -> Token:
+    """The token of two neighbouring Chinese characters (or of one that stands alone): less for each stop character."""
+    stops = sum(character in CHINESE_STOP_CHARACTERS for character in pair)
+    weight = (0.5, 0.15, 0.05)[stops] if len(pair) == 2 else (0.5, 0.05)[stops]
+    return Token(key=pair, surface=pair, kind="chinese", weight=weight)
+
+
+@lru_cache(maxsize=256)
+def _read_negation(word: str) -> Token:
+    return Token(key=word, surface=word, kind="negation", weight=0.0)
+
+
+def _read_no(surface: str) -> Token:
+    return Token(key="no", surface=surface, kind="direction", weight=0.4)
+
+
+def _read_han(run: str) -> Iterator[Token]:
+    """The tokens of a Chinese run: its numbers, and the character pairs of what lies between them."""
+    start = 0
+    for match in CHINESE_PATTERN.finditer(run):
+        yield from _read_plain_han(run[start : match.start()])
+        yield from _read_found_number(match)
+        start = match.end()
+    yield from _read_plain_han(run[start:])
+
+
+def _read_plain_han(run: str) -> Iterator[Token]:
+    """Overlapping character pairs, frame words cut out; a negation token stands before the pair it begins."""
+    for part in _STOP_WORDS.split(run):
+        if len(part) == 1:
+            yield _read_pair(part)
+            continue
+        masked = part
+        if not CHINESE_NEGATIONS.isdisjoint(part):
+            masked = _NOT_NEGATIONS.sub(lambda match: "＿" * len(match[0]), part)
+        for position in range(len(part) - 1):
+            if masked[position] in CHINESE_NEGATIONS:
+                yield _read_negation(masked[position])
+            yield _read_pair(part[position : position + 2])
+
+
+def _read_found_number(match: re.Match[str]) -> Iterator[Token]:
+    kind, groups = match.lastgroup, match.groupdict()
+    if kind not in _NUMBER_KINDS:  # an ordinal's ending, a scale or a percent sign came last
+        kind = next(kind for kind in _NUMBER_KINDS if groups.get(kind))
+    text = groups[kind]
+    if text.isdigit() and (groups.get("ordinal") or groups.get("after_ordinal") is not None):
+        kind = "ordinal"
+    percent = bool(groups.get("percent")) or groups.get("of_hundred") is not None
+    key = read_number(kind, text, groups.get("scale") or "", percent=percent)
+    if key is not None:
+        yield Token(key=key, surface=match[0].strip(), kind="number", weight=0.7 if key[1] in "om" else 1.5)
+    elif kind.startswith("chinese"):
+        yield from _read_plain_han(text)
+
+
+def _read_tokens(sentence: str) -> list[Token]:
+    """The tokens of a normalised sentence; most sentences of plain words take a short way to the same result."""
+    if sentence.isascii() and _DIGIT.search(sentence) is None:
+        words = _LATIN.findall(sentence)
+        if words and words[0] not in _NO and _NUMBER_STARTS.isdisjoint(words):
+            tokens = [_read_latin(words[0], True), *[_read_latin(word, False) for word in words[1:]]]
+            return [token for token in tokens if token is not None]
+    return _scan_tokens(sentence)
+
+
+def _scan_tokens(sentence: str) -> list[Token]:
+    tokens: list[Token] = []
+    starts, skip = True, 0
+    for match in (_ASCII_SCANNER if sentence.isascii() else _SCANNER).finditer(sentence):
+        if skip and match.start() < skip:
+            continue
+        kind = match.lastgroup
+        if kind == "latin":
+            surface = match[0]
+            number = WORDS_PATTERN.match(sentence, match.start()) if surface in _NUMBER_STARTS else None
+            if number is not None:
+                skip = number.end()
+                tokens.extend(_read_found_number(number))
+            elif starts and surface in _NO and sentence[match.end() : match.end() + 1] in _AFTER_NO:
+                tokens.extend((_read_no(surface), _read_negation(surface)))
+            else:
+                token = _read_latin(surface, starts)
+                if token is not None:
+                    tokens.append(token)
+        elif kind == "han":
+            tokens.extend(_read_han(match[0]))
+        else:
+            tokens.extend(_read_found_number(match))
+        starts = False
+    return tokens
+
+
+def read_sentence(text: str) -> Sentence:
+    tokens = _read_tokens(text)
+    if not any(token.kind == "negation" for token in tokens):
+        return Sentence(tokens=tuple(tokens), negated=frozenset())
+    plain: list[Token] = []
+    negated: set[str] = set()
+    reach = 0
+    for token in tokens:
+        if token.kind == "negation":
+            reach = _NEGATION_REACH
+            continue
+        plain.append(token)
+        if reach and token.weight >= 0.3:
+            negated.add(token.key)
+            reach -= 1
+    return Sentence(tokens=tuple(plain), negated=frozenset(negated))
+
 
 _ALPHANUMERIC = re.compile(r"[a-z0-9]+")
 _PERSONAL = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
@@ -51,7 +423,7 @@ class AnalysedText:
 
     text: str
     sentences: tuple[Sentence, ...]
-    # Near matches found so far, key to closeness: filled and read by `lexical_match`.
+    # Near matches found so far, key to closeness: filled and read by `match`.
     near: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -172,10 +544,10 @@ class TextCache:
 
     def analyse(self, text: str) -> AnalysedText:
         with self._lock:
-            known = self._texts.get(text)
-            if known is not None:
+            analysed = self._texts.get(text)
+            if analysed is not None:
                 self._texts.move_to_end(text)
-                return known
+                return analysed
         analysed = _analyse(text)
         with self._lock:
             if text not in self._texts:

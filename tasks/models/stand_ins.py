@@ -15,7 +15,7 @@ import orjson
 
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.judge.protocol import Question, hash_canonical, plain_data, require_prompt
-from evalhouse.tasks.lexical.verdicts import judge_lexically
+from evalhouse.tasks.lexical.judge import judge_lexically
 
 _LEXICAL = frozenset({"extract", "classify", "attribute", "rank"})
 # For prompts without worked examples, which are users' own.

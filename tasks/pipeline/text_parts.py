@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.tokens import ID_TOKENS, estimate_size, estimate_tokens, split_by_tokens
-from evalhouse.tasks.lexical.sentences import split_sentences
+from evalhouse.tasks.lexical.split import split_sentences
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _FENCE = re.compile(r"\s*(```|~~~)")

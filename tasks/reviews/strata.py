@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from evalhouse.tasks.lexical.verdicts import judge_lexically
+from evalhouse.tasks.lexical.judge import judge_lexically
 
 Stratum = Literal["votes", "judges", "gate", "rest"]
 Row = Mapping[str, Any]

@@ -26,7 +26,7 @@ from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.lexical.verdicts import read_score
+from evalhouse.tasks.lexical.judge import read_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalhouse.tasks.lexical.relevance import rate_contexts
-from evalhouse.tasks.lexical.verdicts import LEXICAL_VERSION, judge_lexically, read_score
+from evalhouse.tasks.lexical.judge import LEXICAL_VERSION, judge_lexically, rate_contexts, read_score
 
 QUESTION = "How tall is the Marlow tower and when was it built?"
 
