@@ -12,8 +12,7 @@ import sys
 
 import click
 
-from evalhouse.flows.display.errors import explain
-from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED
+from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain
 from evalhouse.warehouse.errors import WarehouseBusy
 
 # By name: its module in `flows/commands`, the command there, and what it does.

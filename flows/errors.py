@@ -1,4 +1,8 @@
-"""The one error for a setting given wrongly, and the exit statuses of `evalhouse`."""
+"""The one error for a setting given wrongly, the exit statuses of `evalhouse`, and what it says of an error: one
+line for one that a person can fix, a traceback for one that should not be."""
+
+import importlib
+from typing import Any
 
 
 class SettingsError(Exception):
@@ -6,3 +10,30 @@ class SettingsError(Exception):
 
 
 GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
+
+
+def explain(error: Exception) -> str | None:
+    """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
+    if isinstance(error, _known_errors()):
+        from evalhouse.flows.display.output import clean_text  # noqa: PLC0415  # imports Rich
+
+        return clean_text(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """The errors whose text is meant for the person at the terminal; imported only when there is one."""
+    names = {
+        "evalhouse.flows.server.local": "LocalServerError",
+        "evalhouse.flows.errors": "SettingsError",
+        "evalhouse.prompts.errors": "PromptError",
+        "evalhouse.tasks.datasets.errors": "DatasetError",
+        "evalhouse.tasks.judge.errors": "JudgeError",
+        "evalhouse.tasks.pipeline.plan": "UnknownMetric",
+        "evalhouse.tasks.targets.errors": "TargetError",
+        "evalhouse.warehouse.errors": "WarehouseError",
+    }
+    found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
+    return tuple(found)

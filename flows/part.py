@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
-from evalhouse.flows.display.errors import explain
+from evalhouse.flows.errors import explain
 from evalhouse.flows.pools.parts import STOPPED
 from evalhouse.flows.pools.work import PartOrder, work_on_part
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS

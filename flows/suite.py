@@ -20,9 +20,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 from prefect.utilities.urls import url_for
 
-from evalhouse.flows.display.errors import explain
 from evalhouse.flows.display.output import print_notice
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api

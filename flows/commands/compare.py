@@ -9,8 +9,7 @@ import polars as pl
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_json, print_line, print_table
-from evalhouse.flows.documents.comparison import print_comparison
-from evalhouse.flows.documents.corrected_means import corrected_pair_table
+from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast
 
 import click
 
@@ -16,12 +16,10 @@ from evalhouse.flows.display.output import (
     shorten,
     write_interval,
 )
-from evalhouse.flows.documents.diagnosis import read_diagnosis
-from evalhouse.flows.documents.remedies import ADVICE, Cause, Language
+from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
-CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _LAST: Final = ("fine", "not_judged")  # in this order, behind the failures
 _SHOWN_STATEMENTS: Final = 2
 
@@ -47,7 +45,7 @@ _SHOWN_STATEMENTS: Final = 2
     help="How many runs of the same suite or dataset the trend shows.",
 )
 @click.option(
-    "--language", type=click.Choice(list(ADVICE)), help="Language of causes and remedies. Default: that of the run."
+    "--language", type=click.Choice(LANGUAGES), help="Language of causes and remedies. Default: that of the run."
 )
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -61,7 +59,7 @@ def diagnose(
     """
     store = Warehouse(find_warehouse(warehouse))
     found = find_run(store, run)
-    spoken = language or (found.language if found.language in ADVICE else "en")
+    spoken = language or (found.language if found.language in LANGUAGES else "en")
     shown = CAUSES if cause is None else (cast(Cause, cause),)
     document = read_diagnosis(
         store, found, language=cast(Language, spoken), causes=shown, n_samples=limit, n_runs=n_runs

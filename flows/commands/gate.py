@@ -8,8 +8,7 @@ import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_json, print_text
-from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files
-from evalhouse.flows.documents.gate_files import write_markdown
+from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.gate_checks import Limits, Score

@@ -30,7 +30,7 @@ from evalhouse.flows.errors import INTERRUPTED, SettingsError
 if TYPE_CHECKING:
     import polars as pl
 
-    from evalhouse.flows.display.table import Table
+    from evalhouse.flows.display.output import Table
     from evalhouse.warehouse.location import Location
 
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")

@@ -51,10 +51,9 @@ def report(
 
 
 def _write_run(store: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
-    from evalhouse.flows.commands.diagnose import CAUSES  # noqa: PLC0415  # as the first
-    from evalhouse.flows.documents.diagnosis import read_diagnosis  # noqa: PLC0415  # what only a run's report needs
-    from evalhouse.flows.report.flips import read_flips  # noqa: PLC0415  # as the first
+    from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis  # noqa: PLC0415  # what only a run's report needs
     from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports the chart library
+    from evalhouse.flows.report.samples import read_flips  # noqa: PLC0415  # as the first
     from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs  # noqa: PLC0415  # imports SciPy
     from evalhouse.warehouse.rows.run_pairs import RunPair  # noqa: PLC0415  # as the first
 

@@ -177,7 +177,7 @@ def _parse_steps(steps: str | None) -> tuple[str, ...] | None:
 
 
 def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -> bytes:
-    from evalhouse.flows.report.review_files import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
+    from evalhouse.flows.report.review_page import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
 
     if kind == "html":
         from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library

@@ -8,9 +8,16 @@ import click
 import polars as pl
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_interval, write_number
-from evalhouse.flows.display.table import Table
-from evalhouse.flows.documents.corrected_means import corrected_table
+from evalhouse.flows.display.output import (
+    Table,
+    make_table,
+    print_json,
+    print_line,
+    print_table,
+    write_interval,
+    write_number,
+)
+from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.agreement import (
     LEAST_EFFECTIVE,

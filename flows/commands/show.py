@@ -9,6 +9,7 @@ import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import (
+    Table,
     clean_text,
     make_console,
     make_table,
@@ -19,8 +20,7 @@ from evalhouse.flows.display.output import (
     shorten,
     write_dollars,
 )
-from evalhouse.flows.display.table import Table
-from evalhouse.flows.documents.corrected_means import corrected_table
+from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     list_trail,
     print_changes_of_samples,

@@ -1,15 +1,18 @@
 r"""`evalhouse query` at a terminal without SQL: one statement after another, with history and completion.
 
 The prompt holds nothing open: each statement is a query of its own, found by `find` in a thread so that Ctrl-C can
-stop it, and shown by `show`. Neighbours: `command_query`, which gives both, and `query_completion`, which knows what
-Tab offers.
+stop it, and shown by `show`; `flows/commands/query.py` hands both in. What Tab offers is a plain function of the text
+and the warehouse's catalogue: it looks only at the words just before the cursor and at the tables that the statement
+names, and need not understand SQL, because a person chooses.
 """
 
 import os
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +24,30 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from evalhouse.flows.display.output import clean_text, print_line, print_notice
-from evalhouse.flows.display.sql_completion import suggest_words
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.sandbox.catalog import Catalog
+from evalhouse.warehouse.sandbox.catalog import Catalog, Relation
 from evalhouse.warehouse.sandbox.query import split_statements
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+_WORD_AT_END = re.compile(r"\w*\Z")
+_DESCRIBED_AT_END = re.compile(r"\A\s*\\d\s+\w*\Z")
+_OWNER_AT_END = re.compile(r'(\w+|"[^"]+")\.\w*\Z')
+_TABLE_AT_END = re.compile(r"\b(from|join|describe|summarize|table)\s+\w*\Z", re.IGNORECASE)
+_NAMED = re.compile(r"(?:\b(?:from|join)|,)\s+(\w+)(?:\s+(?:as\s+)?(\w+))?", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[a-z_]\w*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A word for the place of the last `n_replaced` characters; `note` says what it is."""
+
+    text: str
+    n_replaced: int
+    note: str
+
 
 Find = Callable[[str, threading.Event], "pl.DataFrame"]
 Show = Callable[["pl.DataFrame"], None]
@@ -171,3 +191,57 @@ def _open_history() -> History:
         print_notice(f"history is not kept: {error}")
         return InMemoryHistory()
     return _KeptHistory(path)
+
+
+def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]:
+    """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins."""
+    word = _find(_WORD_AT_END, before)
+    found: dict[str, Suggestion] = {}
+    for name, note in _list_candidates(before, after, catalog):
+        if name.lower().startswith(word.lower()):
+            text = _write_name(name, note, word, catalog)
+            found.setdefault(text, Suggestion(text=text, n_replaced=len(word), note=note))
+    return list(found.values())
+
+
+def _list_candidates(before: str, after: str, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    relations = [(relation.name, relation.kind) for relation in catalog.relations]
+    named = _find_named(f"{before} {after}", catalog)
+    if owner := _OWNER_AT_END.search(before):
+        yield from _list_columns([relation for name, relation in named if name == owner[1].strip('"').lower()])
+    elif _DESCRIBED_AT_END.match(before) or _TABLE_AT_END.search(before):
+        yield from relations
+    else:
+        yield from _list_columns([relation for _, relation in named] or catalog.relations)
+        yield from ((word, "keyword") for word in catalog.keywords)
+        yield from relations
+        yield from ((name, "function") for name in catalog.functions)
+
+
+def _list_columns(relations: Sequence[Relation]) -> Iterator[tuple[str, str]]:
+    for relation in relations:
+        for column in relation.columns:
+            yield column.name, f"{relation.name}, {column.type.lower()}"
+
+
+def _find_named(text: str, catalog: Catalog) -> list[tuple[str, Relation]]:
+    """The tables and views that the text names, by their own names and by what they are called there."""
+    known = {relation.name.lower(): relation for relation in catalog.relations}
+    named = []
+    for match in _NAMED.finditer(text):
+        if relation := known.get(match[1].lower()):
+            named += [(name.lower(), relation) for name in match.groups() if name]
+    return named
+
+
+def _write_name(name: str, note: str, word: str, catalog: Catalog) -> str:
+    if note == "keyword":
+        return name.upper() if word.isupper() else name
+    if note == "function" or (_PLAIN_NAME.fullmatch(name) and name not in catalog.keywords):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _find(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[0] if match else ""

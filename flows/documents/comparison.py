@@ -1,10 +1,14 @@
-"""How a comparison of two runs looks to a person: the tables that `evalhouse compare` prints from its document."""
+"""How a comparison of two runs looks to a person: the tables that `evalhouse compare` prints from its document.
+
+Beside it plain and corrected means, for the commands that show means; nothing here makes `show` slow to start.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalhouse.flows.display.output import (
+    Table,
     clean_text,
     make_console,
     make_table,
@@ -14,7 +18,7 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_value,
 )
-from evalhouse.flows.display.table import Table
+from evalhouse.tasks.reviews.corrected_means import CorrectedMean, CorrectedPair
 
 Document = Mapping[str, Any]
 
@@ -242,3 +246,31 @@ def _print_next(document: Document) -> None:
         print_line(
             f"next: evalhouse compare {runs} --sample {shlex.quote(clean_text(document['moved'][0]['sample_id']))}"
         )
+
+
+def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by what people said") -> Table:
+    """One row a metric, of one run."""
+    columns = ["metric", "#judge's mean", "#corrected", "95 % interval", "#judge too high by", "#reviewed", "mind"]
+    cells = [
+        [
+            row.metric, row.mean, row.corrected_mean, write_interval(row.ci_low, row.ci_high), f"{row.judge_bias:+.3f}",
+            row.n_reviewed, row.note,
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return make_table(columns, cells, title=title)
+
+
+def corrected_pair_table(pairs: Sequence[CorrectedPair]) -> Table:
+    """One row a metric, of two runs; there is no interval of the difference, since both rest on the same labels."""
+    columns = ["metric", "#base", "95 % interval", "#candidate", "95 % interval", "#reviewed", "mind"]
+    cells = [
+        [
+            pair.metric, pair.base.corrected_mean, write_interval(pair.base.ci_low, pair.base.ci_high),
+            pair.candidate.corrected_mean, write_interval(pair.candidate.ci_low, pair.candidate.ci_high),
+            f"{pair.base.n_reviewed} and {pair.candidate.n_reviewed}",
+            "; ".join(dict.fromkeys(note for note in (pair.base.note, pair.candidate.note) if note)) or None,
+        ]
+        for pair in pairs
+    ]  # fmt: skip
+    return make_table(columns, cells, title="Means corrected by what people said")

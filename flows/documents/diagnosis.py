@@ -1,22 +1,63 @@
 """The diagnosis of one run, read from the warehouse: causes with their shares, the trend, the samples, the remedies.
 
 What gives a sample its cause is SQL (`warehouse/views/sample_causes.sql`), what a cause is called and what helps
-against it is `flows/documents/remedies.py`; here the two are laid together as the document that `evalhouse diagnose
+against it is `remedies.yaml`; here the two are laid together as the document that `evalhouse diagnose
 --json` prints. No model is asked, and nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
 
-from evalhouse.flows.documents.remedies import ADVICE, Cause, Language
+import yaml
+
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
+Cause = Literal[
+    "not_judged",
+    "judge_suspect",
+    "ground_truth_doubtful",
+    "refused_although_supported",
+    "retrieval_missed",
+    "knowledge_base_lacks",
+    "not_in_contexts",
+    "ranked_too_low",
+    "hallucinated",
+    "misled_by_contexts",
+    "contexts_ignored",
+    "own_knowledge",
+    "fine",
+]
+"""All causes, in the order of their first rules."""
+Language = Literal["en", "zh"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
+
+_REMEDIES = Path(__file__).with_name("remedies.yaml")
 _VIEWS: Final = ("cause_rules", "cause_thresholds", "run_causes", "sample_causes")
 _FOUND_VIEWS = "select distinct view_name from duckdb_views() where view_name in (select unnest($names))"
 _THRESHOLDS = "select threshold, value::double as value from cause_thresholds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One cause in one language: `name` for a table, `meaning` in a sentence, `remedies` the likeliest first."""
+
+    name: str
+    meaning: str
+    remedies: tuple[str, ...] = ()
+
+
+@cache
+def load_advice(language: Language) -> Mapping[Cause, Advice]:
+    """What each cause is called, what it means, and what to try against it."""
+    texts = yaml.safe_load(_REMEDIES.read_text(encoding="utf-8"))[language]
+    return {cause: Advice(**{**texts[cause], "remedies": tuple(texts[cause].get("remedies", ()))}) for cause in CAUSES}
 
 
 def read_diagnosis(
@@ -53,7 +94,7 @@ def _check_views(store: Warehouse, run: RunRow) -> None:
 
 
 def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:
-    advice = ADVICE[language][cast(Cause, row["cause"])]
+    advice = load_advice(language)[cast(Cause, row["cause"])]
     return {
         **row,
         "name": advice.name,

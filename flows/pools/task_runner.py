@@ -18,8 +18,7 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner
 
-from evalhouse.flows.display.errors import explain
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.pools.counts import PoolCounts, keep_counting
 from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts, describe_order, list_missing
 from evalhouse.flows.pools.work import PartOrder, work_on_part

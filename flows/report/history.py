@@ -13,7 +13,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from evalhouse.flows.display.output import shorten, write_dollars, write_interval, write_value
-from evalhouse.flows.documents.remedies import ENGLISH
+from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.page import load_template, read_script, read_style, write_policy
 from evalhouse.flows.report.trends import Mark, draw_amounts, draw_shares, draw_trend
@@ -211,15 +211,16 @@ def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
     if not runs:
         return None
     counted = [{row["cause"]: row["n_samples"] for row in data.causes[str(run["run_id"])]} for run in runs]
+    advice = load_advice("en")
     # What is fine stands at the bottom, so that the failures are what rises above it.
-    known = [cause for cause in reversed(list(ENGLISH)) if any(of_run.get(cause) for of_run in counted)]
+    known = [cause for cause in reversed(list(advice)) if any(of_run.get(cause) for of_run in counted)]
     totals = [sum(of_run.values()) or 1 for of_run in counted]
     shares = {
-        ENGLISH[cause].name: [of_run.get(cause, 0) / total for of_run, total in zip(counted, totals, strict=True)]
+        advice[cause].name: [of_run.get(cause, 0) / total for of_run, total in zip(counted, totals, strict=True)]
         for cause in known
     }
     key = [
-        {"place": place, "name": name, "meaning": ENGLISH[cause].meaning, "n_samples": counted[-1].get(cause, 0),
+        {"place": place, "name": name, "meaning": advice[cause].meaning, "n_samples": counted[-1].get(cause, 0),
          "first": f"{values[0]:.1%}", "last": f"{values[-1]:.1%}"}
         for place, (cause, (name, values)) in enumerate(zip(known, shares.items(), strict=True))
     ]  # fmt: skip

@@ -24,8 +24,7 @@ from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, write_dollars, write_interval, write_value
 from evalhouse.flows.report.charts import draw_distribution, draw_history, draw_interval, write_change
-from evalhouse.flows.report.flips import ReadFlips
-from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
+from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples
 from evalhouse.flows.report.waterfall import describe_parts
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison

@@ -3,20 +3,69 @@
 A record holds texts, verdicts with their reasons, where in the texts they stand, and the calls they came from, by their
 places in its own list of calls. What every request of a prompt repeats (instructions, worked examples, the reply's
 schema) is kept once for all samples, in `SharedTexts`.
+
+Where in a text a statement stands is a help to the eye and no verdict. A statement is in the judge's words, not always
+in those of the text it was split from or of the context that supports it: where the words are the same the place is
+exact, else it is the stretch of text that is most alike, from rapidfuzz's alignment, if it is alike enough.
+
+Against another run, `tasks/comparing/flips.py` matches statements, contexts and ratings; here its rows become the words
+of the page.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
+from rapidfuzz import fuzz
 
-from evalhouse.flows.display.output import write_json
-from evalhouse.flows.report.flips import FlipRecord, Flips
-from evalhouse.flows.report.spans import Span, find_span
+from evalhouse.flows.display.output import shorten, write_json
+from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.warehouse.rows.report import Row, SampleSlice
+from evalhouse.warehouse.rows.run_pairs import RunPair
 
+_ALIKE = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance
+_LEAST_LETTERS = 3
+_MOST_LETTERS = 20_000  # aligning takes time in proportion to both lengths
+_KINDS: Final = {
+    "answer": "the answer says",
+    "ground_truth": "the ground truth says",
+    "context": "context",
+    "rating": "rating",
+}
+_MOST_CONTEXT: Final = 300  # letters; a context stands whole with its own sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of a text, in characters (code points) from 0; `end` is the first one after it."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideRecord:
+    """One run's word: the text, the verdict on it, and its reasons."""
+
+    text: str
+    verdict: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipRecord:
+    """One thing that is not as it was; None on the side that does not have it."""
+
+    kind: str
+    change: str
+    base: SideRecord | None
+    candidate: SideRecord | None
+
+
+Flips = Mapping[str, Sequence["FlipRecord"]]
+ReadFlips = Callable[[Sequence[str]], Flips]
 Source = Literal["answer", "ground_truth"]
 
 
@@ -272,3 +321,89 @@ def _split_request(text: str | None) -> tuple[str | None, str | None]:
     if not messages or not isinstance(messages[-1], dict) or not isinstance(messages[-1].get("content"), str):
         return None, write_json(request)
     return write_json({**request, "messages": messages[:-1]}), messages[-1]["content"]
+
+
+def find_span(statement: str, text: str) -> Span | None:
+    """The stretch of `text` that says the statement; None when nothing there is alike enough."""
+    wanted, there = _fold(statement.strip().rstrip(".。!！?？")), _fold(text)
+    if len(wanted) < _LEAST_LETTERS or not there:
+        return None
+    start = there.find(wanted)
+    if start >= 0:
+        return Span(start=start, end=start + len(wanted))
+    if max(len(wanted), len(there)) > _MOST_LETTERS:
+        return None
+    found = fuzz.partial_ratio_alignment(wanted, there, score_cutoff=_ALIKE)
+    if found is None or len(wanted) > len(there):
+        # Of a text shorter than the statement the alignment tells where in the statement it stands.
+        return None if found is None else Span(start=0, end=len(text))
+    return _widen(text, found.dest_start, found.dest_end)
+
+
+def _fold(text: str) -> str:
+    """The text in small letters, unless that moves its characters (İ becomes two)."""
+    folded = text.lower()
+    return folded if len(folded) == len(text) else text
+
+
+def _widen(text: str, start: int, end: int) -> Span | None:
+    """To whole words, where words have ends that can be seen, and without blanks around them."""
+    while start > 0 and _is_word(text[start - 1]) and _is_word(text[start]):
+        start -= 1
+    while end < len(text) and _is_word(text[end - 1]) and _is_word(text[end]):
+        end += 1
+    stretch = text[start:end]
+    start += len(stretch) - len(stretch.lstrip())
+    end -= len(stretch) - len(stretch.rstrip())
+    return Span(start=start, end=end) if start < end else None
+
+
+def _is_word(character: str) -> bool:
+    """Letters of scripts that put blanks between words; Chinese would widen to the whole sentence."""
+    return character.isalnum() and character < "\u2e80"
+
+
+def read_flips(pair: RunPair, sample_ids: Sequence[str]) -> Flips:
+    """By sample what flipped, was reworded, appeared or vanished; samples without are left out.
+
+    A context with the same verdict at another rank is no flip here.
+    """
+    found = find_flips(
+        statements=pair.read_statements(sample_ids),
+        contexts=pair.read_contexts(sample_ids),
+        grades=pair.read_grades(sample_ids),
+    )
+    told = {sample_id: tuple(_tell_flips(flips)) for sample_id, flips in found.items()}
+    return {sample_id: flips for sample_id, flips in told.items() if flips}
+
+
+def _tell_flips(flips: Sequence[Flip]) -> Iterator[FlipRecord]:
+    for flip in flips:
+        if flip.change != "moved":
+            yield FlipRecord(
+                kind=_KINDS[flip.kind],
+                change=flip.change,
+                base=_tell_side(flip.kind, flip.base),
+                candidate=_tell_side(flip.kind, flip.candidate),
+            )
+
+
+def _tell_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:
+    if item is None:
+        return None
+    text = str(item["text"])
+    if kind == "rating":
+        return SideRecord(text=text, verdict=f"{item['rating']:g} of {item['scale_max']:g}", reason=item["reason"])
+    if kind == "context":
+        verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
+        return SideRecord(text=shorten(text, _MOST_CONTEXT), verdict=verdict, reason=item["reason"])
+    reasons = [str(item[name]) for name in ("label_reason", "support_reason") if item[name]]
+    return SideRecord(text=text, verdict=", ".join(_tell_verdicts(item)) or "–", reason=" / ".join(reasons) or None)
+
+
+def _tell_verdicts(item: Mapping[str, Any]) -> Iterator[str]:
+    if item["label"]:
+        yield str(item["label"])
+    if item["supported"] is not None:
+        ranks = ", ".join(f"C{rank}" for rank in item["context_ranks"] or ())
+        yield f"supported by {ranks}" if item["supported"] else "unsupported"

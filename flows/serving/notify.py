@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from evalhouse.flows.display.output import clean_text, print_notice, write_json, write_number
-from evalhouse.flows.documents.gate_files import describe_verdict
+from evalhouse.flows.documents.gate import describe_verdict
 from evalhouse.flows.preparing.triggers import Trigger
 from evalhouse.flows.serving.gate import find_previous
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address

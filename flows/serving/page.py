@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from evalhouse.flows.display.output import write_number
-from evalhouse.flows.documents.gate_files import describe_verdict
+from evalhouse.flows.documents.gate import describe_verdict
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 

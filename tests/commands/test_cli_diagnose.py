@@ -15,7 +15,7 @@ from cli_house import N_JUDGED, House, write_dataset
 from cli_process import Finished, Place, call_here, show_in_terminal
 from rich.cells import cell_len
 
-from evalhouse.flows.documents.remedies import CHINESE, ENGLISH, Cause
+from evalhouse.flows.documents.diagnosis import Cause, load_advice
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -107,7 +107,7 @@ def test_totals_samples_and_remedies_stand_in_plain_tables(ask_ferry: Ask) -> No
     assert not [line for line in samples if line.startswith("fine")]
     assert any("The last boat leaves the stone quay at sunset." in line for line in samples)
     assert "retrieval missed it (3)" in lines
-    for remedy in ENGLISH["retrieval_missed"].remedies:
+    for remedy in load_advice("en")["retrieval_missed"].remedies:
         assert f"  - {remedy}" in lines
 
 
@@ -179,9 +179,9 @@ def test_one_cause_alone(ask_ferry: Ask) -> None:
 
 def test_causes_and_remedies_in_chinese(ask_ferry: Ask) -> None:
     finished = ask_ferry("latest", "--language", "zh")
-    assert CHINESE["retrieval_missed"].name in finished.lines[3]
-    assert f"  - {CHINESE['retrieval_missed'].remedies[0]}" in finished.lines
-    assert ENGLISH["retrieval_missed"].remedies[0] not in finished.stdout
+    assert load_advice("zh")["retrieval_missed"].name in finished.lines[3]
+    assert f"  - {load_advice('zh')['retrieval_missed'].remedies[0]}" in finished.lines
+    assert load_advice("en")["retrieval_missed"].remedies[0] not in finished.stdout
 
 
 def test_the_words_are_in_the_language_of_the_run(ferry: Place, tmp_path: Path) -> None:

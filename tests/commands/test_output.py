@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from evalhouse.flows.display.output import (
+    Table,
     clean_text,
     make_console,
     make_table,
@@ -27,13 +28,13 @@ from evalhouse.flows.display.output import (
     print_table,
     print_text,
     shorten,
+    wrap_text,
     write_dollars,
     write_interval,
     write_json,
     write_value,
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
-from evalhouse.flows.display.table import Table, wrap_text
 from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.pipeline.live_run import Progress
 

@@ -21,8 +21,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from test_cli_imports import list_modules
 
-from evalhouse.flows.display.sql_completion import suggest_words
-from evalhouse.flows.display.sql_prompt import find_history_file, hold_prompt
+from evalhouse.flows.display.sql_prompt import find_history_file, hold_prompt, suggest_words
 from evalhouse.warehouse.errors import QueryError
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog

@@ -8,7 +8,7 @@ import pytest
 from cause_rows import FACT, add_stated
 from rows import Sample, fill, open_rows, read
 
-from evalhouse.flows.documents.remedies import ADVICE, Cause
+from evalhouse.flows.documents.diagnosis import LANGUAGES, Cause, load_advice
 
 GOOD = Sample(
     answer=["TP", "TP"],
@@ -93,11 +93,11 @@ def test_every_rule_has_a_test_and_every_cause_its_words_in_both_languages() -> 
     assert {row["rule"] for row in rules} == {*RULES, "votes_split", "retrieved_elsewhere"}
     assert [row["precedence"] for row in rules] == list(range(1, len(rules) + 1))
     assert list(dict.fromkeys(row["cause"] for row in rules)) == list(get_args(Cause))
-    for advice in ADVICE.values():
+    for advice in map(load_advice, LANGUAGES):
         assert tuple(advice) == get_args(Cause)
         assert all(one.remedies for cause, one in advice.items() if cause != "fine")
         assert len({one.name for one in advice.values()}) == len(advice)
-    counts = [[len(one.remedies) for one in advice.values()] for advice in ADVICE.values()]
+    counts = [[len(one.remedies) for one in advice.values()] for advice in map(load_advice, LANGUAGES)]
     assert counts[0] == counts[1]
 
 

@@ -11,7 +11,7 @@ import pytest
 from markupsafe import Markup
 
 from evalhouse.flows.report.charts import N_BINS, draw_distribution, draw_history, draw_interval
-from evalhouse.flows.report.spans import find_span
+from evalhouse.flows.report.samples import find_span
 
 BRIDGE = "The bridge at Vellmar, which opened in 1931, is 412 metres long. It carries trams."
 
