@@ -18,7 +18,7 @@ from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."

@@ -11,7 +11,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.pipeline.plan import Plan
 
 NO_JUDGE = "none"

@@ -21,7 +21,7 @@ from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.usage import count_request, count_tokens
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question

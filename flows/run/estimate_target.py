@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from evalhouse.flows.display.output import print_json, print_line
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.flows.run.estimate import Estimate, estimate_run, print_estimate
-from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.known_responses import KnownResponses, ParentResponses
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs

@@ -34,7 +34,7 @@ from evalhouse.warehouse.upkeep.free_space import check_room
 if TYPE_CHECKING:
     import polars as pl
 
-    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 
@@ -80,7 +80,7 @@ def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | Non
         # Imported after the server was started: these take a second in which it comes up.
         from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
         from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
-        from evalhouse.tasks.datasets.stage import stage_dataset  # noqa: PLC0415
+        from evalhouse.tasks.datasets.read import stage_dataset  # noqa: PLC0415
 
         parent = find_parent(warehouse, request.settings)
         if parent is not None:
@@ -152,7 +152,7 @@ def _hold_suite(settings: RunSettings, wait_s: float) -> Iterator[None]:
 
 def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
     """Read the dataset of a run that stopped before it was loaded; it must not have changed since."""
-    from evalhouse.tasks.datasets.stage import stage_dataset  # noqa: PLC0415
+    from evalhouse.tasks.datasets.read import stage_dataset  # noqa: PLC0415
 
     staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
     if staged.content_hash != run.dataset_hash:

@@ -17,7 +17,7 @@ from evalhouse.flows.serving.gate import check_suite_gate
 from evalhouse.flows.serving.notify import NotifyError, find_webhook
 from evalhouse.prompts.errors import PromptError
 from evalhouse.tasks.datasets.errors import DatasetError
-from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.pipeline.plan import UnknownMetric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate

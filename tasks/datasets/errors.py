@@ -1,12 +1,12 @@
 """What a dataset is refused with.
 
-    DatasetError        a dataset is not taken; its message says what came, what was allowed, what to do
+    DatasetError        a dataset is refused; its message says what came, what was allowed, what to do
     ReadingStopped      inside the readers only: nothing after this place can be read; ends up in a DatasetError
 
-A person who prepares a dataset wants one round of mending, not one round for each mistake. So rows are not
+A person who prepares a dataset wants one round of fixing, not one round for each mistake. So rows are not
 refused one by one: `Problems` gathers everything that is wrong, with the place where it stands, and
-`Problems.error` makes one message of it. The readers (dataset_formats) and the normaliser (dataset_rows) hand
-their findings to it, dataset.py raises it.
+`Problems.error` makes one message of it. The readers (`formats`) and the normaliser (`rows`)
+hand their findings to it, `read` raises it.
 """
 
 from bisect import insort
@@ -37,7 +37,7 @@ LISTED_PROBLEMS = 20
 
 # What was allowed and what to do, said once for each kind of problem at the end of the message.
 ADVICE: dict[ProblemKind, str] = {
-    "broken_json": "JSON has double quotes and no comma after the last member; mend or remove what is broken",
+    "broken_json": "JSON has double quotes and no comma after the last member; fix or remove what is broken",
     "not_utf8": "text files are read as UTF-8; save the file as UTF-8 (in the editor's 'save as', or with iconv)",
     "not_an_object": 'every row is a JSON object such as {"question": "…", "answer": "…"}; wrap or remove the others',
     "broken_table": "each column has a name of its own, each record a cell for each column, "
@@ -57,7 +57,7 @@ ADVICE: dict[ProblemKind, str] = {
 
 
 class DatasetError(Exception):
-    """A dataset that is not taken. `problems` are the listed ones in file order, `n_problems` counts all of them."""
+    """A dataset that is refused. `problems` are the listed ones in file order, `n_problems` counts all of them."""
 
     def __init__(self, message: str, *, problems: Sequence["Problem"] = (), n_problems: int = 1) -> None:
         super().__init__(message)

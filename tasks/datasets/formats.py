@@ -1,30 +1,304 @@
-"""Which reader a dataset needs, and the readers of tables.
+"""Which reader a dataset needs, and the readers: a generator each, one row at a time, whatever the size.
 
-A dataset is a file whose name says its format, a table in a DuckDB file (`qa.duckdb#test_set`) or a Polars
-frame. Each opens as a `DatasetSource`, whose `read` yields raw rows one after the other with bounded memory and
-can be called again. Text formats are read by dataset_text, DuckDB by warehouse/table_source; what the columns
-mean is dataset_rows' business.
+A dataset is a file whose name says its format (text formats also gzipped), a table in a DuckDB file
+(`qa.duckdb#test_set`) or a Polars frame. Each opens as a `DatasetSource`, whose `read` yields raw rows one after the
+other with bounded memory and can be called again. A row that cannot be read is reported to `complain` and left out, so
+that one reading finds all of them; where nothing after a mistake can be trusted, ReadingStopped ends the reading. What
+the columns mean is decided in `rows`.
 """
 
+import codecs
+import csv
+import gzip
+import json
 import os
+import re
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import BinaryIO, cast
 
+import ijson
+import orjson
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.datasets.text_files import holds_json_lines, read_csv, read_json, read_json_lines
-from evalhouse.tasks.messages import list_names
+from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.warehouse.engine.foreign_tables import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
+
+_MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file without line ends must not fill the memory
+_MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed
+_CHUNK = 2**16
+_SNIFFED = 2**20
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ROUNDED = 2.0**63  # from here on a float may be a whole number beyond 64 bits, which orjson rounds
+_DOUBTFUL = object()
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked when its name ends in .gz, after a byte order mark."""
+    packed = path.suffix.lower() == ".gz"
+    with cast(BinaryIO, gzip.open(path) if packed else path.open("rb")) as opened:
+        start = opened.read(3)
+        if start[:2] in _UTF16:
+            raise ReadingStopped(None, "not_utf8", "the file is UTF-16, not UTF-8")
+        if start != codecs.BOM_UTF8:
+            opened.seek(0)
+        yield opened
+
+
+def read_json_lines(path: Path, complain: Complain) -> Iterator[RawRow]:
+    """One JSON object a line; empty lines are passed over."""
+    n_rows = 0
+    for number, line in enumerate(_read_lines(path), start=1):
+        if line.isspace():
+            continue
+        n_rows += 1
+        if n_rows == 1 and line.lstrip().startswith(b"["):
+            raise ReadingStopped(number, "not_an_object", "a JSON list, where JSON Lines was expected: name it .json")
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            value = _DOUBTFUL
+        if value is _DOUBTFUL or _may_be_rounded(value):
+            value = _read_doubtful_json(number, line, complain)
+        if isinstance(value, dict):
+            yield RawRow(row=number, values=value)
+        elif value is not _DOUBTFUL:
+            complain(number, "not_an_object", f"{name_kind(value)}, not a JSON object: {quote_value(value)}")
+
+
+def _may_be_rounded(row: object) -> bool:
+    if not isinstance(row, dict):
+        return False
+    return any(type(value) is float and not -_ROUNDED < value < _ROUNDED for value in row.values())
+
+
+def _read_doubtful_json(number: int, line: bytes, complain: Complain) -> object:
+    """What the fast parser does not take, such as NaN, as Python writes it; _DOUBTFUL after a complaint."""
+    try:
+        text = line.decode()
+        value: object = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        complain(number, "not_utf8", say_byte(line, error.start, error.start))
+    except UnicodeEncodeError:
+        complain(number, "broken_json", "broken JSON: half of a surrogate pair (such as \\ud83d) stands alone")
+    except json.JSONDecodeError as error:
+        complain(number, "broken_json", f"broken JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError) as error:
+        complain(number, "broken_json", f"broken JSON: {error}")
+    else:
+        return value
+    return _DOUBTFUL
+
+
+def read_json(path: Path, complain: Complain) -> Iterator[RawRow]:
+    """The elements of an array of objects, or of the one array of objects inside an object."""
+    if not _read_start(path):
+        return
+    number = 0
+    try:
+        for number, value in enumerate(_cut_rows(_parse_json(path)), start=1):
+            if isinstance(value, dict):
+                yield RawRow(row=number, values=value)
+            else:
+                complain(number, "not_an_object", f"{name_kind(value)}, not a JSON object: {quote_value(value)}")
+    except RecursionError:
+        raise ReadingStopped(number + 1, "broken_json", "nested too deep to be read") from None
+
+
+def holds_json_lines(path: Path) -> bool:
+    """Whether a .json file has one object a line, as some tools write it: one on the first line, another after it."""
+    try:
+        line, _, following = _read_start(path).partition(b"\n")
+        return following.lstrip().startswith(b"{") and isinstance(orjson.loads(line), dict)
+    except (orjson.JSONDecodeError, OSError, EOFError, zlib.error, ReadingStopped):
+        return False  # whatever is wrong with it, the reader of JSON will say it
+
+
+def _read_start(path: Path) -> bytes:
+    with open_text(path) as opened:
+        return opened.read(_SNIFFED).lstrip()
+
+
+JsonEvent = tuple[str, object]  # what ijson gives: the name of the event and its value
+
+
+def _parse_json(path: Path) -> Iterator[JsonEvent]:
+    """The events of a JSON text, fed line by line so that a mistake has a line number."""
+    events = ijson.sendable_list()
+    parser = ijson.basic_parse_coro(events)
+    line = 1
+    chunk = b""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = 0
+    with open_text(path) as opened:
+        try:
+            while chunk := opened.readline(_CHUNK):
+                _check_utf8(decoder, chunk, line, offset)
+                parser.send(chunk)
+                yield from events
+                events.clear()
+                ended = chunk.endswith(b"\n")
+                line, offset = (line + 1, 0) if ended else (line, offset + len(chunk))
+            parser.close()
+            yield from events
+        except ijson.JSONError as error:
+            yield from events
+            text = f"broken JSON on line {line:,}: {_say_parser_words(error)}"
+            raise ReadingStopped(None, "broken_json", text + _hint_at_nan(chunk)) from error
+
+
+def _check_utf8(decoder: codecs.IncrementalDecoder, chunk: bytes, line: int, offset: int) -> None:
+    pending: bytes = decoder.getstate()[0]
+    try:
+        decoder.decode(chunk)
+    except UnicodeDecodeError as error:
+        text = say_byte(error.object, error.start, offset - len(pending) + error.start)
+        raise ReadingStopped(None, "not_utf8", f"line {line:,} is {text}") from error
+
+
+def _say_parser_words(error: Exception) -> str:
+    words = error.args[0] if error.args else ""
+    text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+    return text.splitlines()[0].rstrip(".") if text else "the file ends too early"
+
+
+def _hint_at_nan(chunk: bytes) -> str:
+    return " (NaN is not valid JSON: write null)" if re.search(rb"\bNaN\b|\bInfinity\b", chunk) else ""
+
+
+def _cut_rows(events: Iterator[JsonEvent]) -> Iterator[object]:
+    event, value = next(events)
+    if event == "start_array":
+        yield from _cut_elements(events)
+    elif event == "start_map":
+        yield from _cut_members(events)
+    else:
+        text = f"the file holds {name_kind(value)}, not an array of objects"
+        raise ReadingStopped(None, "not_an_object", text)
+    for _ in events:  # nothing but the check that the file ends here
+        pass
+
+
+def _cut_members(events: Iterator[JsonEvent]) -> Iterator[object]:
+    """The rows of an object's one array of objects; the whole object is read, for a second one would be left out."""
+    keys: list[str] = []
+    chosen = ""
+    for _, key in takewhile(_goes_on, events):
+        keys.append(str(key))
+        event, value = next(events)
+        if event != "start_array":
+            _build_value(event, value, events)  # read to its end and thrown away
+            continue
+        elements = _cut_elements(events)
+        first = next(elements, None)
+        if not isinstance(first, dict):
+            deque(elements, maxlen=0)
+            continue
+        if chosen:
+            text = f"two arrays of objects, {chosen!r} and {keys[-1]!r}, and only one can be the dataset"
+            raise ReadingStopped(None, "not_an_object", text)
+        chosen = keys[-1]
+        yield first
+        yield from elements
+    if not chosen:
+        text = f"no array of objects in it (under data, samples, rows, examples, …); keys: {list_names(keys)}"
+        raise ReadingStopped(None, "not_an_object", text)
+
+
+def _goes_on(event: JsonEvent) -> bool:
+    return event[0] not in ("end_array", "end_map")
+
+
+def _cut_elements(events: Iterator[JsonEvent]) -> Iterator[object]:
+    for event, value in takewhile(_goes_on, events):
+        yield _build_value(event, value, events)
+
+
+def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> object:
+    """The value that begins with this event; reads on to its end."""
+    if event == "start_map":
+        return {str(key): _build_value(*next(events), events) for _, key in takewhile(_goes_on, events)}
+    if event == "start_array":
+        return list(_cut_elements(events))
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def read_csv(path: Path, complain: Complain) -> Iterator[RawRow]:
+    """Records under a header; the row is the line on which a record begins. An empty cell is None.
+
+    The delimiter is the one the first line has most of: comma, semicolon or tab.
+    """
+    csv.field_size_limit(
+        _MAX_CELL
+    )  # one setting for the whole process; its default of 128 KiB is too small for contexts
+    lines = _decode_lines(path, complain)
+    first = next(lines, "")
+    records = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
+    header: list[str] = []
+    begin = 1
+    try:
+        for record in records:
+            if not header:
+                header = _read_header(record, begin)
+            elif len(record) == len(header):
+                cells = [cell or None for cell in record]
+                yield RawRow(row=begin, values=dict(zip(header, cells, strict=True)))
+            elif record:
+                complain(begin, "broken_table", f"{len(record)} cells where the header has {len(header)}")
+            begin = records.line_num + 1
+    except csv.Error as error:
+        raise ReadingStopped(begin, "broken_table", f"broken CSV: {error}") from error
+
+
+def _read_header(record: list[str], line: int) -> list[str]:
+    """The columns' names; one without a name, as pandas writes its index, is named by its place."""
+    header = [name.strip() or f"column_{place}" for place, name in enumerate(record, start=1)]
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise ReadingStopped(line, "broken_table", f"the header names a column twice: {list_names(repeated)}")
+    return header
+
+
+def _decode_lines(path: Path, complain: Complain) -> Iterator[str]:
+    for number, line in enumerate(_read_lines(path), start=1):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            complain(number, "not_utf8", say_byte(line, error.start, error.start))
+            text = line.decode(errors="replace")
+        yield text
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    with open_text(path) as opened:
+        number = 0
+        while line := opened.readline(_MAX_LINE):
+            number += 1
+            if len(line) == _MAX_LINE:
+                raise ReadingStopped(number, "unreadable", f"a line of more than {_MAX_LINE // 2**20} MiB")
+            yield line
+
+
+def say_byte(data: bytes, index: int, position: int) -> str:
+    """Where a line stops being UTF-8, with bytes counted from 1."""
+    return f"not UTF-8: byte {position + 1:,} of the line is 0x{data[index]:02x}"
+
 
 TABLE_BATCH = 1000  # rows of a table that are held at once
 DUCKDB_PATIENCE_S = 5.0  # how long a file that somebody writes to is waited for
@@ -155,7 +429,7 @@ FORMATS: dict[str, Format] = {
     ".ipc": Format(read=read_arrow, place="row", tabular=True),
 }
 DUCKDB_ENDINGS = (".duckdb", ".ddb", ".db")
-_TEXT_ENDINGS = tuple(f"{ending}.gz" for ending, known in FORMATS.items() if known.place != "row")
+_TEXT_ENDINGS = tuple(f"{ending}.gz" for ending, form in FORMATS.items() if form.place != "row")
 _ENDINGS = (*FORMATS, *DUCKDB_ENDINGS, *_TEXT_ENDINGS)
 _ALLOWED = f"{', '.join(FORMATS)} (text formats also with .gz), a table as FILE.duckdb#TABLE, or a Polars frame"
 
@@ -165,7 +439,7 @@ def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
     if isinstance(source, pl.DataFrame):
         return DatasetSource(name="the Polars frame", place="row", tabular=True, read=partial(read_frame, source))
     if not isinstance(source, str | Path):
-        came = f"a {type(source).__module__}.{type(source).__name__} is no dataset"
+        came = f"a {type(source).__module__}.{type(source).__name__} is not a dataset"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save it to a file, or turn it into a polars.DataFrame")
     name = os.path.expanduser(source)
     try:
@@ -191,15 +465,15 @@ def _open_file(name: str) -> DatasetSource:
         raise refuse_dataset(f"{name} is an address", allowed=_ALLOWED, to_do="download it, then name the file")
     path = Path(name)
     ending = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    known = FORMATS.get(ending)
+    form = FORMATS.get(ending)
     _check_file(path, name)
-    if known is None or (path.suffix.lower() == ".gz" and known.place == "row"):
+    if form is None or (path.suffix.lower() == ".gz" and form.place == "row"):
         came = f"{name}: {'a file name without an ending' if not path.suffix else f'unknown format {path.suffix!r}'}"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save the dataset as one of these")
     if ending == ".json" and holds_json_lines(path):
-        known = FORMATS[".jsonl"]
+        form = FORMATS[".jsonl"]
     return DatasetSource(
-        name=name, place=known.place, tabular=known.tabular, read=partial(_read_file, known.read, path, ending)
+        name=name, place=form.place, tabular=form.tabular, read=partial(_read_file, form.read, path, ending)
     )
 
 
@@ -214,7 +488,7 @@ def _read_file(
 
 
 def _check_file(path: Path, name: str) -> None:
-    """Refuse what is no file with something in it. Opens nothing: closing a live DuckDB file would drop its lock."""
+    """Refuse what is not a file with something in it. Opens nothing: closing a live DuckDB file would drop its lock."""
     if path.is_dir():
         inside = list_names([f"{name.rstrip('/')}/{entry}" for entry in _list_datasets(path)], 5)
         raise refuse_dataset(f"{name} is a directory", allowed="one dataset file", to_do=f"name a file: {inside}")

@@ -1,11 +1,12 @@
 """Reading a dataset: any of the formats, one batch of samples after the other, with the memory of one batch.
 
 `read_samples` is what the load step calls. It yields batches until the first problem, then reads on only to
-find the others, and raises one DatasetError about all of them at the end: whoever stages the batches throws
-them away then. The parts: dataset_formats and dataset_text read raw rows, dataset_columns finds the fields in
-them, dataset_rows makes samples.
+find the others, and raises one DatasetError about all of them at the end: what was staged of it is thrown
+away then. `formats` reads raw rows, `rows` finds the fields in them and makes samples. `stage_dataset` keeps the
+batches beside the warehouse and refuses a dataset whole when anything is wrong, before any model is asked.
 """
 
+import hashlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,19 +15,21 @@ from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
+import orjson
 import polars as pl
 import pyarrow as pa
 
-from evalhouse.tasks.datasets.columns import Columns
 from evalhouse.tasks.datasets.errors import DatasetError, Problems, ReadingStopped, ignore_problem
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
-from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
+from evalhouse.tasks.datasets.rows import Columns, RawRow, SampleRow, normalise_row, read_given_id
 from evalhouse.tasks.messages import list_names
+from evalhouse.warehouse.rows.samples import Staging
+from evalhouse.warehouse.sample_data import SAMPLE_PATH
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
 
 _NO_MAPPING: Mapping[str, str] = MappingProxyType({})
-_TRACKED_IDS = 10_000  # repeated ids that are told with both rows; of the others only the number
+_TRACKED_IDS = 10_000  # repeated ids that are reported with both rows; of the others only the number
 
 
 def read_samples(
@@ -76,7 +79,7 @@ class DuplicateIds:
     def __init__(self, hash_id: Callable[[str], int] = hash) -> None:
         self._hash_id = hash_id
         self._hashes = array("q")
-        self.n_not_followed = 0  # repetitions that `find_repeated` knew of by their hashes and did not tell
+        self.n_not_followed = 0  # repetitions that `find_repeated` knew of by their hashes and did not report
 
     def add(self, given_id: str) -> None:
         self._hashes.append(self._hash_id(given_id))
@@ -92,14 +95,14 @@ class DuplicateIds:
             return
         first_rows: dict[str, int] = {}
         n_passed_over = 0
-        for given in read_again():
-            if not _is_among(self._hash_id(given.given_id), candidates):
+        for row in read_again():
+            if not _is_among(self._hash_id(row.given_id), candidates):
                 continue
-            first_row = first_rows.get(given.given_id)
+            first_row = first_rows.get(row.given_id)
             if first_row is not None:
-                yield RepeatedId(row=given.row, first_row=first_row, given_id=given.given_id)
+                yield RepeatedId(row=row.row, first_row=first_row, given_id=row.given_id)
             elif len(first_rows) < _TRACKED_IDS:
-                first_rows[given.given_id] = given.row
+                first_rows[row.given_id] = row.row
             else:
                 n_passed_over += 1
         self.n_not_followed = max(0, n_passed_over - max(0, len(candidates) - len(first_rows)))
@@ -107,8 +110,8 @@ class DuplicateIds:
     def _find_candidates(self) -> "array[int]":
         """The hashes that came more than once, sorted."""
         buffer = pa.py_buffer(self._hashes)
-        kept = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, buffer])
-        ordered = pl.Series(kept).sort()
+        hashes = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, buffer])
+        ordered = pl.Series(hashes).sort()
         repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
         return array("q", repeated.to_arrow().buffers()[1].to_pybytes())
 
@@ -170,8 +173,8 @@ class _Reading:
             "question" in self._columns.locate(raw.values, tabular=self._source.tabular) for raw in raw_rows
         )
         if not has_question:
-            known = list_names(self._columns.names_of("question"))
-            text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {known}"
+            names = list_names(self._columns.names_of("question"))
+            text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
             raise ReadingStopped(None, "columns", text)
 
     def _check_whole(self) -> None:
@@ -217,3 +220,59 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
         yield batch
     if stopped is not None:
         raise stopped
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedDataset:
+    """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
+
+    `n_answered` is how many samples it brings an answer or contexts for.
+    """
+
+    staging: Staging
+    n_samples: int
+    content_hash: str
+    n_answered: int = 0
+
+
+def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
+    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError."""
+    staging = Staging()
+    digest, n_answered = hashlib.sha256(), 0
+    try:
+        source = resolve_source(source) if isinstance(source, str) else source
+        for rows in read_samples(source, mapping=mapping, limit=limit):
+            staging.add([_to_staged(row) for row in rows])
+            n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
+            for row in rows:
+                digest.update(f"{row.sample_id}\n{row.input_hash}\n".encode())
+    except BaseException:
+        staging.discard()
+        raise
+    return StagedDataset(
+        staging=staging,
+        n_samples=staging.n_rows,
+        content_hash=digest.hexdigest()[:32],
+        n_answered=n_answered,
+    )
+
+
+def resolve_source(source: str) -> str:
+    """The path behind a dataset's name; a file called `sample` goes before the built-in one."""
+    return str(SAMPLE_PATH) if source == "sample" and not Path(source).exists() else source
+
+
+def _to_staged(row: SampleRow) -> dict[str, object]:
+    return {
+        "ordinal": row.ordinal,
+        "given_id": row.given_id,
+        "sample_id": row.sample_id,
+        "input_hash": row.input_hash,
+        "question": row.question,
+        "answer": row.answer,
+        "ground_truth": row.ground_truth,
+        "contexts": row.contexts,
+        "context_ids": row.context_ids,
+        "reference_context_ids": row.reference_context_ids,
+        "metadata": orjson.dumps(row.metadata).decode() if row.metadata else None,
+    }

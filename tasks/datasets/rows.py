@@ -2,23 +2,196 @@
 
 Everything that is none of our fields goes to the metadata, so that nothing is lost: the losing one of two
 competing columns, what is left of a nested object, the grade beside a context's text. A row that cannot be
-taken gives no sample, after everything that is wrong with it has been told to `complain`. The columns are found
-by dataset_columns, raw rows come from dataset_formats, and dataset.py drives all three.
+taken gives no sample, after everything that is wrong with it has been reported to `complain`. The common
+tools name the same few things differently: `ALIASES` holds the names that are understood, in the order in which they
+win where a row has several; `--map ours=theirs` goes before them and may name any place inside a nested column.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
+from difflib import get_close_matches
 from hashlib import sha256
-from typing import cast
+from typing import Final, Literal, cast, get_args
 
 import orjson
 
-from evalhouse.tasks.datasets.columns import MISSING, Columns, Field, open_cell
-from evalhouse.tasks.datasets.errors import Complain, ProblemKind
+from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, refuse_dataset
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
+
+Field = Literal["question", "answer", "ground_truth", "contexts", "id", "context_ids", "reference_context_ids"]
+FIELDS: tuple[Field, ...] = get_args(Field)
+
+ALIASES: dict[Field, tuple[str, ...]] = {
+    "question": ("question", "user_input", "input", "query", "inputs.question", "prompt"),
+    "answer": ("answer", "response", "actual_output", "output", "outputs.answer", "generated_answer"),
+    "ground_truth": (
+        "ground_truth",
+        "reference",
+        "expected_output",
+        "reference_answer",
+        "ground_truths[0]",
+        "reference_outputs.answer",
+    ),
+    "contexts": ("contexts", "retrieved_contexts", "retrieval_context", "context", "documents"),
+    "id": ("id", "sample_id", "query_id", "qid"),
+    "context_ids": ("context_ids", "retrieved_context_ids"),
+    "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids"),
+}
+
+_REMEMBERED_SHAPES = 100  # sets of columns; rows of one file have few
+MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
+
+
+class ColumnPath:
+    """A column by its name, or a place inside one: `outputs.answer`, `ground_truths[0]`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        steps = name.replace("[", ".").replace("]", "").split(".")
+        self._root = steps[0]
+        self._inner: list[str | int] = [int(step) if step.isdecimal() else step for step in steps[1:]]
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def is_nested(self) -> bool:
+        return bool(self._inner)
+
+    def find(self, row: Mapping[str, object], *, tabular: bool) -> object:
+        """The value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
+        if self.name in row:
+            return row[self.name]
+        if not self._inner or self._root not in row:
+            return MISSING
+        value = row[self._root]
+        for step in self._inner:
+            value = _step_into(open_cell(value) if tabular else value, step)
+        return value
+
+    def drop_from(self, rest: dict[str, object], *, tabular: bool) -> None:
+        """Take the value out of `rest`; what stood around it stays."""
+        root = self.name if self.name in rest else self._root
+        if root not in rest:
+            return
+        inner = [] if root == self.name else self._inner
+        left = _leave_out(rest[root], inner, tabular=tabular)
+        if left is MISSING:
+            del rest[root]
+        else:
+            rest[root] = left
+
+    def is_column_of(self, names: Mapping[str, object]) -> bool:
+        """Whether a table with these columns can have this one."""
+        return self.name in names or (self.is_nested and self._root in names)
+
+
+class Columns:
+    """The columns of each field: its aliases, or what `--map` says.
+
+    A column named in the mapping is not an alias of another field any more, so that `ground_truth=answer` leaves
+    the answer to the next name that is understood. Raises DatasetError for a field that is not ours.
+    """
+
+    def __init__(self, mapping: Mapping[str, str]) -> None:
+        for ours, theirs in mapping.items():
+            if ours not in FIELDS or not theirs.strip():
+                raise _refuse_mapping(ours, theirs)
+        taken = set(mapping.values())
+        self._paths: dict[Field, list[ColumnPath]] = {}
+        for field in FIELDS:
+            names = [mapping[field]] if field in mapping else [name for name in ALIASES[field] if name not in taken]
+            self._paths[field] = [ColumnPath(name) for name in names]
+        self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
+        self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows whose columns' names say it all
+        self._awaited = {field: self._paths[field][0] for field in FIELDS if field in mapping}
+
+    def names_of(self, field: Field) -> list[str]:
+        return [path.name for path in self._paths[field]]
+
+    def locate(self, row: Mapping[str, object], *, tabular: bool) -> Mapping[Field, ColumnPath]:
+        """The column of each field that this row has one for: the first of its names that is there."""
+        shape = tuple(row)
+        located = self._shapes.get(shape)
+        if located is not None:
+            return located
+        located = {}
+        for field, paths in self._paths.items():
+            path = next((path for path in paths if path.find(row, tabular=tabular) is not MISSING), None)
+            if path is not None:
+                located[field] = path
+                self._awaited.pop(field, None)
+        if len(self._shapes) < _REMEMBERED_SHAPES and not any(root in row for root in self._nested_roots):
+            self._shapes[shape] = located
+        return located
+
+    def list_unseen(self) -> list[str]:
+        """The mappings whose column no row has shown yet, as `ours=theirs`."""
+        return [f"{field}={path.name}" for field, path in self._awaited.items()]
+
+    def list_impossible(self, row: Mapping[str, object]) -> list[str]:
+        """The mappings whose column a table with rows like this one cannot have, as `ours=theirs`."""
+        return [f"{field}={path.name}" for field, path in self._awaited.items() if not path.is_column_of(row)]
+
+
+def open_cell(value: object) -> object:
+    """The list or object that a table's cell holds as JSON text; anything else as it came."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        opened: object = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+    return opened
+
+
+def _step_into(value: object, step: str | int) -> object:
+    if isinstance(value, dict):
+        return value.get(step if step in value else str(step), MISSING)
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return MISSING
+
+
+def _leave_out(value: object, inner: list[str | int], *, tabular: bool) -> object:
+    """`value` without the place that the steps lead to, MISSING when nothing is left.
+
+    A list of several stays whole: with one taken out the others would change their places.
+    """
+    if not inner:
+        return MISSING
+    value = open_cell(value) if tabular else value
+    if isinstance(value, list):
+        return MISSING if len(value) == 1 and len(inner) == 1 else value
+    if not isinstance(value, dict):
+        return value
+    key = inner[0] if inner[0] in value else str(inner[0])
+    left = {name: member for name, member in value.items() if name != key}
+    inside = _leave_out(value.get(key, MISSING), inner[1:], tabular=tabular)
+    if inside is not MISSING:
+        left[key] = inside
+    return left or MISSING
+
+
+def _refuse_mapping(ours: str, theirs: str) -> DatasetError:
+    if ours in FIELDS:
+        return refuse_dataset(
+            f"--map {ours}= names no column",
+            allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
+            to_do="name the column",
+        )
+    close = get_close_matches(ours, FIELDS, n=1)
+    return refuse_dataset(
+        f"--map {ours}={theirs}: {ours!r} is not one of our fields"
+        + (f", did you mean {close[0]!r}?" if close else ""),
+        allowed=list_names(FIELDS),
+        to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being mapped",
+    )
+
 
 TEXT_KEYS = ("text", "content", "page_content")
 
@@ -42,7 +215,7 @@ class SampleRow:
 
     `row` is its place in the file as a person counts it, `ordinal` its place among the rows, both from 1.
     `sample_id` is the dataset's own id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones
-    are told apart later. `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
+    are numbered later. `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
     has "" for a context without one.
     """
 
@@ -108,7 +281,7 @@ class _OpenRow:
 def normalise_row(
     raw: RawRow, *, ordinal: int, columns: Columns, complain: Complain, tabular: bool
 ) -> SampleRow | None:
-    """One sample, or None after all that is wrong with the row was told to `complain`.
+    """One sample, or None after all that is wrong with the row was reported to `complain`.
 
     `tabular`: the row comes from a table, whose cells may hold lists and objects as JSON text.
     """
@@ -151,7 +324,7 @@ def normalise_row(
 
 
 def read_given_id(raw: RawRow, columns: Columns, *, tabular: bool) -> str | None:
-    """The dataset's own id of a row, None where it has none or one that is no id."""
+    """The dataset's own id of a row, None where it has none or one that is not an id."""
     path = columns.locate(raw.values, tabular=tabular).get("id")
     return None if path is None else read_id(path.find(raw.values, tabular=tabular), "id", lambda _kind, _text: None)
 
@@ -262,12 +435,12 @@ def _take_context_text(item: object, others: dict[str, object], rank: int, say: 
 
 def _take_context_id(others: dict[str, object], rank: int, say: Say) -> str:
     """Its id, or the one in its metadata, where LangChain's documents have it; "" for none."""
-    given = others.pop("id", None)
+    own_id = others.pop("id", None)
     inner = others.get("metadata")
-    if is_empty(given) and isinstance(inner, dict) and "id" in inner:
-        given = inner["id"]
+    if is_empty(own_id) and isinstance(inner, dict) and "id" in inner:
+        own_id = inner["id"]
         others["metadata"] = {key: value for key, value in inner.items() if key != "id"} or None
-    return read_id(given, f"the id of context {rank}", say) or ""
+    return read_id(own_id, f"the id of context {rank}", say) or ""
 
 
 def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
@@ -277,7 +450,7 @@ def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular
     if is_absent(value) or (tabular and is_empty(value)):
         return None
     python_list = tabular and isinstance(value, str) and value.lstrip().startswith("[")
-    kind_of_value = "text that is no JSON list" if python_list else name_kind(value)
+    kind_of_value = "text that is not a JSON list" if python_list else name_kind(value)
     say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
     return None
 

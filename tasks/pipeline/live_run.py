@@ -22,7 +22,7 @@ from evalhouse.warehouse.rows.samples import read_samples_between
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.datasets.stage import StagedDataset
+    from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.targets.collection import Collection
 
 

@@ -14,7 +14,7 @@ from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.run.estimate import Estimate, StepEstimate, estimate_run, print_estimate
 from evalhouse.prompts import BlockValue, Item, load_prompts
 from evalhouse.tasks.asking.asker import CallCounts
-from evalhouse.tasks.datasets.stage import stage_dataset
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Question

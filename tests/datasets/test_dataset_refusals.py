@@ -70,7 +70,7 @@ def test_addresses_are_refused() -> None:
 
 def test_other_objects_are_refused() -> None:
     message = str(refuse([{"question": "q"}]))
-    assert "a builtins.list is no dataset" in message
+    assert "a builtins.list is not a dataset" in message
     assert "polars.DataFrame" in message
 
 
@@ -146,7 +146,7 @@ def test_broken_json_lines_are_told_with_line_and_words(tmp_path: Path) -> None:
     assert "  line 4: broken JSON: Expecting property name enclosed in double quotes at column 2\n" in message
     assert "  line 5: broken JSON: Unterminated string starting at at column 2\n" in message
     assert message.endswith(
-        "to do: JSON has double quotes and no comma after the last member; mend or remove what is broken"
+        "to do: JSON has double quotes and no comma after the last member; fix or remove what is broken"
     )
 
 

@@ -133,7 +133,7 @@ def test_contexts_that_are_no_json_list_in_a_cell_are_refused(tmp_path: Path) ->
         read_all(path)
     message = str(caught.value)
     assert "line 2: contexts are not a list but text: 'plain'" in message
-    assert "line 3: contexts are not a list but text that is no JSON list" in message
+    assert "line 3: contexts are not a list but text that is not a JSON list" in message
     assert "line 4: contexts are not a list but an object" in message
     assert "(in a CSV cell: a JSON list)" in message
 

@@ -14,8 +14,8 @@ from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, ma
 from rows import Sample, add_samples, open_rows, score
 from warehouse_runs import make_run
 
+from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.datasets.rows import hash_inputs
-from evalhouse.tasks.datasets.stage import stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
