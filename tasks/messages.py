@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from urllib.parse import urlsplit, urlunsplit
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
 
@@ -46,3 +47,14 @@ def quote_value(value: object, at_most: int = 60) -> str:
     """A value for a message, on one line and cut short."""
     text = repr(value)
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
+
+
+def hide_credentials(address: str) -> str:
+    """An address without user, password and query, which may hold a key."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "an address that cannot be read"
+    if not parts.netloc:
+        return address
+    return urlunsplit(parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment=""))

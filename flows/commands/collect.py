@@ -12,7 +12,7 @@ from evalhouse.flows.documents.run_origin import describe_responses, print_respo
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, Update
-from evalhouse.flows.server.reach import check_prefect_server
+from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
 from evalhouse.warehouse.store import Warehouse
 

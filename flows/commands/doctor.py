@@ -13,7 +13,6 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_value
 from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.address import hide_credentials
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
     Resolved,
@@ -21,12 +20,12 @@ from evalhouse.flows.preparing.settings import (
     find_variable,
     resolve_settings,
 )
-from evalhouse.flows.preparing.shown import to_plain_setting, write_part
+from evalhouse.flows.preparing.shown import Finding, Verdict, to_plain_setting, write_part
 from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
-from evalhouse.flows.server.reach import ask_health, explain_unreachable
-from evalhouse.flows.serving.finding import Finding, Verdict
 from evalhouse.tasks.judge.errors import JudgeError
+from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.pipeline.plan import UnknownMetric, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate

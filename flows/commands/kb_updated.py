@@ -5,7 +5,7 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION
 from evalhouse.flows.display.output import print_json, print_line
 from evalhouse.flows.server.api import find_api
-from evalhouse.flows.serving.kb_events import announce_update
+from evalhouse.flows.serving.flow_runs import announce_update
 
 
 @click.command("kb-updated")

@@ -25,7 +25,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED
-from evalhouse.flows.pools.checks import check_pool
+from evalhouse.flows.pools.parts import check_pool
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -36,7 +36,7 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, is_suite, load_suite
-from evalhouse.flows.server.reach import check_prefect_server
+from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters

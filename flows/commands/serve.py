@@ -29,11 +29,14 @@ def serve(suites: tuple[str, ...], with_server: bool, port: int | None, parallel
     """
     if port is not None and not with_server:
         raise click.UsageError("--port is the port of the server that --with-server starts")
-    from evalhouse.flows.serving.stop import StopOrders  # noqa: PLC0415
+    from evalhouse.flows.server.interrupts import StopOrders  # noqa: PLC0415
 
     orders = StopOrders()
-    from evalhouse.flows.serving.serve import load_suites, serve_suites  # noqa: PLC0415  # may start threads, which block SIGINT too
-    from evalhouse.flows.serving.server import use_server  # noqa: PLC0415
+    from evalhouse.flows.serving.serve import (  # noqa: PLC0415  # may start threads, which block SIGINT too
+        load_suites,
+        serve_suites,
+        use_server,
+    )
 
     loaded = load_suites(suites)
     with use_server(with_server=with_server, port=port) as server:

@@ -1,26 +1,35 @@
-"""Parts of a run: how its samples are cut into pieces of work, and what is to be done about a piece that is out.
+"""Parts of a run spread over workers: whether it can be spread, how its samples are cut into pieces of work, what
+is to be done about a piece that is out, and how far all of them are.
 
 A flow run that starts costs seconds, so a part has some hundreds of samples: whole shards, one after the other. What
 Prefect says of a part's flow run is one sign of how it does; the other is the lock that the part holds while somebody
 works on it. The lock is free within a second of the worker's death, where Prefect's heartbeats take over a minute.
+Nothing here imports Prefect.
 """
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.code_version import find_code_version
+from evalhouse.flows.server.environment import API_URL, find_api_url
+from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.rows.samples import list_unfinished_shards
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
+from evalhouse.warehouse.store import Warehouse
 
 MOST_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
 """Name of the state of a part that met what no other worker would get past either."""
-
 Verdict = Literal["wait", "done", "lost", "stop"]
-
 # Whoever has let go of a part's lock is about to tell how it ended.
 _AFTER_HELD_S = 5.0
 # Before the lock is taken a process starts, or a container, on a machine that may be busy: minutes, as long as the
@@ -130,3 +139,116 @@ def list_missing(live_run: LiveRun, numbers: Sequence[int]) -> list[int]:
     """Which of these shards have a sample without verdicts."""
     missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
     return [number for number in numbers if number in missing]
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def is_spread(settings: RunSettings) -> bool:
+    """Whether others than this process judge the samples."""
+    return settings.pool is not None or settings.task_runner is not None
+
+
+def check_pool(settings: RunSettings) -> None:
+    """Refuse what cannot be spread over workers; raises SettingsError with every problem."""
+    if not is_spread(settings):
+        return
+    flag = "--pool" if settings.pool is not None else "--task-runner"
+    problems = []
+    if settings.pool is not None and settings.task_runner is not None:
+        problems.append("--pool and --task-runner name two ways to reach workers; give one of them")
+    if settings.pool is not None and find_api_url() is None:
+        problems.append(
+            f"--pool needs a Prefect server that all workers reach: set {API_URL}, such as http://host:4200/api"
+        )
+    if parse_location(settings.warehouse).lake is None:
+        problems.append(
+            f"{flag} needs a warehouse that many can write to, and {settings.warehouse} is one file: give --warehouse "
+            "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder), or for workers on this "
+            "machine alone ducklake:sqlite:////folder/catalog.sqlite?data=/folder/files"
+        )
+    if settings.budget_usd is not None:
+        problems.append(
+            f"--budget counts what one process spends, so it does not go with {flag}; see what a run will cost with "
+            "--dry-run, and judge a part of it with --limit"
+        )
+    if problems:
+        raise SettingsError("; ".join(problems))
+
+
+_EVERY_S = 2.0
+_CALLS = """
+select
+    count(*) filter (where status <> 'cached') as requests,
+    count(*) filter (where status = 'cached') as reused,
+    count(*) filter (where status not in ('cached', 'ok')) as failed,
+    coalesce(sum(prompt_tokens) filter (where status <> 'cached'), 0) as prompt_tokens,
+    coalesce(sum(cached_tokens) filter (where status <> 'cached'), 0) as cached_tokens,
+    coalesce(sum(completion_tokens) filter (where status <> 'cached'), 0) as completion_tokens,
+    coalesce(sum(cost_usd) filter (where status <> 'cached'), 0) as cost_usd
+from llm_calls
+where run_id = $run_id
+"""
+# As `list_unfinished_shards` counts, by sample.
+_DONE = """
+select count(*) as n
+from (
+    select sample_id
+    from outcomes
+    where run_id = $run_id
+    group by sample_id
+    having not coalesce(bool_or(reason in (select unnest($failures))), false)
+)
+"""
+
+
+class PoolCounts:
+    """Keeps a live run's counts and progress up to date from the warehouse; what was there before is not counted."""
+
+    def __init__(self, live_run: LiveRun) -> None:
+        self._live_run = live_run
+        self._before = _read_calls(live_run.warehouse, live_run.run_id)
+
+    def refresh(self, *, mended: bool) -> None:
+        """Count again; `mended` leaves failed samples out, as they are to be judged once more."""
+        live_run = self._live_run
+        parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if mended else []}
+        (row,) = live_run.warehouse.read_rows(_DONE, parameters)
+        live_run.progress.n_done = int(str(row["n"]))
+        counts, now = live_run.asker.counts, _read_calls(live_run.warehouse, live_run.run_id)
+        counts.requests = now.requests - self._before.requests
+        counts.reused = now.reused - self._before.reused
+        counts.failed = now.failed - self._before.failed
+        counts.prompt_tokens = now.prompt_tokens - self._before.prompt_tokens
+        counts.cached_tokens = now.cached_tokens - self._before.cached_tokens
+        counts.completion_tokens = now.completion_tokens - self._before.completion_tokens
+        counts.cost_usd = now.cost_usd - self._before.cost_usd
+        counts.priced = live_run.asker.price is not None or not counts.requests
+
+
+@contextlib.asynccontextmanager
+async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[None]:
+    """Count every few seconds within the block, and once more at its end."""
+
+    async def count() -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            with contextlib.suppress(WarehouseBusy):
+                await asyncio.to_thread(counts.refresh, mended=mended)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield
+    finally:
+        counting.cancel()
+        await asyncio.wait([counting])
+        await asyncio.to_thread(counts.refresh, mended=False)
+
+
+def _read_calls(warehouse: Warehouse, run_id: str) -> CallCounts:
+    (row,) = warehouse.read_rows(_CALLS, {"run_id": run_id})
+    numbers = {name: int(str(value)) for name, value in row.items() if name != "cost_usd"}
+    counts = CallCounts(cost_usd=float(str(row["cost_usd"])))
+    for name, number in numbers.items():
+        setattr(counts, name, number)
+    return counts

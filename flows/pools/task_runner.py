@@ -19,8 +19,15 @@ from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner
 
 from evalhouse.flows.errors import SettingsError, explain
-from evalhouse.flows.pools.counts import PoolCounts, keep_counting
-from evalhouse.flows.pools.parts import MOST_ATTEMPTS, Part, cut_parts, describe_order, list_missing
+from evalhouse.flows.pools.parts import (
+    MOST_ATTEMPTS,
+    Part,
+    PoolCounts,
+    cut_parts,
+    describe_order,
+    keep_counting,
+    list_missing,
+)
 from evalhouse.flows.pools.work import PartOrder, work_on_part
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled

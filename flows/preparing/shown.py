@@ -1,9 +1,10 @@
 """The tables of a suite as they may be shown: without what lets somebody in."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from evalhouse.flows.preparing.address import hide_credentials
+from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 
@@ -48,3 +49,15 @@ def count_limits(gate: SuiteGate) -> str:
         "cost": int(gate.max_cost is not None),
     }
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
+
+
+Verdict = Literal["ok", "note", "wrong"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str

@@ -8,7 +8,7 @@ import orjson
 
 from evalhouse.flows.errors import explain
 from evalhouse.flows.run.start_to_end import start_run
-from evalhouse.flows.server.reach import check_prefect_server
+from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.tasks.settings.run import RunSettings
 
 

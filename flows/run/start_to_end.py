@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from evalhouse.flows.pools.checks import is_spread
+from evalhouse.flows.pools.parts import is_spread
 from evalhouse.flows.preparing.request import RunRequest, leave_out_judging, make_row, now_utc
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url

@@ -1,5 +1,6 @@
 """Prefect's HTTP API, as far as announcing an update and serving suites need it, without the second that importing
-Prefect takes. The server and the keys to it are those that Prefect itself would find."""
+Prefect takes: the server and the keys to it are those that Prefect itself would find. And whether that server answers,
+asked before a run is begun and by `doctor`: Prefect would say so in a hundred lines, after the run is on record."""
 
 import base64
 import http.client
@@ -14,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.address import hide_credentials
-from evalhouse.flows.server.environment import API_URL, LOOPBACK, read_user_settings
+from evalhouse.flows.server.environment import API_URL, LOOPBACK, find_api_url, read_user_settings
+from evalhouse.tasks.messages import hide_credentials
 
 _TIMEOUT_S = 20.0
 _LONGEST_SHOWN = 300
@@ -155,3 +156,37 @@ def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+_REACH_S = 10.0
+
+
+def check_prefect_server() -> None:
+    """Refuse a server that was chosen and does not answer; raises SettingsError."""
+    url = find_api_url()
+    problem = ask_health(url) if url else None
+    if url and problem:
+        raise SettingsError(explain_unreachable(url, problem))
+
+
+def explain_unreachable(url: str, problem: str) -> str:
+    """What a person reads about a server that does not answer."""
+    return (
+        f"the Prefect server at {hide_credentials(url)} does not answer: {problem}; start it, mend {API_URL}, "
+        "or take that away: each run then starts a server of its own"
+    )
+
+
+def ask_health(url: str) -> str | None:
+    """What is wrong with a Prefect server, or None. One that wants a key first is well."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_REACH_S) as response:
+            content: bytes = response.read(100)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return None if error.code in (401, 403) else f"status {error.code}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    return None if content.strip() == b"true" else "what answers there is no Prefect API, whose address ends in /api"

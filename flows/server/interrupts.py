@@ -1,10 +1,11 @@
-"""Ctrl-C and SIGTERM from the first second of a run to its last.
+"""The signals to stop, SIGINT and SIGTERM: `Interrupts` takes them for one run, `StopOrders` for `evalhouse serve`.
 
-Before the run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
+Before a run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
 good order, whatever it is at, and the second ends the process at once: that leaves what `kill -9` leaves, a run that
-can be resumed. `running` says at each stage what good order means.
+can be resumed. `start_to_end` says at each stage what good order means.
 """
 
+import asyncio
 import os
 import signal
 import sys
@@ -114,3 +115,42 @@ def _leave_at_once(run_id: str) -> None:
     # Past everything that buffers or locks: a signal may have come in the middle of either.
     os.write(2, told.encode())
     os._exit(_INTERRUPTED)
+
+
+_INTERRUPTED = 130
+
+
+class StopOrders:
+    """Takes the signals from now on; to be made in the main thread before anything has started a thread."""
+
+    def __init__(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self._has_come = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived = asyncio.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self._take())
+        threading.Thread(target=self._watch, daemon=True, name="stop-orders").start()
+
+    async def wait(self) -> None:
+        """Returns when the first order has come."""
+        self._loop = asyncio.get_running_loop()
+        if self._has_come:
+            self._arrived.set()
+        await self._arrived.wait()
+
+    def take_back(self) -> None:
+        """Take SIGTERM again, when somebody else has set a handler for it."""
+        signal.signal(signal.SIGTERM, lambda *_: self._take())
+
+    def _watch(self) -> None:
+        while True:
+            signal.sigwait({signal.SIGINT})
+            self._take()
+
+    def _take(self) -> None:
+        if self._has_come:
+            os._exit(_INTERRUPTED)
+        self._has_come = True
+        # From a handler of the main thread the loop is asked as from any thread: it may be in a wait.
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._arrived.set)

@@ -8,11 +8,10 @@ import asyncio
 from datetime import UTC, datetime
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.cron import list_fires
 from evalhouse.flows.preparing.live_run import make_plan
-from evalhouse.flows.preparing.shown import count_limits, show_target
+from evalhouse.flows.preparing.shown import Finding, count_limits, show_target
 from evalhouse.flows.preparing.suites import KnowledgeBase, Schedule, Suite
-from evalhouse.flows.serving.finding import Finding
+from evalhouse.flows.preparing.triggers import list_fires
 from evalhouse.flows.serving.gate import check_suite_gate
 from evalhouse.flows.serving.notify import NotifyError, find_webhook
 from evalhouse.prompts.errors import PromptError

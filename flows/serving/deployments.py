@@ -16,7 +16,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.preparing.triggers import check_kb_name
-from evalhouse.flows.serving.kb_events import UPDATED, name_resource
+from evalhouse.flows.serving.flow_runs import UPDATED, name_resource
 
 # The shortest that Prefect allows.
 HEARTBEAT_S: Final = 30

@@ -1,12 +1,18 @@
-"""A suite as Prefect knows it: its deployment, and its flow runs, which are queued here and named after their run.
+"""A suite as Prefect's API knows it: its deployment, its flow runs, and updates of its knowledge base as events.
 
-Nothing here imports Prefect."""
+An event may come from anybody who can reach the server, in any language, so nothing in it but its id and its time,
+which Prefect has checked, is taken for granted. Nothing here imports Prefect.
+"""
 
-from collections.abc import Mapping, Sequence
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlsplit
 
+from evalhouse.flows.preparing.triggers import Update, check_kb_name
 from evalhouse.flows.server.api import PrefectApi
 
 
@@ -77,3 +83,141 @@ def create_flow_run(
         },
     }
     api.post(f"/deployments/{suite.deployment_id}/create_flow_run", body)
+
+
+UPDATED: Final = "knowledge-base.updated"
+
+
+# Prefect keeps events for a week unless it is told otherwise; this bounds the search where they are kept for good.
+WINDOW: Final = timedelta(days=30)
+
+
+# A sender's clock may be ahead of ours.
+_AHEAD: Final = timedelta(days=1)
+
+
+_PAGE = 50
+
+
+_MOST_CHANGED = 100_000
+
+
+_LONGEST_TEXT = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announced:
+    """What the events of one knowledge base tell, oldest first; `problems` says by event id what could not be read."""
+
+    updates: tuple[Update, ...]
+    problems: Mapping[str, str]
+
+
+def name_resource(kb_name: str) -> str:
+    """What Prefect calls a knowledge base."""
+    return f"knowledge-base.{kb_name}"
+
+
+def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> dict[str, Any]:
+    """An update that happens now, as Prefect's API takes it."""
+    payload: dict[str, Any] = {}
+    if version is not None:
+        payload["version"] = version
+    if changed:
+        payload["changed"] = list(changed)
+    return {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": UPDATED,
+        "resource": {"prefect.resource.id": name_resource(kb_name), "prefect.resource.name": kb_name},
+        "payload": payload,
+    }
+
+
+def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, changed: Sequence[str]) -> str:
+    """Tell the server of an update; returns the event's id."""
+    event = make_event(check_kb_name(kb_name), version=version, changed=changed)
+    api.post("/events", [event])
+    return str(event["id"])
+
+
+def read_updates(api: PrefectApi, kb_name: str, *, since: datetime | None = None) -> Announced:
+    """All updates of a knowledge base that the server has kept, not older than `WINDOW` and `since` (UTC, no zone)."""
+    now = datetime.now(UTC)
+    start = max(now - WINDOW, since.replace(tzinfo=UTC)) if since else now - WINDOW
+    updates: dict[str, Update] = {}
+    problems: dict[str, str] = {}
+    for event in _read_events(api, kb_name, start, now + _AHEAD):
+        update, problem = read_update(event)
+        updates[update.event_id] = update
+        if problem:
+            problems[update.event_id] = f"update {update.event_id} of {kb_name}: {problem}"
+    ordered = sorted(updates.values(), key=lambda update: (update.occurred_at, update.event_id))
+    return Announced(updates=tuple(ordered), problems=problems)
+
+
+def read_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
+    """An event as an update, and what of its payload could not be read."""
+    payload = event.get("payload")
+    version, version_problem = _read_version(payload.get("version") if isinstance(payload, dict) else None)
+    changed, changed_problem = _read_changed(payload.get("changed") if isinstance(payload, dict) else None)
+    problems = [problem for problem in (version_problem, changed_problem) if problem]
+    occurred = datetime.fromisoformat(str(event["occurred"]).replace("Z", "+00:00"))
+    update = Update(
+        event_id=str(event["id"]),
+        version=version,
+        changed=changed,
+        occurred_at=occurred.astimezone(UTC).replace(tzinfo=None),
+    )
+    return update, "; ".join(problems) or None
+
+
+def _read_events(api: PrefectApi, kb_name: str, start: datetime, end: datetime) -> Iterator[Mapping[str, Any]]:
+    found = {
+        "occurred": {"since": start.isoformat(), "until": end.isoformat()},
+        "event": {"name": [UPDATED]},
+        "resource": {"id": [name_resource(kb_name)]},
+        "order": "ASC",
+    }
+    page = api.post("/events/filter", {"filter": found, "limit": _PAGE})
+    while True:
+        yield from page["events"]
+        # The link names the host as the server sees itself, which need not be where we reach it.
+        token = parse_qs(urlsplit(page.get("next_page") or "").query).get("page-token")
+        if not token:
+            return
+        page = api.get(f"/events/filter/next?page-token={quote(token[0], safe='')}")
+
+
+def _read_version(value: object) -> tuple[str | None, str | None]:
+    if value is None:
+        return None, None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None, f"its version is no text but {_show(value)}, and is left out"
+    text = str(value).strip()
+    if len(text) > _LONGEST_TEXT:
+        return text[:_LONGEST_TEXT], f"its version is longer than {_LONGEST_TEXT} characters, and is cut"
+    return text or None, None
+
+
+def _read_changed(value: object) -> tuple[tuple[str, ...], str | None]:
+    if value is None:
+        return (), None
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list):
+        return (), f"its changed ids are no list but {_show(value)}, and are left out"
+    usable = [str(item) for item in items if _is_id(item)][:_MOST_CHANGED]
+    left_out = len(items) - len(usable)
+    problem = f"{left_out} of its {len(items)} changed ids are no texts, or too many, and are left out"
+    return tuple(dict.fromkeys(usable)), problem if left_out else None
+
+
+def _is_id(item: object) -> bool:
+    if isinstance(item, bool) or not isinstance(item, str | int):
+        return False
+    return 0 < len(str(item)) <= _LONGEST_TEXT
+
+
+def _show(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"

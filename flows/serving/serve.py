@@ -1,31 +1,45 @@
 """Serving suites: they are registered with a Prefect server, and this process starts their runs until it is stopped.
 
-Each run is a process of its own that Prefect's runner starts. The order to stop has the runs under way stop in good
-order and queues their resumption; `crashed` finds what an end in bad order has left.
+The server is the one that is configured, or one of ours that lasts as long as this process. Each run is a process of
+its own that Prefect's runner starts. The order to stop has the runs under way stop in good order and queues their
+resumption; `backlog` finds what an end in bad order has left. What the terminal shows of runs is read from the
+warehouse, which has it however a run was started.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import os
+import shlex
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from filelock import FileLock, Timeout
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.server.api import PrefectApi, find_api
-from evalhouse.flows.server.environment import prefect_home
-from evalhouse.flows.server.local import LocalServerError
-from evalhouse.flows.serving.crashes import queue_resume, sweep_crashed
+from evalhouse.flows.preparing.triggers import list_fires
+from evalhouse.flows.server.api import PrefectApi, check_prefect_server, find_api
+from evalhouse.flows.server.environment import (
+    API_URL,
+    configure_prefect_environment,
+    configure_serving_environment,
+    find_api_url,
+    prefect_home,
+)
+from evalhouse.flows.server.interrupts import StopOrders
+from evalhouse.flows.server.local import LocalServer, LocalServerError
+from evalhouse.flows.serving.backlog import catch_up, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
-from evalhouse.flows.serving.lines import RunLines, introduce_serving
-from evalhouse.flows.serving.server import ServerUse, hold_alone
-from evalhouse.flows.serving.stop import StopOrders
+from evalhouse.flows.serving.notify import describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
-from evalhouse.flows.serving.updates import catch_up
-from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.tasks.messages import hide_credentials
+from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -35,9 +49,123 @@ if TYPE_CHECKING:
 _POLL_S: Final = 2.0
 # Looks between two searches for what was lost: one takes a second for each run that is under way.
 _SWEEP_EVERY: Final = 10
-
 Tell = Callable[[str], None]
 LoadFlow = Callable[[], "Flow[..., Any]"]
+# Newest runs of a warehouse that are looked at: more do not start between two looks.
+_NEWEST = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerUse:
+    """The server that suites are served by; `own` is the one we brought along."""
+
+    api_url: str
+    own: LocalServer | None
+
+    @property
+    def ui_url(self) -> str:
+        """Where a person looks at it, when its pages stand where Prefect puts them."""
+        return self.api_url.rstrip("/").removesuffix("/api")
+
+
+@contextlib.contextmanager
+def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
+    """The server for this block; one of ours ends with it. Raises SettingsError, LocalServerError."""
+    chosen = find_api_url()
+    if chosen is not None:
+        if with_server:
+            raise SettingsError(
+                f"{API_URL} names a server already; leave out --with-server to serve by that one, or take {API_URL} "
+                "away (it may stand in Prefect's profile) to have one started"
+            )
+        check_prefect_server()
+        configure_prefect_environment(None)
+        yield ServerUse(api_url=chosen, own=None)
+        return
+    if not with_server:
+        raise SettingsError(
+            "no Prefect server is configured; have one started by `evalhouse serve … --with-server`, or set "
+            f"{API_URL} to the address of one that runs, such as http://127.0.0.1:4200/api"
+        )
+    told = (
+        f"another `evalhouse serve --with-server` runs a server over {prefect_home()} already, and two over one "
+        f"database would each see half of the events; set {API_URL} to the address it has printed, or PREFECT_HOME to "
+        "another folder"
+    )
+    with hold_alone(prefect_home() / "evalhouse-serve.lock", told):
+        server = LocalServer.start_lasting(port)
+        try:
+            configure_serving_environment(server.api_url, auth_string=server.auth_string)
+            yield ServerUse(api_url=server.api_url, own=server)
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def hold_alone(path: Path, told: str) -> Iterator[None]:
+    """A lock for this block; raises SettingsError, saying what it is told to, when another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SettingsError(told) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class RunLines:
+    """Looks at the warehouses of some suites; `read_news` gives what has changed since the look before."""
+
+    def __init__(self, suites: Sequence[ServedSuite]) -> None:
+        self._names = {suite.name for suite in suites}
+        self._urls = sorted({suite.warehouse_url for suite in suites})
+        self._seen: dict[str, RunRow] = {}
+        self._seen = {run.run_id: run for run in self._list_runs()}
+
+    def list_under_way(self) -> list[RunRow]:
+        """The runs that were under way at the last look."""
+        return [run for run in self._seen.values() if run.status == "running"]
+
+    def read_news(self) -> list[str]:
+        """A line for each run that has started, ended or gone on, oldest first."""
+        lines = []
+        for run in sorted(self._list_runs(), key=lambda run: run.started_at):
+            before = self._seen.get(run.run_id)
+            if before is None or (before.status != "running" and run.status == "running"):
+                lines.append(_tell_start(run, is_resumed=before is not None))
+            if run.status != "running" and (before is None or before.status == "running"):
+                lines.append(_tell_end(run))
+            self._seen[run.run_id] = run
+        return lines
+
+    def _list_runs(self) -> list[RunRow]:
+        found = []
+        for url in self._urls:
+            try:
+                found += list_runs(Warehouse(url), limit=_NEWEST)
+            except WarehouseMissing:
+                continue
+        return [run for run in found if run.suite in self._names and run.kind != "noise"]
+
+
+def _tell_start(run: RunRow, *, is_resumed: bool) -> str:
+    what = "goes on" if is_resumed else f"has started {describe_trigger(run)}"
+    return f"{_now()} {run.suite}: run {run.run_id} {what}"
+
+
+def _tell_end(run: RunRow) -> str:
+    seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
+    problem = f": {' '.join(run.problem.split())}" if run.problem else ""
+    command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
+    told = f"{run.suite}: run {run.run_id} {run.status} after {seconds:.0f} s, {run.n_samples or 0} samples{problem}"
+    return f"{_now()} {told}" if command in told else f"{_now()} {told}; {command}"
+
+
+def _now() -> str:
+    return f"{datetime.now():%H:%M:%S}"
 
 
 def load_suites(paths: Sequence[str]) -> list[Suite]:
@@ -205,3 +333,35 @@ class _Serving:
                 continue
             if queue_resume(self._api, served, run.run_id):
                 self._tell(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
+
+
+def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:
+    """What a person reads when serving begins: where to look, when what runs, how to announce an update."""
+    kept = f"; it ends with this process, its data stays in {prefect_home()}" if server.own else ""
+    lines = [f"Prefect server {hide_credentials(server.api_url)}{kept}"]
+    lines += [f"in a browser   {hide_credentials(server.ui_url)}", ""]
+    for suite in suites:
+        lines += [f"{suite.name} ({suite.path})", *_introduce_schedule(suite), *_introduce_trigger(suite), ""]
+    triggered = [suite.trigger.knowledge_base for suite in suites if suite.trigger]
+    if triggered:
+        lines += ["To announce an update, from any folder:"]
+        lines += [f"  export {API_URL}={hide_credentials(server.api_url)}"]
+        lines += [f"  evalhouse kb-updated {shlex.quote(name)} --version V --changed ID" for name in triggered]
+        lines += [""]
+    at_once = "one run at a time" if parallel == 1 else f"at most {parallel} runs at a time, of a suite one"
+    return [*lines, f"Serving {len(suites)} suite{'s' if len(suites) != 1 else ''}, {at_once}. Ctrl-C ends it."]
+
+
+def _introduce_schedule(suite: Suite) -> list[str]:
+    if suite.schedule is None:
+        return []
+    cron, timezone = suite.schedule.cron, suite.schedule.timezone
+    fires = [f"{at:%Y-%m-%d %H:%M}" for at in list_fires(cron, timezone, n=3, after=datetime.now(UTC))]
+    return [f"  on schedule    {cron} in {timezone}: next {', '.join(fires)}"]
+
+
+def _introduce_trigger(suite: Suite) -> list[str]:
+    if suite.trigger is None:
+        return []
+    quiet = f"{suite.trigger.debounce_s:g} s"
+    return [f"  after updates  of {suite.trigger.knowledge_base}, when none has followed for {quiet}"]

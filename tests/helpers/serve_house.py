@@ -22,7 +22,7 @@ from cli_process import COMMAND, Place
 from rag_bot import RagBot, start_rag_bot
 
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
-from evalhouse.flows.serving.kb_events import make_event
+from evalhouse.flows.serving.flow_runs import make_event
 
 TIMEOUT_S = 120.0
 DOCUMENTS = {

@@ -8,7 +8,7 @@ import pytest
 from cli_process import Finished, call_here
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.pools.checks import check_pool, is_spread
+from evalhouse.flows.pools.parts import check_pool, is_spread
 from evalhouse.flows.pools.task_runner import make_task_runner
 from evalhouse.tasks.settings.run import RunSettings
 

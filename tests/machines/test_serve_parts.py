@@ -16,11 +16,10 @@ from cli_process import ROOT, Place
 from warehouse_runs import make_run
 
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.flows.serving.crashes import hold_flow_run, queue_resume, sweep_crashed
+from evalhouse.flows.serving.backlog import catch_up, hold_flow_run, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_flow_run
-from evalhouse.flows.serving.lines import RunLines
-from evalhouse.flows.serving.page import describe_end, write_page
-from evalhouse.flows.serving.updates import catch_up
+from evalhouse.flows.serving.notify import describe_end, write_page
+from evalhouse.flows.serving.serve import RunLines
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.kb_updates import KbUpdateRow, append_updates, list_answered
 from evalhouse.warehouse.rows.runs import find_run, insert_run, update_run
@@ -30,7 +29,7 @@ SCHEDULED = 'dataset = "sample"\njudge = "lexical"\n[schedule]\ncron = "0 3 * * 
 
 HOLDING = """
 import time
-from evalhouse.flows.serving.crashes import hold_flow_run
+from evalhouse.flows.serving.backlog import hold_flow_run
 with hold_flow_run("out"):
     print("held", flush=True)
     time.sleep(60)

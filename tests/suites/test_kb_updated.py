@@ -19,7 +19,7 @@ from cli_process import Place
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.flows.serving.kb_events import WINDOW, make_event, read_update, read_updates
+from evalhouse.flows.serving.flow_runs import WINDOW, make_event, read_update, read_updates
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.toml_lines import KeyPath, explain_unknown, find_lines, read_suite_text, write_path
+from evalhouse.flows.preparing.suites import KeyPath, explain_unknown, find_lines, read_suite_text, write_path
 
 EVERY_FORM = '''\
 # a comment = "with a key"
