@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import Collection, ReadSamples, read_own_samples
 from evalhouse.tasks.targets.known_responses import (
     KnownResponses,
@@ -11,11 +10,9 @@ from evalhouse.tasks.targets.known_responses import (
     list_missing,
     refuse_missing,
 )
-from evalhouse.tasks.targets.make import make_target
 from evalhouse.tasks.targets.protocol import Target
 from evalhouse.warehouse.rows.responses import ResponseRecord, list_open_samples
-from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.rows.runs import RunRow
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
@@ -23,16 +20,6 @@ if TYPE_CHECKING:
 
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
 _NOT_TOLD = "No changed documents were announced to this run, so every question is asked."
-
-
-def find_parent(warehouse: Warehouse, settings: RunSettings) -> RunRow | None:
-    """The run whose responses are judged; raises WarehouseError when it is not on record."""
-    return None if settings.responses is None else find_run(warehouse, settings.responses)
-
-
-def make_asked_target(settings: RunSettings) -> Target | None:
-    """The application that is asked; None where there is none to ask. Raises TargetError."""
-    return make_target(settings.target) if settings.target is not None and settings.responses is None else None
 
 
 def make_collection(

@@ -3,9 +3,11 @@
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import Prompt, load_prompts
 from evalhouse.tasks.asking.asker import Asker
@@ -13,6 +15,7 @@ from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmb
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.prices import find_price, load_prices
 from evalhouse.tasks.asking.record import CallRecord, Record
+from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
@@ -21,11 +24,18 @@ from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost
-from evalhouse.warehouse.rows.runs import RunKind
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
+from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from evalhouse.tasks.targets.protocol import Target
 
 _STEP_PROMPTS = {
     "extract_answer": "extract",
@@ -52,6 +62,75 @@ class Tools:
     def make_live_run(self, run_id: str, warehouse: Warehouse) -> LiveRun:
         """The live run of a run; its journal and mover thread are running afterwards."""
         return make_live_run(run_id, self.settings, self.plan, self.judge, warehouse)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run that can begin: its row, its tools, and what it reads. Nothing of it is on record yet.
+
+    `staged` is None for a run that is resumed after its dataset was loaded.
+    """
+
+    run: RunRow
+    tools: Tools
+    staged: StagedDataset | None
+    target: "Target | None" = None
+    parent: RunRow | None = None
+    resumed: bool = False
+
+    def make_live_run(self, warehouse: Warehouse) -> LiveRun:
+        """The live run; its journal and mover thread are running afterwards."""
+        live_run = self.tools.make_live_run(self.run.run_id, warehouse)
+        live_run.resumed, live_run.staged = self.resumed, self.staged
+        live_run.progress.n_samples = self.run.n_samples or 0
+        return live_run
+
+    def add_collection(self, live_run: LiveRun) -> None:
+        """Give a run that asks its target, or takes another run's responses, what it needs for that."""
+        if self.target is not None or self.parent is not None:
+            from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # most runs need none
+
+            live_run.collection = make_collection(live_run, self.run, self.target, self.parent)
+
+
+def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Warehouse) -> PreparedRun:
+    """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
+    settings, target, parent = _find_responses(request.settings, warehouse)
+    tools = make_tools(settings, request.kind)
+    staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
+    run = make_row(replace(request, settings=settings), tools.plan, staged)
+    return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent)
+
+
+def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:
+    """The same for a run that goes on; a dataset that was not loaded yet must not have changed since."""
+    settings, target, parent = _find_responses(settings, warehouse)
+    tools = make_tools(settings, run.kind)
+    staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
+    return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
+
+
+def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
+    """Where a run's responses come from besides its dataset: a target, or a run, by its full id in the settings."""
+    if settings.responses is not None:
+        parent = find_run(warehouse, settings.responses)
+        return settings.model_copy(update={"responses": parent.run_id}), None, parent
+    if settings.target is None:
+        return settings, None, None
+    from evalhouse.tasks.targets.make import make_target  # noqa: PLC0415  # most runs ask none
+
+    return settings, make_target(settings.target), None
+
+
+def _stage_again(settings: RunSettings, run: RunRow) -> StagedDataset:
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    if staged.content_hash != run.dataset_hash:
+        staged.staging.discard()
+        raise WarehouseError(
+            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
+            "start a new run: what a judge already answered is on record and costs nothing"
+        )
+    return staged
 
 
 def make_tools(settings: RunSettings, kind: RunKind) -> Tools:

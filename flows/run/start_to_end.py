@@ -9,13 +9,14 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from evalhouse.flows.pools.parts import is_spread
-from evalhouse.flows.preparing.request import RunRequest, leave_out_judging, make_row, now_utc
+from evalhouse.flows.preparing.request import RunRequest, leave_out_judging, now_utc
 from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
+from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import LocalServer
@@ -34,9 +35,9 @@ from evalhouse.warehouse.upkeep.free_space import check_room
 if TYPE_CHECKING:
     import polars as pl
 
-    from evalhouse.tasks.datasets.read import StagedDataset
+    from evalhouse.flows.preparing.live_run import PreparedRun
     from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.flows.run.outcome import RunOutcome, Watch
+
 
 # How long replies that are under way may still take after Ctrl-C.
 _DRAIN_S = 3.0
@@ -70,35 +71,13 @@ def start_collection(
 
 
 def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
-    across_machines = find_api_url() is not None
-    with (
-        Interrupts() as interrupts,
-        _hold_suite(request.settings, wait_s),
-        _prefect_server() as wait_for_prefect,
-    ):
-        warehouse = _open_warehouse(request.settings)
-        # Imported after the server was started: these take a second in which it comes up.
-        from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
-        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
-        from evalhouse.tasks.datasets.read import stage_dataset  # noqa: PLC0415
+    with _opened(request.settings, watch, wait_s) as process:
+        # Imported after the server was started: this takes a second in which it comes up.
+        from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415
 
-        parent = find_parent(warehouse, request.settings)
-        if parent is not None:
-            request = replace(request, settings=request.settings.model_copy(update={"responses": parent.run_id}))
-        settings = request.settings
-        tools = make_tools(settings, request.kind)
-        target = make_asked_target(settings)
-        staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
-        run = make_row(request, tools.plan, staged)
-        with hold_run(warehouse.location, run.run_id):
-            live_run = tools.make_live_run(run.run_id, warehouse)
-            live_run.staged = staged
-            live_run.progress.n_samples = staged.n_samples
-            with _begun(live_run, interrupts):
-                live_run.collection = make_collection(live_run, run, target, parent)
-                insert_run(warehouse, run)
-            outcome = _carry_out(live_run, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
-            return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
+        prepared = prepare_run(request, source, process.warehouse)
+        with hold_run(process.warehouse.location, prepared.run.run_id):
+            return process.run(prepared, partial(insert_run, process.warehouse, prepared.run))
 
 
 def resume_run(
@@ -107,7 +86,9 @@ def resume_run(
     """Go on with a run where it stopped, with its own settings but for `changes`."""
     run = find_run(Warehouse(warehouse_url), wanted)
     if run.kind == "noise":
-        raise WarehouseError(f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures anew")
+        raise WarehouseError(
+            f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures it again"
+        )
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
@@ -115,29 +96,33 @@ def resume_run(
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )
+    with _opened(settings, watch, wait_s, run_id=run.run_id) as process:
+        from evalhouse.flows.preparing.live_run import prepare_again  # noqa: PLC0415
+
+        prepared = prepare_again(run, settings, process.warehouse)
+        begin = partial(update_run, process.warehouse, run.run_id, status="running", finished_at=None, problem=None)
+        return process.run(prepared, begin)
+
+
+@contextmanager
+def _opened(
+    settings: RunSettings, watch: Watch | None, wait_s: float, *, run_id: str | None = None
+) -> Iterator["_RunProcess"]:
+    """All that a run holds from before its preparation to its end: signals, locks, server, warehouse."""
     across_machines = find_api_url() is not None
-    location = Warehouse(warehouse_url).location
     with (
         Interrupts() as interrupts,
         _hold_suite(settings, wait_s),
-        hold_run(location, run.run_id),
+        hold_run(Warehouse(settings.warehouse).location, run_id) if run_id is not None else nullcontext(),
         _prefect_server() as wait_for_prefect,
     ):
-        warehouse = _open_warehouse(settings)
-        from evalhouse.flows.preparing.collection import find_parent, make_asked_target, make_collection  # noqa: PLC0415
-        from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415
-
-        parent, target = find_parent(warehouse, settings), make_asked_target(settings)
-        tools = make_tools(settings, run.kind)
-        staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
-        live_run = tools.make_live_run(run.run_id, warehouse)
-        live_run.resumed, live_run.staged = True, staged
-        live_run.progress.n_samples = run.n_samples or 0
-        with _begun(live_run, interrupts):
-            live_run.collection = make_collection(live_run, run, target, parent)
-            update_run(warehouse, run.run_id, status="running", finished_at=None, problem=None)
-        outcome = _carry_out(live_run, run, watch, wait_for_prefect, interrupts, across_machines=across_machines)
-        return _measure_noise(outcome, settings, watch, interrupts, across_machines=across_machines)
+        yield _RunProcess(
+            warehouse=_open_warehouse(settings),
+            interrupts=interrupts,
+            wait_for_prefect=wait_for_prefect,
+            across_machines=across_machines,
+            watch=watch or (lambda _: nullcontext()),
+        )
 
 
 @contextmanager
@@ -148,20 +133,6 @@ def _hold_suite(settings: RunSettings, wait_s: float) -> Iterator[None]:
         return
     with hold_suite(Warehouse(settings.warehouse), settings.suite, wait_s=wait_s):
         yield
-
-
-def _stage_again(settings: RunSettings, run: RunRow) -> "StagedDataset":
-    """Read the dataset of a run that stopped before it was loaded; it must not have changed since."""
-    from evalhouse.tasks.datasets.read import stage_dataset  # noqa: PLC0415
-
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
-    if staged.content_hash != run.dataset_hash:
-        staged.staging.discard()
-        raise WarehouseError(
-            f"run {run.run_id} stopped before its dataset was loaded, and {settings.dataset} has changed since; "
-            "start a new run: what a judge already answered is on record and costs nothing"
-        )
-    return staged
 
 
 def _open_warehouse(settings: RunSettings) -> Warehouse:
@@ -188,92 +159,98 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
         server.stop()
 
 
-@contextmanager
-def _begun(live_run: "LiveRun", interrupts: Interrupts) -> Iterator[None]:
-    """The block puts the run on record. It is not broken off: whoever interrupts a run on record is told its id."""
-    from evalhouse.flows.preparing.live_run import keep_prompts  # noqa: PLC0415
+@dataclass(frozen=True, kw_only=True)
+class _RunProcess:
+    """What this process has while a run is under way in it.
 
-    with interrupts.noted():
-        try:
-            keep_prompts(live_run)
-            yield
-        except BaseException:
-            _close_records(live_run)
-            _put_away(live_run)
-            raise
-        interrupts.note_on_record(live_run.run_id)
-
-
-def _carry_out(
-    live_run: "LiveRun",
-    run: RunRow,
-    watch: Watch | None,
-    wait_for_prefect: Callable[[], None],
-    interrupts: Interrupts,
-    *,
-    across_machines: bool,
-) -> RunOutcome:
-    """Run the flow to its end and put on record how it ended.
-
-    Limits are shared with all processes of this machine, or of all that use the same Prefect server.
+    `across_machines` says with whom limits are shared: all that use the same Prefect server, or those of this machine.
     """
-    from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
 
-    register_live_run(live_run)
-    try:
-        interrupts.raise_if_taken()
-        import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
+    warehouse: Warehouse
+    interrupts: Interrupts
+    wait_for_prefect: Callable[[], None]
+    across_machines: bool
+    watch: Watch
 
-        wait_for_prefect()
-        watch = watch or (lambda _: nullcontext())
-        problem = asyncio.run(_run_flow(live_run, run.kind, watch, interrupts, across_machines=across_machines))
-    except KeyboardInterrupt:
-        problem = RunCancelled(f"stopped by {interrupts.taken}")
-    except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
-        _conclude(live_run, run, error, interrupts)
-        raise
-    return _conclude(live_run, run, problem, interrupts)
+    def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
+        """Run what was prepared to its end, and measure the judge's noise where the settings ask for it."""
+        from evalhouse.flows.preparing.live_run import keep_prompts  # noqa: PLC0415
 
+        live_run = prepared.make_live_run(self.warehouse)
+        # Putting it on record is not broken off: a person who interrupts a run on record is given its id.
+        with self.interrupts.noted():
+            try:
+                keep_prompts(live_run)
+                prepared.add_collection(live_run)
+                put_on_record()
+            except BaseException:
+                _close_records(live_run)
+                _put_away(live_run)
+                raise
+            self.interrupts.note_on_record(live_run.run_id)
+        outcome = self.carry_out(live_run, prepared.run)
+        if not prepared.tools.settings.noise_share or self.interrupts.taken is not None:
+            return outcome
+        from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
 
-async def _run_flow(
-    live_run: "LiveRun", kind: RunKind, watch: Watch, interrupts: Interrupts, *, across_machines: bool
-) -> Exception | None:
-    """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
-    from prefect.exceptions import TerminationSignal  # noqa: PLC0415
+        noise = measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
+        return replace(outcome, noise=noise)
 
-    from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
-    from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
+    def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
+        """Run the flow to its end and put on record how it ended."""
+        from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
 
-    if is_spread(live_run.settings):
-        from evalhouse.flows.part import judge_part  # noqa: PLC0415
-        from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
+        register_live_run(live_run)
+        try:
+            self.interrupts.raise_if_taken()
+            import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
-        live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
-    shared = share_limits(
-        live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=across_machines
-    )
-    loop = asyncio.get_running_loop()
+            self.wait_for_prefect()
+            problem = asyncio.run(self._run_flow(live_run, run.kind))
+        except KeyboardInterrupt:
+            problem = RunCancelled(f"stopped by {self.interrupts.taken}")
+        except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
+            _conclude(live_run, run, error, self.interrupts)
+            raise
+        return _conclude(live_run, run, problem, self.interrupts)
 
-    def stop(name: str) -> None:
-        loop.call_soon_threadsafe(partial(live_run.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
+    async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:
+        """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
+        from prefect.exceptions import TerminationSignal  # noqa: PLC0415
 
-    try:
-        with interrupts.answered_by(stop):
-            async with shared:
-                with watch(live_run):
-                    await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
-    except (JudgeError, WarehouseError) as error:
-        return error
-    except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
-        return RunCancelled("stopped by SIGTERM")
-    finally:
-        interrupts.note_only()
-        await live_run.close()
-    return None
+        from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
+        from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
+
+        if is_spread(live_run.settings):
+            from evalhouse.flows.part import judge_part  # noqa: PLC0415
+            from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
+
+            live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
+        shared = share_limits(
+            live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=self.across_machines
+        )
+        loop = asyncio.get_running_loop()
+
+        def stop(name: str) -> None:
+            loop.call_soon_threadsafe(partial(live_run.stop, RunCancelled(f"stopped by {name}"), drain_s=_DRAIN_S))
+
+        try:
+            with self.interrupts.answered_by(stop):
+                async with shared:
+                    with self.watch(live_run):
+                        await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
+        except (JudgeError, WarehouseError) as error:
+            return error
+        except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
+            return RunCancelled("stopped by SIGTERM")
+        finally:
+            self.interrupts.note_only()
+            await live_run.close()
+        return None
 
 
 def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:
-    """Empty the journal and write how the run ended; when that cannot be written it is only told."""
+    """Empty the journal and write how the run ended; when that cannot be written it is only reported."""
     interrupts.note_only()
     try:
         _close_records(live_run)
@@ -288,21 +265,6 @@ def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, i
     return RunOutcome(
         run=run, status=run.status, counts=live_run.asker.counts, problem=_describe_end(live_run, problem)
     )
-
-
-def _measure_noise(
-    outcome: RunOutcome, settings: RunSettings, watch: Watch | None, interrupts: Interrupts, *, across_machines: bool
-) -> RunOutcome:
-    """Judge some samples again where the settings ask for it, and tell what came of it with the run."""
-    if not settings.noise_share or interrupts.taken is not None:
-        return outcome
-    from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
-
-    def judge_again(live_run: "LiveRun", run: RunRow) -> RunOutcome:
-        return _carry_out(live_run, run, watch, lambda: None, interrupts, across_machines=across_machines)
-
-    noise = measure_noise(outcome.run, settings, Warehouse(settings.warehouse), judge_again)
-    return replace(outcome, noise=noise)
 
 
 def _close_records(live_run: "LiveRun") -> None:

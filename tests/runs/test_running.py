@@ -71,7 +71,7 @@ def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Pla
             "print('open', flush=True); time.sleep(9)"
         )
         @contextlib.contextmanager
-        def watch(live run):
+        def watch(live_run):
             # The notebook opens as soon as the samples are loaded, and stays past the patience of a write.
             open_shard = live_run.open_shard
             async def open_and_read(*arguments):
