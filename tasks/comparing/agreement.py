@@ -307,7 +307,9 @@ def _scale(weight: Floats) -> Floats:
 
 def _count_effective(rows: pl.DataFrame, weight: Floats) -> float:
     """Verdicts of equal weight that would tell as much; `weight` is that of each row, a verdict's labels add up."""
-    by_verdict = rows.select(*VERDICT, w=pl.Series(weight)).group_by(VERDICT).agg(pl.col("w").sum())
+    by_verdict = (
+        rows.select(*VERDICT, w=pl.Series(weight)).group_by(VERDICT, maintain_order=True).agg(pl.col("w").sum())
+    )
     return count_equal(by_verdict["w"].to_numpy())
 
 
