@@ -13,7 +13,7 @@ from evalhouse.flows.documents.comparison import corrected_pair_table, print_com
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
-from evalhouse.tasks.comparing.noise_floors import MetricNoise
+from evalhouse.tasks.comparing.noise import MetricNoise
 from evalhouse.tasks.comparing.runs import (
     CLUSTER_COLUMNS,
     NO_CLUSTER,

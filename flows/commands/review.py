@@ -12,7 +12,7 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.reviews.errors import ReviewError
+from evalhouse.tasks.reviews.label_files import ReviewError
 from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, Review
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
@@ -177,7 +177,7 @@ def _parse_steps(steps: str | None) -> tuple[str, ...] | None:
 
 
 def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -> bytes:
-    from evalhouse.flows.report.review_page import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
+    from evalhouse.tasks.reviews.export import list_rows, write_csv, write_lines  # noqa: PLC0415  # as the first
 
     if kind == "html":
         from evalhouse.flows.report.review_page import build_review_page  # noqa: PLC0415  # imports the chart library

@@ -20,7 +20,7 @@ from evalhouse.flows.display.output import write_dollars
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
-from evalhouse.tasks.comparing.same_judge import list_changed_settings
+from evalhouse.tasks.comparing.parts import list_changed_settings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.noise import (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
-from evalhouse.tasks.comparing.noise_floors import MetricNoise, PairNoise
+from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
@@ -23,11 +23,12 @@ from evalhouse.tasks.comparing.parts import (
     Flags,
     Part,
     find_causes,
+    is_changed_everywhere,
     list_call_steps,
+    list_changed_settings,
     name_changes,
     split_difference,
 )
-from evalhouse.tasks.comparing.same_judge import is_changed_everywhere, list_changed_settings
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 

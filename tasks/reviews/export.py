@@ -5,15 +5,29 @@ as known, each standing for itself (stratum `reviewed`, probability 1), and the 
 unbiased however the earlier labels came about. So they are put on record too, as not asked.
 """
 
+import csv
+import io
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from evalhouse.tasks.reviews.draw import Drawn, Pick, draw, share_places
-from evalhouse.tasks.reviews.errors import ReviewError
-from evalhouse.tasks.reviews.strata import Item, Stratum, collect_items, label_lexically, pick_samples, sort_into_strata
+import orjson
+
+from evalhouse.tasks.reviews.draw import (
+    Item,
+    Pick,
+    Stratum,
+    StratumDraw,
+    collect_items,
+    draw,
+    label_lexically,
+    pick_samples,
+    share_places,
+    sort_into_strata,
+)
+from evalhouse.tasks.reviews.label_files import ReviewError, list_labels
 from evalhouse.warehouse.rows.reviews import (
     REVIEW_STEPS,
     read_items,
@@ -47,7 +61,7 @@ class Export:
     export_id: str
     run: RunRow
     seed: int
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[StratumDraw, ...]
     picks: tuple[Pick, ...]
     reviewed: tuple[Item, ...]
     n_samples: int
@@ -72,7 +86,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
     places = share_places(wish.n, {step: len(found) for step, found in by_step.items()})
     lexical, n_read = _read_lexically(warehouse, run, wish, open_items, generator)
     moved = read_moved(warehouse, run.run_id)
-    drawn: list[Drawn] = []
+    drawn: list[StratumDraw] = []
     for step, found in by_step.items():
         # A plain random sample has no groups.
         groups: dict[Stratum, list[Item]] = (
@@ -160,3 +174,72 @@ def _read_lexically(
     statements = read_statements(warehouse, run.run_id, samples)
     steps = sorted({item.step for item in items})
     return label_lexically(texts, statements, steps), len(samples)
+
+
+_JUDGE = ("judge_label", "judge_reason")
+
+
+# A spreadsheet takes a cell that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dict[str, Any]]:
+    """What is asked, in the order of asking."""
+    return [_describe_row(export, pick, reviewer, with_verdicts=with_verdicts) for pick in export.picks]
+
+
+def write_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """A table with a byte order mark, without which spreadsheets spoil what is not ASCII."""
+    rows = list(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows({name: _write_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue().encode("utf-8-sig")
+
+
+def write_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """JSON Lines."""
+    return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+
+
+def _describe_row(export: Export, pick: Pick, reviewer: str, *, with_verdicts: bool) -> dict[str, Any]:
+    item, sample = pick.item, export.texts[pick.item.sample_id]
+    row = {
+        "label": None,
+        "labels": " or ".join(list_labels(item.step, item.source)),
+        "note": None,
+        "reviewer": reviewer or None,
+        "step": item.step,
+        "question": sample["question"],
+        "statement": None if item.step == "rank" else item.text,
+        "context": item.text if item.step == "rank" else None,
+        **_list_against(item.step, item.source, sample),
+        "run_id": export.run.run_id,
+        "sample_id": item.sample_id,
+        "statement_id": item.statement_id,
+        "context_rank": item.context_rank,
+        "export_id": export.export_id,
+        "item_hash": item.item_hash,
+    }
+    if with_verdicts:
+        row |= dict(zip(_JUDGE, (item.judge_label, item.reason), strict=True))
+    return row
+
+
+def _list_against(step: str, source: str | None, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The texts that the verdict is about, and no other."""
+    of_truth = step == "rank" or (step == "classify" and source == "answer")
+    return {
+        "ground_truth": sample["ground_truth"] if of_truth else None,
+        "answer": sample["answer"] if step == "classify" and source == "ground_truth" else None,
+        "contexts": sample["contexts"] if step == "attribute" else None,
+    }
+
+
+def _write_cell(value: object) -> object:
+    if isinstance(value, list):
+        value = "\n\n".join(f"[C{n}] {text}" for n, text in enumerate(value, start=1))
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value

@@ -1,4 +1,4 @@
-"""Labels as they come back: the lines of a CSV or JSON Lines file, whoever wrote it, before anything is known of them.
+"""The labels that people give: which there are for a step, and the lines of a CSV or JSON Lines file that holds some.
 
 A CSV file may have gone through a spreadsheet, which chooses its own delimiter and leaves a byte order mark.
 """
@@ -6,20 +6,19 @@ A CSV file may have gone through a spreadsheet, which chooses its own delimiter 
 import csv
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
-
-from evalhouse.tasks.reviews.errors import ReviewError
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t")
 _LARGEST_CELL = 2**31 - 1
 """All contexts of a sample stand in one cell; Python's own limit is 131,072 characters."""
+_MOST_PROBLEMS: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class LabelFile:
 
 
 def read_label_file(path: Path) -> LabelFile:
-    """Read a file; raises ReviewError when it is none of labels, OSError when it cannot be read."""
+    """Read a file; raises ReviewError when it is not a file of labels, OSError when it cannot be read."""
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
@@ -79,9 +78,9 @@ def _read_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            yield number, f"is no JSON ({error})"
+            yield number, f"is not valid JSON ({error})"
             continue
-        yield number, value if isinstance(value, dict) else "is no JSON object"
+        yield number, value if isinstance(value, dict) else "is not a JSON object"
 
 
 def _read_table(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -101,7 +100,7 @@ def _read_table(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any] | s
             elif cells:
                 yield number, dict(zip(names, cells, strict=False))
     except csv.Error as error:
-        raise ReviewError(f"{path} is no CSV ({error})") from None
+        raise ReviewError(f"{path} is not valid CSV ({error})") from None
     finally:
         csv.field_size_limit(limit)
 
@@ -111,3 +110,59 @@ def _clean(row: Mapping[str, Any]) -> dict[str, str]:
         name: str(value).strip() for name, value in row.items() if value is not None and not isinstance(value, bool)
     }
     return {name: text for name, text in texts.items() if text}
+
+
+class ReviewError(Exception):
+    """An export or import that cannot be done; says why, and what to do."""
+
+
+def list_problems(opening: str, problems: Sequence[str]) -> ReviewError:
+    """All problems in one error, each on a line of its own; of very many the first ones and how many there are."""
+    more = len(problems) - _MOST_PROBLEMS
+    shown = [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
+    return ReviewError("\n".join([opening, *(f"  {problem}" for problem in shown)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A label and what giving it says."""
+
+    label: str
+    meaning: str
+
+
+_CHOICES: Final[dict[tuple[str, str | None], tuple[Choice, Choice]]] = {
+    ("classify", "answer"): (
+        Choice(label="TP", meaning="the ground truth says so"),
+        Choice(label="FP", meaning="the ground truth does not say so"),
+    ),
+    ("classify", "ground_truth"): (
+        Choice(label="TP", meaning="the answer says so"),
+        Choice(label="FN", meaning="the answer does not say so"),
+    ),
+    ("attribute", None): (
+        Choice(label="supported", meaning="at least one context says so"),
+        Choice(label="unsupported", meaning="no context says so"),
+    ),
+    ("rank", None): (
+        Choice(label="useful", meaning="it helps to reach the ground truth"),
+        Choice(label="not_useful", meaning="it does not help to reach it"),
+    ),
+}
+
+
+def list_choices(step: str, source: str | None) -> tuple[Choice, Choice]:
+    """The labels of a step, the one that says yes first; in `classify` they depend on the statement's text."""
+    return _CHOICES[step, source if step == "classify" else None]
+
+
+def list_labels(step: str, source: str | None) -> tuple[str, str]:
+    """Their names alone."""
+    yes, no = list_choices(step, source)
+    return (yes.label, no.label)
+
+
+def find_label(step: str, source: str | None, word: str) -> str | None:
+    """The label a person means by a word, whatever its case and whether it has blanks; None for another word."""
+    folded = "_".join(word.casefold().replace("-", " ").replace("_", " ").split())
+    return next((label for label in list_labels(step, source) if label.casefold() == folded), None)

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evalhouse.tasks.reviews.errors import list_problems
-from evalhouse.tasks.reviews.label_files import LabelFile, Line
-from evalhouse.tasks.reviews.labels import find_label, list_labels
+from evalhouse.tasks.reviews.label_files import LabelFile, Line, find_label, list_labels, list_problems
 from evalhouse.warehouse.rows.reviews import REVIEW_STEPS, Review, add_reviews, read_picks, read_reviewable
 from evalhouse.warehouse.store import Warehouse
 

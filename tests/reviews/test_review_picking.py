@@ -9,9 +9,18 @@ from statistics import mean
 
 import pytest
 
-from evalhouse.tasks.reviews.draw import Drawn, allocate, draw, share_places
-from evalhouse.tasks.reviews.labels import find_label, list_labels
-from evalhouse.tasks.reviews.strata import Item, Stratum, collect_items, pick_samples, sort_into_strata
+from evalhouse.tasks.reviews.draw import (
+    Item,
+    Stratum,
+    StratumDraw,
+    allocate,
+    collect_items,
+    draw,
+    pick_samples,
+    share_places,
+    sort_into_strata,
+)
+from evalhouse.tasks.reviews.label_files import find_label, list_labels
 
 ITEM = Item(
     item_hash="h",
@@ -79,7 +88,7 @@ def test_too_few_places_for_all_groups_are_drawn_from_as_one() -> None:
     assert {pick.probability for pick in drawn[0].picks} == {0.05}
 
 
-def draw_often(times: int) -> list[list[Drawn]]:
+def draw_often(times: int) -> list[list[StratumDraw]]:
     strata = make_strata(votes=6, judges=20, gate=10, rest=84)
     return [draw(strata, 30, share_random=0.5, generator=random.Random(seed)) for seed in range(times)]
 
@@ -149,7 +158,7 @@ def test_verdicts_of_one_content_are_one_item() -> None:
 
 
 def test_of_very_many_samples_some_are_read_lexically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.reviews.strata.LEXICAL_SAMPLES", 10)
+    monkeypatch.setattr("evalhouse.tasks.reviews.draw.LEXICAL_SAMPLES", 10)
     items = make_items(50)
     first, again, other = (pick_samples(items, random.Random(seed)) for seed in (1, 1, 2))
     assert len(first) == 10
