@@ -8,24 +8,14 @@ from prefect.runtime import flow_run
 
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
-from evalhouse.tasks.attribute import attribute
-from evalhouse.tasks.classify import classify
 from evalhouse.tasks.collect import collect, moving_responses
-from evalhouse.tasks.extract import extract
-from evalhouse.tasks.grade import grade
 from evalhouse.tasks.load import load
-from evalhouse.tasks.measure import measure
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.shard import Shard
-from evalhouse.tasks.rank import rank
-from evalhouse.tasks.relevancy import relevancy
+from evalhouse.tasks.pipeline.run_step import find_task
 from evalhouse.tasks.score import publish, score
-from evalhouse.tasks.similarity import similarity
 from evalhouse.tasks.write import write
 from evalhouse.warehouse.rows.runs import update_run
 from evalhouse.warehouse.rows.samples import list_unfinished_shards
-
-_FURTHER_STEPS = {"grade": grade, "relevancy": relevancy, "measure": measure}
 
 
 @flow(name="evaluate", flow_run_name="{run_id}", **FLOW_OPTIONS)
@@ -105,26 +95,17 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 
 
 async def judge_shard(live_run: LiveRun, number: int) -> None:
-    """All steps of one shard side by side; what is finished is kept even when a step stops the run."""
+    """All steps of one shard side by side; what is finished is kept even when a step stops the run.
+
+    The steps are those that the run's metrics need of extract, classify, attribute, rank, similarity, relevancy,
+    measure and grade, each a file in `tasks/` and a record in `warehouse/steps.py`.
+    """
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size
-    shard = await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = (classify, attribute, rank, similarity, *(_FURTHER_STEPS[name] for name in live_run.further_steps))
-    ended = await asyncio.gather(
-        extract_or_release(live_run, shard),
-        *(step(live_run.run_id, shard.number) for step in steps),
-        return_exceptions=True,
-    )
-    await write(live_run.run_id, shard.number)
+    await live_run.open_shard(number, number * size + 1, (number + 1) * size)
+    steps = [find_task(name) for name in live_run.tasks]
+    ended = await asyncio.gather(*(step(live_run.run_id, number) for step in steps), return_exceptions=True)
+    await write(live_run.run_id, number)
     for error in ended:
         if isinstance(error, BaseException):
             raise error
-
-
-async def extract_or_release(live_run: LiveRun, shard: Shard) -> None:
-    """Extract; whatever ends that, Prefect itself included, ends those who wait for the statements too."""
-    try:
-        await extract(live_run.run_id, shard.number)
-    except BaseException as error:
-        shard.release_waiting(error)
-        raise

@@ -9,31 +9,22 @@ two contexts. A question or a statement that is longer than a request cannot be 
 
 from collections.abc import Collection, Mapping, Sequence
 
-from prefect import task
-
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_supports
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source, keep_votes
+from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items
-from evalhouse.warehouse.metric_files import Step
 
-_STEPS: dict[Source, Step] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
-
-
-@task(name="attribute", task_run_name="attribute shard {shard}", **TASK_OPTIONS)
-async def attribute(run_id: str, shard: int) -> None:
-    """Find the supporting contexts for the statements of a shard."""
-    await run_step(run_id, shard, attribute_statements)
+_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
 
 async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Find the supporting contexts for one sample's statements."""
-    outcomes: dict[Step, tuple[str | None, str | None]] = {}
+    outcomes: dict[str, tuple[str | None, str | None]] = {}
     open_sides: dict[Source, Extraction] = {}
     for source, step in _STEPS.items():
         if live_run.needs(step, work):
@@ -48,6 +39,9 @@ async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
             outcomes |= {_STEPS[source]: (error.reason, str(error)) for source in open_sides}
     for step, (reason, detail) in outcomes.items():
         work.note_outcome(step, reason, detail)
+
+
+attribute = make_task("attribute", attribute_statements)
 
 
 def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
@@ -113,4 +107,4 @@ def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> No
         reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
         call_id=telling[0].call_id,
     )
-    keep_votes(work, "attribute", statement_id, (vote for part in parts for vote in part.votes))
+    work.add_votes("attribute", statement_id, parts)

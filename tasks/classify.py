@@ -10,24 +10,18 @@ TP when it is found in any part.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from prefect import task
-
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, keep_votes
+from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.shard import Extraction, SampleWork
+from evalhouse.warehouse.steps import collect_labels
 
-_LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN")}
-
-
-@task(name="classify", task_run_name="classify shard {shard}", **TASK_OPTIONS)
-async def classify(run_id: str, shard: int) -> None:
-    """Classify the statements of a shard."""
-    await run_step(run_id, shard, classify_statements)
+# The answer's statements (A1, A2, …) are TP or FP, those of the ground truth (G1, G2, …) TP or FN.
+_LABELS = collect_labels("classify")
 
 
 async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
@@ -51,6 +45,9 @@ async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
         work.note_outcome("classify", error.reason, str(error))
 
 
+classify = make_task("classify", classify_statements)
+
+
 def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> None:
     for item in answer.items:
         _add(work, item.id, "FP", "the ground truth makes no statement", truth.call_id)
@@ -71,10 +68,10 @@ async def _ask_labels(live_run: LiveRun, work: SampleWork, answer: Extraction, t
     found = await gather_all([_ask_pair(live_run, work, answers, truths) for answers, truths in pairs])
     for item in (*answer.items, *truth.items):
         verdicts = [judged[item.id] for judged in found if item.id in judged]
-        # Told with the first part that holds the statement, else with the first that does not.
-        telling = next((one for one in verdicts if one.verdict.label == "TP"), verdicts[0])
+        # Reported with the first part that holds the statement, else with the first that does not.
+        telling = next((part for part in verdicts if part.verdict.label == "TP"), verdicts[0])
         _add(work, item.id, str(telling.verdict.label), telling.verdict.reason, telling.call_id)
-        keep_votes(work, "classify", item.id, (vote for one in verdicts for vote in one.votes))
+        work.add_votes("classify", item.id, verdicts)
     work.note_outcome("classify")
 
 

@@ -8,21 +8,18 @@ fails the whole text has failed: half of its statements would pass for all of th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prefect import task
-
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.asking.tokens import leave_room
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from evalhouse.tasks.pipeline.text_parts import split_to_judge
-from evalhouse.warehouse.metric_files import Step
 
-_STEPS: dict[Source, Step] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
+_STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +30,12 @@ class _PartReply:
     call_id: str
 
 
-@task(name="extract", task_run_name="extract shard {shard}", **TASK_OPTIONS)
-async def extract(run_id: str, shard: int) -> None:
-    """Split the texts of a shard into statements."""
-    with find_live_run(run_id).shards[shard].releasing_waiting():
-        await run_step(run_id, shard, extract_answer, extract_ground_truth)
+async def extract_statements(live_run: LiveRun, work: SampleWork) -> None:
+    """Split one sample's texts and hand the statements on."""
+    await gather_all([extract_answer(live_run, work), extract_ground_truth(live_run, work)])
+
+
+extract = make_task("extract", extract_statements, gives_statements=True)
 
 
 async def extract_answer(live_run: LiveRun, work: SampleWork) -> None:
@@ -52,7 +50,8 @@ async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
 
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, text: str | None) -> None:
     step = _STEPS[source]
-    if not live_run.needs(step, work):
+    # Done already where the step is taken again because the endpoint was down for the other text.
+    if not live_run.needs(step, work) or work.extractions[source].done():
         return
     detail = None
     if text is None:

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from prefect import task
-
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rubric, Said
 from evalhouse.tasks.asking.asker import Answer
 from evalhouse.tasks.asking.replies import parse_object
@@ -19,7 +17,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableR
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
 from evalhouse.tasks.settings.run import RunSettings
@@ -45,15 +43,12 @@ class _Reading:
     said: Mapping[str, Said]
 
 
-@task(name="grade", task_run_name="grade shard {shard}", **TASK_OPTIONS)
-async def grade(run_id: str, shard: int) -> None:
-    """Rate the samples of a shard by the run's rubrics."""
-    await run_step(run_id, shard, grade_sample)
-
-
 async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Rate one sample by all rubrics of the run, side by side."""
     await gather_all([_grade_by(live_run, work, prompt) for prompt in live_run.rubrics])
+
+
+grade = make_task("grade", grade_sample)
 
 
 async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:

@@ -7,23 +7,14 @@ sample's metadata.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from prefect import task
-
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS
 from evalhouse.tasks.pipeline.tool_calls import ToolCallError, grade_tool_calls, read_tool_calls
-from evalhouse.warehouse.metric_files import Step
-
-
-@task(name="measure", task_run_name="measure shard {shard}", **TASK_OPTIONS)
-async def measure(run_id: str, shard: int) -> None:
-    """Measure the samples of a shard."""
-    await run_step(run_id, shard, measure_sample)
 
 
 async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
@@ -32,6 +23,9 @@ async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
         if live_run.needs(step, work):
             reason = await take(work)
             work.note_outcome(step, reason)
+
+
+measure = make_task("measure", measure_sample)
 
 
 async def _measure_overlap(work: SampleWork) -> str | None:
@@ -69,7 +63,7 @@ async def _compare_result_sets(work: SampleWork) -> str | None:
 
 
 # No request is sent by any of them; the value is the reason why the step has no verdicts, None when it has.
-MEASURES: dict[Step, Callable[[SampleWork], Awaitable[str | None]]] = {
+MEASURES: dict[str, Callable[[SampleWork], Awaitable[str | None]]] = {
     "overlap": _measure_overlap,
     "tool_calls": _compare_tool_calls,
     "result_sets": _compare_result_sets,

@@ -9,25 +9,18 @@ request cannot be split and is sent as it is.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from prefect import task
-
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
-from evalhouse.tasks.pipeline.shard import SampleWork, keep_votes
+from evalhouse.tasks.pipeline.run_step import make_task
+from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items, split_to_judge
+from evalhouse.warehouse.steps import collect_labels
 
-_LABELS = ("useful", "not_useful")
-
-
-@task(name="rank", task_run_name="rank shard {shard}", **TASK_OPTIONS)
-async def rank(run_id: str, shard: int) -> None:
-    """Judge the usefulness of the contexts of a shard."""
-    await run_step(run_id, shard, rank_contexts)
+_LABELS = collect_labels("rank")["C"]
 
 
 async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
@@ -47,6 +40,9 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome("rank", reason, detail)
+
+
+rank = make_task("rank", rank_contexts)
 
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:
@@ -73,7 +69,7 @@ def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None
         reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
         call_id=telling[0].call_id,
     )
-    keep_votes(work, "rank", context_id, (vote for part in parts for vote in part.votes))
+    work.add_votes("rank", context_id, parts)
 
 
 async def _ask_part(

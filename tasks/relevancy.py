@@ -8,25 +8,17 @@ record.
 
 from dataclasses import dataclass
 
-from prefect import task
-
 from evalhouse.prompts import Grade
 from evalhouse.tasks.asking.replies import parse_object
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"
-
-
-@task(name="relevancy", task_run_name="relevancy shard {shard}", **TASK_OPTIONS)
-async def relevancy(run_id: str, shard: int) -> None:
-    """Regenerate questions from the answers of a shard."""
-    await run_step(run_id, shard, regenerate_questions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +43,9 @@ async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome("relevancy", reason, detail)
+
+
+relevancy = make_task("relevancy", regenerate_questions)
 
 
 async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> tuple[str | None, str | None]:

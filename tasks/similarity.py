@@ -1,19 +1,11 @@
 """Similarity: how close answer and ground truth are in meaning."""
 
-from prefect import task
-
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import TASK_OPTIONS, run_step
+from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "answer_ground_truth"
-
-
-@task(name="similarity", task_run_name="similarity shard {shard}", **TASK_OPTIONS)
-async def similarity(run_id: str, shard: int) -> None:
-    """Compare the answers of a shard with their ground truths."""
-    await run_step(run_id, shard, compare_meaning)
 
 
 async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
@@ -35,3 +27,6 @@ async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
         except JudgeFailed as error:
             reason, detail = "embedding_failed", str(error)
     work.note_outcome("similarity", reason, detail)
+
+
+similarity = make_task("similarity", compare_meaning)

@@ -16,25 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.steps import GRADE_STEP, STEPS
 
-Step = str
-STEPS: Final[tuple[Step, ...]] = (
-    "extract_answer",
-    "extract_ground_truth",
-    "classify",
-    "attribute_answer",
-    "attribute_ground_truth",
-    "rank",
-    "similarity",
-    "relevancy",
-    "overlap",
-    "tool_calls",
-    "result_sets",
-)
-GRADE_STEP: Final = "grade_"
-"""How the steps of rubrics begin; the rubric's name follows."""
-OPTIONAL_STEPS: Final[tuple[Step, ...]] = ("rank",)
-"""Steps that may be marked `?`: needed only for a sample without reference_context_ids or without context_ids."""
+OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
 _KEYS: Final = ("metric", "version", "needs", "parameter")
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
@@ -56,8 +40,8 @@ class MetricFile:
 
     name: str
     version: str
-    needs: tuple[Step, ...]
-    optional_needs: tuple[Step, ...]
+    needs: tuple[str, ...]
+    optional_needs: tuple[str, ...]
     parameters: dict[str, float]
     description: str
     sql: str
@@ -135,7 +119,7 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
     return MetricFile(
         name=name,
         version=header.values["version"],
-        needs=_pick_steps([need for need in needs if not need.endswith("?")], STEPS, needs == ["-"], place),
+        needs=_pick_steps([need for need in needs if not need.endswith("?")], tuple(STEPS), needs == ["-"], place),
         optional_needs=_pick_steps([need[:-1] for need in needs if need.endswith("?")], OPTIONAL_STEPS, False, place),
         parameters=header.parameters,
         description=" ".join(header.description),
@@ -216,7 +200,12 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
     `metrics` (default: the built-in ones) is what the view metric_steps lists.
     """
     texts = _read_folder("views")
-    texts["metric_steps"] = metric_steps_sql(load_metrics() if metrics is None else metrics)
+    metrics = load_metrics() if metrics is None else metrics
+    rubrics = sorted({need for metric in metrics.values() for need in metric.needs if need.startswith(GRADE_STEP)})
+    steps = ",\n        ".join(f"('{name}')" for name in (*STEPS, *rubrics))
+    texts["sample_steps"] = texts["sample_steps"].replace("$steps", steps).replace("$names", ", ".join(STEPS))
+    texts["verdicts"] = texts["verdicts"].replace("$further", _select_further(texts["verdicts"]))
+    texts["metric_steps"] = metric_steps_sql(metrics)
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}
     order = TopologicalSorter({name: sorted(words[name] & texts.keys() - {name}) for name in sorted(texts)})
     return [_split_comments(name, texts[name]) for name in order.static_order()]
@@ -249,6 +238,19 @@ comment on column metric_steps.metric is 'Metric.';
 comment on column metric_steps.step is 'Step whose verdicts it reads.';
 comment on column metric_steps.optional is 'True when only samples rest on it whose ids cannot be compared.';
 """
+
+
+def _select_further(verdicts: str) -> str:
+    """Branches of the view `verdicts` for tables that its text does not name, with the columns that it knows."""
+    words = set(_strip(verdicts).split())
+    columns = {match[1] for match in re.finditer(r"^comment on column verdicts\.(\w+)", verdicts, re.MULTILINE)}
+    tables = {table.name: (step, table) for step in STEPS.values() for table in step.tables}
+    return "\n    ".join(
+        f"union all by name\n    select run_id, sample_id, '{step.name}' as step, "
+        f"{', '.join(name for name in table.columns if name in columns)}, call_id\n    from {name}"
+        for name, (step, table) in tables.items()
+        if name not in words and name != "votes"
+    )
 
 
 def _read_folder(folder: str) -> dict[str, str]:
@@ -289,13 +291,13 @@ def _add_parameter(parameters: dict[str, float], text: str, place: str) -> None:
     parameters[match[1]] = default
 
 
-def _pick_steps(names: list[str], allowed: tuple[Step, ...], is_none: bool, place: str) -> tuple[Step, ...]:
+def _pick_steps(names: list[str], allowed: tuple[str, ...], is_none: bool, place: str) -> tuple[str, ...]:
     if is_none:
         return ()
     for name in names:
-        is_grade = allowed is STEPS and name.startswith(GRADE_STEP) and _NAME.fullmatch(name)
+        is_grade = allowed != OPTIONAL_STEPS and name.startswith(GRADE_STEP) and _NAME.fullmatch(name)
         if name not in allowed and not is_grade:
-            mark = "" if allowed is STEPS else "?"
+            mark = "?" if allowed == OPTIONAL_STEPS else ""
             raise MetricFileError(
                 f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, {GRADE_STEP}<rubric>, "
                 f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids may do, or - for none"

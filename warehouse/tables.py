@@ -1,12 +1,16 @@
 """The columns of the tables that are written in batches, as Polars types.
 
 The migrations are the truth; a test holds this page to them. It exists so that a batch has the right types
-before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool.
+before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool. The tables of verdicts
+stand with the steps that write them (`steps`).
 """
 
 from collections.abc import Mapping, Sequence
 
 import polars as pl
+
+from evalhouse.warehouse import steps
+from evalhouse.warehouse.steps import ColumnType
 
 _TEXTS = pl.List(pl.String)
 _TIME = pl.Datetime("us")
@@ -55,35 +59,6 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
         "first_label": pl.String, "judge_label": pl.String, "export_id": pl.String, "note": pl.String,
         "imported_at": _TIME,
     },
-    "statements": {
-        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "source": pl.String,
-        "ordinal": pl.Int32, "text": pl.String, "call_id": pl.String,
-    },
-    "classifications": {
-        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "label": pl.String,
-        "reason": pl.String, "call_id": pl.String,
-    },
-    "attributions": {
-        "run_id": pl.String, "sample_id": pl.String, "statement_id": pl.String, "supported": pl.Boolean,
-        "context_ranks": pl.List(pl.Int32), "reason": pl.String, "call_id": pl.String,
-    },
-    "context_verdicts": {
-        "run_id": pl.String, "sample_id": pl.String, "context_rank": pl.Int32, "useful": pl.Boolean,
-        "reason": pl.String, "call_id": pl.String,
-    },
-    "votes": {
-        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "item_id": pl.String, "vote": pl.Int32,
-        "verdict": pl.String, "agrees": pl.Boolean, "reason": pl.String, "call_id": pl.String,
-    },
-    "similarities": {
-        "run_id": pl.String, "sample_id": pl.String, "kind": pl.String, "value": pl.Float64, "text": pl.String,
-        "call_id": pl.String,
-    },
-    "grades": {
-        "run_id": pl.String, "sample_id": pl.String, "rubric": pl.String, "criterion": pl.String,
-        "rating": pl.Float64, "scale_min": pl.Float64, "scale_max": pl.Float64, "said": pl.Float64, "rule": pl.String,
-        "reason": pl.String, "call_id": pl.String,
-    },
     "outcomes": {
         "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "reason": pl.String, "detail": pl.String,
     },
@@ -95,9 +70,14 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     },
 }  # fmt: skip
 
-VERDICT_TABLES = (
-    "statements", "classifications", "attributions", "context_verdicts", "votes", "similarities", "grades", "outcomes",
-)  # fmt: skip
+_TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
+    "text": pl.String, "integer": pl.Int32, "number": pl.Float64, "boolean": pl.Boolean, "integers": pl.List(pl.Int32),
+}  # fmt: skip
+for _table in steps.VERDICT_TABLES:
+    _columns = {name: _TYPES[kind] for name, kind in _table.columns.items()}
+    TABLES[_table.name] = {"run_id": pl.String, "sample_id": pl.String, **_columns, "call_id": pl.String}
+VERDICT_TABLES = (*(table.name for table in steps.VERDICT_TABLES), "outcomes")
+"""The tables that the steps write, a shard's rows at a time."""
 
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:

@@ -10,9 +10,10 @@ from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import clean_text, make_console, print_json, shorten, write_json, write_value
-from evalhouse.flows.documents.lineage import MEASURED_FROM, Row, is_splitting, list_steps, read_lineage, read_metadata
+from evalhouse.flows.documents.lineage import Row, is_splitting, list_steps, read_lineage, read_metadata
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.steps import find_step
 from evalhouse.warehouse.store import Warehouse
 
 _KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
@@ -69,7 +70,7 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
         sample.add(_join(f"{name}: {_cut(first[name], full)}"))
     for rank, text in enumerate(first["contexts"] or [], start=1):
         sample.add(_join(f"C{rank}: {_cut(text, full)}"))
-    for name in dict.fromkeys(name for step in steps for name in MEASURED_FROM.get(step, ())):
+    for name in dict.fromkeys(name for step in steps for name in find_step(step).columns_read):
         if name in metadata:
             sample.add(_join(f"{name}: {_cut(_write_plainly(metadata[name]), full)}"))
     for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
@@ -118,7 +119,7 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
         return _join(f"[{row['statement_id']}] ", (f"{said} " if said else "", "bold"), row["statement"] or "", why)
     if row["context_rank"] is not None and row["useful"] is not None:
         return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
-    return None
+    return _join((row["label"], "bold"), why) if row["label"] is not None else None
 
 
 def _describe_similarity(row: Row) -> Text:

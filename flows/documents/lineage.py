@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from evalhouse.warehouse.metric_files import STEPS
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.steps import STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
@@ -20,19 +20,7 @@ _ABOUT_SCORE = (
     "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
     "contexts",
 )  # fmt: skip
-_SPLITTINGS = ("extract_answer", "extract_ground_truth")
-_RESTS_ON = {
-    "classify": _SPLITTINGS,
-    "attribute_answer": ("extract_answer",),
-    "attribute_ground_truth": ("extract_ground_truth",),
-}
-# Columns of a dataset that some steps read beside question, answer, ground truth and contexts.
-MEASURED_FROM = {
-    "tool_calls": ("expected_tool_calls", "tool_calls"),
-    "result_sets": ("setup", "tables", "expected_rows", "rows"),
-    "grade_sql_equivalence": ("schema", "setup", "tables"),
-    "grade_relevance": ("contexts_role",),
-}
+_SPLITTINGS = tuple(name for name, step in STEPS.items() if step.task == "extract")
 
 
 def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
@@ -67,7 +55,8 @@ def read_metadata(store: Warehouse, run_id: str, sample_id: str) -> Mapping[str,
 def list_steps(rows: Iterable[Row]) -> list[str]:
     """The steps of some rows, in the order in which they are taken."""
     found = {row["step"] for row in rows if row["step"] is not None}
-    return sorted(found, key=lambda step: (STEPS.index(step) if step in STEPS else len(STEPS), step))
+    order = {step: place for place, step in enumerate(STEPS)}
+    return sorted(found, key=lambda step: (order.get(step, len(order)), step))
 
 
 def is_splitting(step: str) -> bool:
@@ -83,8 +72,8 @@ def _group_by_metric(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str,
 
 
 def _list_splittings(steps: Iterable[str | None]) -> list[str]:
-    wanted = {splitting for step in steps for splitting in _RESTS_ON.get(step or "", ())}
-    return [step for step in _SPLITTINGS if step in wanted]
+    earlier = add_earlier(step for step in steps if step is not None)
+    return [step for step in _SPLITTINGS if step in earlier]
 
 
 def _join(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: Sequence[str]) -> list[dict[str, Any]]:

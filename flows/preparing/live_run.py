@@ -25,10 +25,11 @@ from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics, resolve_parameters
+from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
+from evalhouse.warehouse.steps import GRADE_STEP, find_step, list_prompts
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 
@@ -36,17 +37,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from evalhouse.tasks.targets.protocol import Target
-
-_STEP_PROMPTS = {
-    "extract_answer": "extract",
-    "extract_ground_truth": "extract",
-    "classify": "classify",
-    "attribute_answer": "attribute",
-    "attribute_ground_truth": "attribute",
-    "rank": "rank",
-    "relevancy": "questions",
-}
-
 
 _NO_PLAN = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
 
@@ -160,17 +150,13 @@ def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tu
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    beyond_words = [metric.name for metric in plan.metrics if any(map(_needs_a_model, metric.needs))]
+    beyond_words = [metric.name for metric in plan.metrics if any(find_step(need).needs_model for need in metric.needs)]
     if judge.name == "lexical" and beyond_words:
         raise FatalJudgeError(
             "the lexical judge compares words; it cannot rate by a rubric or write questions "
             f"({', '.join(beyond_words)}); name a model with --judge, or leave these metrics out"
         )
     return tuple(prompts[name] for name in wanted)
-
-
-def _needs_a_model(step: str) -> bool:
-    return step == "relevancy" or step.startswith(GRADE_STEP)
 
 
 def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
@@ -199,7 +185,7 @@ def make_live_run(
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judge)
     embedding_model = None
-    compares = not plan.steps.isdisjoint(("similarity", "relevancy"))
+    compares = any("similarity" in find_step(step).calls for step in plan.steps)
     if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
     rubrics = _pick_rubrics(plan, prompts, judge)
@@ -257,8 +243,7 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
 
 def keep_prompts(live_run: LiveRun) -> None:
     """Put the prompts of the run's steps on record."""
-    names = {_STEP_PROMPTS[step] for step in live_run.steps | live_run.optional_steps if step in _STEP_PROMPTS}
-    names |= {prompt.name for prompt in live_run.rubrics}
+    names = {*list_prompts(live_run.steps | live_run.optional_steps), *(prompt.name for prompt in live_run.rubrics)}
     rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
     if rows:
         frame = build_frame("prompts", rows)

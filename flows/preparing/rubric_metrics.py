@@ -7,7 +7,8 @@ A score's name must mean one thing wherever it is read, so no rubric may give on
 from collections.abc import Iterable, Iterator, Mapping
 
 from evalhouse.prompts import Prompt
-from evalhouse.warehouse.metric_files import GRADE_STEP, MetricFile, MetricFileError, parse_metric, write_rubric_metric
+from evalhouse.warehouse.metric_files import MetricFile, MetricFileError, parse_metric, write_rubric_metric
+from evalhouse.warehouse.steps import GRADE_STEP
 
 
 def make_rubric_metrics(prompts: Iterable[Prompt], known: Mapping[str, MetricFile]) -> dict[str, MetricFile]:

@@ -19,29 +19,18 @@ from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.asking.usage import count_request, count_tokens
-from evalhouse.tasks.attribute import attribute_statements
-from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.extract import extract_answer, extract_ground_truth
-from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
-from evalhouse.tasks.rank import rank_contexts
-from evalhouse.tasks.relevancy import regenerate_questions
+from evalhouse.tasks.pipeline.run_step import take_asking_steps
+from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.rows.calls import RecordedReply
 from evalhouse.warehouse.rows.samples import Staging, StoredSample
 from evalhouse.warehouse.store import Warehouse
 
-# All steps that may ask for something; measuring asks nobody.
-_STEPS = (
-    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
-    grade_sample, regenerate_questions,
-)  # fmt: skip
 _SAMPLES_AT_ONCE = 200
 
 FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
@@ -290,13 +279,9 @@ async def _go_through(live_run: LiveRun, staging: Staging, fill_in: FillIn) -> N
     try:
         for first in range(1, staging.n_rows + 1, _SAMPLES_AT_ONCE):
             samples = fill_in(staging.read_between(first, first + _SAMPLES_AT_ONCE - 1))
-            await asyncio.gather(*(_take_steps(live_run, make_work(sample)) for sample in samples))
+            await asyncio.gather(*(take_asking_steps(live_run, make_work(sample)) for sample in samples))
     finally:
         await live_run.close()
-
-
-async def _take_steps(live_run: LiveRun, work: SampleWork) -> None:
-    await asyncio.gather(*(step(live_run, work) for step in _STEPS))
 
 
 def _write_cost(estimate: Estimate) -> str:

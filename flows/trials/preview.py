@@ -5,18 +5,13 @@ built-in lexical judge finds (`tasks/models/stand_ins.py`); in a run they come f
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.prompts import Message, Prompt
 from evalhouse.tasks.asking.record import Call
-from evalhouse.tasks.attribute import attribute_statements
-from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.extract import extract_answer, extract_ground_truth
-from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -28,27 +23,14 @@ from evalhouse.tasks.judge.protocol import (
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
+from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
-from evalhouse.tasks.rank import rank_contexts
-from evalhouse.tasks.relevancy import regenerate_questions
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import GRADE_STEP, Step
 from evalhouse.warehouse.rows.calls import RecordedReply
 from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.steps import add_earlier, find_asking_steps, find_step
 from evalhouse.warehouse.store import Warehouse
 
-_SPLIT: frozenset[Step] = frozenset({"extract_answer", "extract_ground_truth"})
-_STEPS: Mapping[str, frozenset[Step]] = {
-    "extract": _SPLIT,
-    "classify": _SPLIT | {"classify"},
-    "attribute": _SPLIT | {"attribute_answer", "attribute_ground_truth"},
-    "rank": frozenset({"rank"}),
-    "questions": frozenset({"relevancy"}),
-}
-_TAKEN = (
-    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts,
-    regenerate_questions, grade_sample,
-)  # fmt: skip
 _N_TOLD = 5
 
 
@@ -135,7 +117,7 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
     live_run, listener = _lay_out_run(prompt, settings)
     work = make_work(sample)
-    await asyncio.gather(*(step(live_run, work) for step in _TAKEN))
+    await take_asking_steps(live_run, work)
     requests = tuple(
         PreviewedRequest(step=one.step, messages=one.prompt.render(one.data, note=one.instruction))
         for one in listener.asked.values()
@@ -144,7 +126,7 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
     return Preview(
         sample_id=sample.sample_id,
         requests=requests,
-        has_stand_ins=prompt.name in ("classify", "attribute") and bool(requests),
+        has_stand_ins=bool(requests) and any(find_step(name).after for name in find_asking_steps(prompt.name)),
         why_none=None if requests else _explain_nothing(work),
     )
 
@@ -155,8 +137,7 @@ def _lay_out_run(prompt: Prompt, settings: RunSettings) -> tuple[LiveRun, _Liste
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
     )
-    steps = _STEPS.get(prompt.name, frozenset({f"{GRADE_STEP}{prompt.name}"}))
-    plan = Plan(metrics=(), steps=steps, optional_steps=frozenset())
+    plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)), optional_steps=frozenset())
     listener = _Listener()
     warehouse = Warehouse(settings.warehouse)
     return make_live_run("preview", quiet, plan, listener, warehouse, record=_Nothing()), listener

@@ -30,10 +30,11 @@ from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.trials.reviewed_verdicts import REVIEWED_STEPS, Said, judge_again
+from evalhouse.tasks.trials.reviewed_verdicts import Said, judge_again
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
 BUILT_IN = "built-in"
@@ -104,16 +105,16 @@ def find_words(store: Warehouse, source: str, language: str) -> Words:
 
 
 def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
-    return {name: prompts[name] for name in REVIEWED_STEPS}
+    return {name: prompts[name] for name in REVIEWED_CALLS}
 
 
 def _load_from_record(store: Warehouse, source: str, language: str) -> dict[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
-    found = [row for row in find_prompts(store, source, language) if row["prompt"] in REVIEWED_STEPS]
+    found = [row for row in find_prompts(store, source, language) if row["prompt"] in REVIEWED_CALLS]
     names = [row["prompt"] for row in found]
     if not found:
         raise SettingsError(
-            f"{source!r} is no folder, and no prompt of {', '.join(REVIEWED_STEPS)} in language {language} on record "
+            f"{source!r} is no folder, and no prompt of {', '.join(REVIEWED_CALLS)} in language {language} on record "
             f"has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
             "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
         )
@@ -136,10 +137,10 @@ def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, ol
             "the lexical judge reads no prompt, so that other words change none of its verdicts; name a model with "
             "--judge"
         )
-    steps = tuple(name for name in REVIEWED_STEPS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
+    steps = tuple(name for name in REVIEWED_CALLS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
     if not steps:
         raise SettingsError(
-            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_STEPS)}, which are what "
+            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_CALLS)}, which are what "
             "people review; there is nothing to compare"
         )
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)

@@ -2,22 +2,23 @@
 
 What a reply leaves out, doubles or labels wrongly is asked for again, alone. Nothing is padded or guessed: when
 the attempts are used up the question has failed, with the ids that are missing. With votes all of this is done that
-many times side by side, and the majority decides on each item (see `votes`).
+many times side by side, and the majority decides on each item; the steps keep each vote beside their verdict.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from evalhouse.prompts import BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.replies import Verdict, Verdicts
-from evalhouse.tasks.asking.votes import Vote, elect
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
 
 T = TypeVar("T")
+_NO_CONTEXT = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,19 @@ class Inquiry:
     build_data: Callable[[Collection[str]], Mapping[str, BlockValue]]
     read: Callable[[str, Collection[str]], Verdicts]
     votes: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """One vote on one item, the call it came from, and whether the majority said just the same.
+
+    `number` is that of the question it answers: from 1, or 0 where nothing was put to the vote.
+    """
+
+    number: int
+    verdict: Verdict
+    call_id: str
+    agrees: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +87,7 @@ async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
     for item_id in ids:
         elected = elect([poll.by_id[item_id] for poll in polls if item_id in poll.by_id], asked=inquiry.votes)
         if elected is not None:
-            judged[item_id] = JudgedItem(verdict=elected.verdict, call_id=elected.call_id, votes=elected.votes)
+            judged[item_id] = elected
     if len(judged) < len(ids):
         open_ids = ", ".join(item_id for item_id in ids if item_id not in judged)
         raise _make_failure(open_ids, [poll.failure for poll in polls if poll.failure is not None], inquiry.votes)
@@ -142,3 +156,48 @@ async def gather_all(asked: Sequence[Awaitable[T]]) -> list[T]:
     if failures:
         raise next((failure for failure in failures if not isinstance(failure, EndpointDown)), failures[0])
     return [result for result in results if not isinstance(result, BaseException)]
+
+
+def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
+    """What the majority of `asked` votes says, in the words and with the call of the vote that is nearest to it.
+
+    `cast` are those that came; None when they leave it open. Counted are marks: a label is one mark, and each context
+    that is said to support a statement is one. A mark holds when more than half of all votes set it, and does not when
+    more than half leave it out; a vote that failed could have done either, so it counts as undecided.
+
+    Supporting contexts are counted one by one, so that the majority may be a set that no single vote named.
+    """
+    counts = Counter(mark for vote in cast for mark in _list_marks(vote.verdict))
+    half = asked / 2
+    settled = all(count > half or len(cast) - count > half for count in counts.values())
+    elected = frozenset(mark for mark, count in counts.items() if count > half)
+    is_label = any(vote.verdict.label is not None for vote in cast)
+    if len(cast) <= half or not settled or (is_label and not elected):
+        return None
+    votes = tuple(replace(vote, agrees=_list_marks(vote.verdict) == elected) for vote in cast)
+    nearest = min(votes, key=lambda vote: _measure_distance(_list_marks(vote.verdict), elected))
+    verdict = nearest.verdict
+    if not nearest.agrees:
+        reason = f"by a majority for each context; the nearest vote: {verdict.reason}"
+        verdict = Verdict(reason=reason, contexts=tuple(sorted(elected, key=_read_rank)))
+    return JudgedItem(verdict=verdict, call_id=nearest.call_id, votes=votes)
+
+
+def _list_marks(verdict: Verdict) -> frozenset[str]:
+    return frozenset(verdict.contexts if verdict.label is None else (verdict.label,))
+
+
+def _measure_distance(marks: frozenset[str], elected: frozenset[str]) -> tuple[bool, int]:
+    """How far a vote is from the majority: whether there is support at all comes first, then by how many marks."""
+    return bool(marks) != bool(elected), len(marks ^ elected)
+
+
+def _read_rank(context_id: str) -> int:
+    return int(context_id[1:])
+
+
+def write_verdict(verdict: Verdict) -> str:
+    """A verdict as the table `votes` has it: its label, or the ranks of the contexts joined by commas, else `none`."""
+    if verdict.label is not None:
+        return verdict.label
+    return ",".join(map(str, sorted({_read_rank(item) for item in verdict.contexts}))) or _NO_CONTEXT

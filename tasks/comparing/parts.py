@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from evalhouse.tasks.comparing.bootstrap import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.steps import JUDGE_SETTINGS, find_step, reaches
 
 Flags = NDArray[np.bool_]
 Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
@@ -51,43 +52,6 @@ INPUTS: Final[Mapping[str, Cause]] = {
 }
 METADATA_INPUTS: Final = tuple(INPUTS)[6:]
 """Those of them that stand in a sample's metadata."""
-_QA = ("question", "answer")
-_QAG = (*_QA, "ground_truth")
-_QGC = ("question", "ground_truth", "contexts")
-_QC = ("question", "contexts")
-_SQL = ("answer", "ground_truth", "tables", "setup")
-# By step: the inputs its verdicts rest on. A step that is not here, such as a rubric of one's own, may rest on all.
-_STEP_INPUTS: Final[Mapping[str, Collection[str]]] = {
-    "extract_answer": _QA,
-    "extract_ground_truth": ("question", "ground_truth"),
-    "classify": _QAG,
-    "attribute_answer": (*_QA, "contexts"),
-    "attribute_ground_truth": _QGC,
-    "rank": _QGC,
-    "similarity": ("answer", "ground_truth"),
-    "relevancy": _QA,
-    "overlap": ("answer", "ground_truth"),
-    "tool_calls": ("tool_calls", "expected_tool_calls"),
-    "result_sets": (*_SQL, "rows", "expected_rows"),
-    "grade_accuracy": _QAG,
-    "grade_accuracy_3": _QAG,
-    "grade_accuracy_5": _QAG,
-    "grade_accuracy_binary": _QAG,
-    "grade_answer_validity": _QA,
-    "grade_contexts_usefulness": _QC,
-    "grade_passage_precision": _QGC,
-    "grade_passage_recall": _QGC,
-    "grade_relevance": (*_QA, "contexts", "contexts_role"),
-    "grade_sql_equivalence": (*_SQL, "question", "schema"),
-}
-# By step of a metric: the steps of the calls it rests on, where they are not the step itself.
-_CALL_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "classify": ("extract_answer", "extract_ground_truth", "classify"),
-    "attribute_answer": ("extract_answer", "attribute"),
-    "attribute_ground_truth": ("extract_ground_truth", "attribute"),
-    "relevancy": ("relevancy", "similarity"),
-}
-_UNJUDGED_STEPS: Final = ("overlap", "tool_calls", "result_sets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,17 +127,20 @@ def find_causes(
 
 def list_inputs(steps: Collection[str]) -> list[str]:
     """The inputs that a metric resting on these steps can be moved by."""
-    if not steps or not set(steps) <= _STEP_INPUTS.keys():
+    inputs = [find_step(step).inputs for step in steps]
+    if not inputs or None in inputs:
         return list(INPUTS)
-    found = {name for step in steps for name in _STEP_INPUTS[step]}
+    moving = {name for names in inputs for name in names or ()}
     # Of ranked contexts the ids are compared where the dataset has them.
-    return [name for name in INPUTS if name in found or ("rank" in steps and name.endswith("context_ids"))]
+    return [name for name in INPUTS if name in moving or ("rank" in steps and name.endswith("context_ids"))]
 
 
 def list_call_steps(steps: Iterable[str]) -> list[str]:
     """The steps, as `llm_calls` names them, whose calls a metric resting on these steps was made from."""
-    judged = [step for step in steps if step not in _UNJUDGED_STEPS]
-    return list(dict.fromkeys(call_step for step in judged for call_step in _CALL_STEPS.get(step, (step,))))
+    records = [find_step(step) for step in steps]
+    return list(
+        dict.fromkeys(call for step in records for name in (*step.after, step.name) for call in find_step(name).calls)
+    )
 
 
 def _make_part(name: str, values: Floats, *, n_moved: int | None = None) -> Part:
@@ -187,39 +154,19 @@ def _order_names(names: NDArray[np.object_]) -> list[str]:
     return sorted(set(names), key=lambda name: (name == NOISE, name.count("+"), order.get(name, len(order)), name))
 
 
-_GRADED = "grade_"
-
-
-# Settings of a run that shape the judge's replies, and the steps (as llm_calls names them) they reach; None is all.
-_JUDGE_SETTINGS: Final[Mapping[str, tuple[str, ...] | None]] = {
-    "temperature": None,
-    "max_tokens": None,
-    "request_tokens": None,
-    "votes": ("classify", "attribute", "rank"),
-    "contexts_alone": ("attribute", "rank"),
-    "regenerated_questions": ("relevancy",),
-    "contexts_role": (_GRADED,),
-    "logprobs": (_GRADED,),
-}
-
-
 def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
     """Whether the runs had another judge, embeddings, language or setting in a step, and so for every sample."""
     if step == "similarity":
         return base.embeddings != candidate.embeddings
     if base.judge != candidate.judge or base.language != candidate.language:
         return True
-    return any(
-        reached is None or step.startswith(reached)
-        for name, reached in _JUDGE_SETTINGS.items()
-        if name in list_changed_settings(base, candidate)
-    )
+    return any(reaches(name, step) for name in list_changed_settings(base, candidate))
 
 
 def list_changed_settings(base: RunRow, candidate: RunRow) -> list[str]:
     """Settings that both runs have on record and that differ."""
     return [
         name
-        for name in _JUDGE_SETTINGS
+        for name in JUDGE_SETTINGS
         if name in base.config and name in candidate.config and base.config[name] != candidate.config[name]
     ]

@@ -15,9 +15,6 @@ import orjson
 from evalhouse.prompts import BlockValue, Prompt
 from evalhouse.tasks.judge.rate_headers import RateLimits
 
-# Part of every request's key, by prompt: raise it when a step starts to read the same reply differently.
-STEP_VERSIONS = {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Question:

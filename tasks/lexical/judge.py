@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import orjson
 
 from evalhouse.tasks.judge.protocol import (
-    STEP_VERSIONS,
     ModelReply,
     ModelRequest,
     Question,
@@ -31,6 +30,7 @@ from evalhouse.tasks.lexical.match import (
 )
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.tasks.lexical.texts import AnalysedText, analyse_text
+from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 # These two were chosen together on one half (by hash of the row's group) of four sets with graded contexts.
 USEFUL_THRESHOLD = 0.45
@@ -261,7 +261,7 @@ class LexicalJudge:
         """The question's data under the version of the rules; `note` is for models and is left out."""
         name = require_prompt(question).name
         payload: dict[str, object] = {"model": self.model, "prompt": name, "data": plain_data(question.data)}
-        keyed = [payload, STEP_VERSIONS[name], question.number, question.only]
+        keyed = [payload, REPLY_VERSIONS[name], question.number, question.only]
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:

@@ -31,7 +31,6 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
-    STEP_VERSIONS,
     ModelReply,
     ModelRequest,
     Question,
@@ -44,6 +43,7 @@ from evalhouse.tasks.models.completions import Completion, Completions
 from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
@@ -95,7 +95,8 @@ class ChatModelJudge:
         messages = prompt.render(question.data, note=question.instruction)
         keyed = [
             self.endpoint, self.model, self._parameters, self._keyed,
-            prompt.prompt_hash, STEP_VERSIONS.get(prompt.name, 1), question.number, question.only, messages[-1].content,
+            prompt.prompt_hash, REPLY_VERSIONS.get(prompt.name, 1), question.number, question.only,
+            messages[-1].content,
         ]  # fmt: skip
         options = self._parameters
         if question.vote:

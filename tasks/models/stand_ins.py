@@ -16,8 +16,8 @@ import orjson
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.judge.protocol import Question, hash_canonical, plain_data, require_prompt
 from evalhouse.tasks.lexical.judge import judge_lexically
+from evalhouse.warehouse.steps import LEXICAL_PROMPTS
 
-_LEXICAL = frozenset({"extract", "classify", "attribute", "rank"})
 # For prompts without worked examples, which are users' own.
 _REASON = "It says the same as the other one, in other words."
 _QUESTION = "When was it built, and by whom?"
@@ -26,7 +26,7 @@ _QUESTION = "When was it built, and by whom?"
 def make_stand_in(question: Question) -> str:
     """A usable reply to a question for the judge, as JSON; equal questions get equal ones."""
     prompt = require_prompt(question)
-    if prompt.name in _LEXICAL:
+    if prompt.name in LEXICAL_PROMPTS:
         reply = judge_lexically(prompt.name, plain_data(question.data))
     elif prompt.rubric is not None:
         reply = _rate(prompt)

@@ -8,6 +8,7 @@ import gc
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from evalhouse.prompts import Prompt
@@ -17,8 +18,9 @@ from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import MetricFile, Step
+from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import read_samples_between
+from evalhouse.warehouse.steps import list_tasks
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ class LiveRun:
     warehouse: Warehouse
     prompts: Mapping[str, Prompt]
     metrics: tuple[MetricFile, ...]
-    steps: frozenset[Step]
-    optional_steps: frozenset[Step]
+    steps: frozenset[str]
+    optional_steps: frozenset[str]
     asker: Asker
     embedder: Embedder | None
     rubrics: tuple[Prompt, ...] = ()
@@ -93,23 +95,17 @@ class LiveRun:
         judged = ((asker.judge, asker.limit) for asker in self.askers)
         return {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
 
-    @property
-    def further_steps(self) -> tuple[str, ...]:
-        """The steps that samples take only where a metric rests on them."""
-        wanted = {
-            "grade": bool(self.rubrics),
-            "relevancy": "relevancy" in self.steps,
-            "measure": not self.steps.isdisjoint(("overlap", "tool_calls", "result_sets")),
-        }
-        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The steps that its samples take, by their files in `tasks/`, in order."""
+        return list_tasks(self.steps | self.optional_steps)
 
     @property
     def n_sample_steps(self) -> int:
         """How many steps a sample has taken when it is done with."""
-        # Always: extract (twice), classify, attribute, rank, compare.
-        return 6 + len(self.further_steps)
+        return len(self.tasks)
 
-    def needs(self, step: Step, work: SampleWork) -> bool:
+    def needs(self, step: str, work: SampleWork) -> bool:
         """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""
         if step in self.steps:
             return True

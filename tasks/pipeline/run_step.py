@@ -4,9 +4,13 @@ Prefect sees a task run per step and shard. Its retries stand above those of sin
 down for minutes: a retried step goes on with the samples it had not finished and finds all replies on record.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run, task_run
@@ -17,7 +21,8 @@ from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import EndpointDown
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.shard import SampleWork, Shard
+from evalhouse.warehouse.steps import find_step, list_tasks
 
 SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]
 
@@ -31,7 +36,7 @@ async def _is_endpoint_down(task: Task[..., Any], run: TaskRun, state: State[Any
 
 # Nothing of a task is kept by Prefect: its rows are in the warehouse and its replies on record.
 UNCACHED: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
-TASK_OPTIONS: dict[str, Any] = {
+STEP_OPTIONS: dict[str, Any] = {
     **UNCACHED,
     "retries": len(RETRY_DELAYS_S),
     "retry_delay_seconds": 0,  # the wait is ours (see `run_step`), so that it ends when the run is stopped
@@ -39,14 +44,63 @@ TASK_OPTIONS: dict[str, Any] = {
 }
 
 
-async def run_step(run_id: str, shard_number: int, *steps: SampleStep) -> None:
-    """Take some sample steps for all samples of a shard at once; raises the first error when all have ended.
+@dataclass(frozen=True, kw_only=True)
+class StepTask:
+    """A step: `take` takes it for one sample, `fn` for every sample of a shard; `task` is `fn` as a Prefect task."""
+
+    take: SampleStep
+    fn: Callable[[str, int], Awaitable[None]]
+    task: Callable[[str, int], Awaitable[None]]
+    gives_statements: bool
+
+    async def __call__(self, run_id: str, shard: int) -> None:
+        """Take the step for a shard as a task run; whatever ends it, Prefect itself included, ends those who wait."""
+        try:
+            await self.task(run_id, shard)
+        except BaseException as error:
+            if self.gives_statements:
+                find_live_run(run_id).shards[shard].release_waiting(error)
+            raise
+
+
+def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) -> StepTask:
+    """The task of a step; others wait for one that `gives_statements`, so they end when it ends in an error."""
+
+    async def over_shard(run_id: str, shard: int) -> None:
+        live_run = find_live_run(run_id)
+        try:
+            await run_step(live_run, live_run.shards[shard], take)
+        except EndpointDown:
+            raise  # the step is tried again, and they go on waiting
+        except BaseException as error:
+            if gives_statements:
+                live_run.shards[shard].release_waiting(error)
+            raise
+
+    options = {"name": name, "task_run_name": f"{name} shard {{shard}}", "description": take.__doc__, **STEP_OPTIONS}
+    as_task = task(**options)(over_shard)
+    return StepTask(take=take, fn=over_shard, task=as_task, gives_statements=gives_statements)
+
+
+def find_task(name: str) -> StepTask:
+    """The step in `tasks/<name>.py`, by the name that stands in `warehouse/steps.py`."""
+    found = getattr(import_module(f"evalhouse.tasks.{name}"), name)
+    assert isinstance(found, StepTask), name
+    return found
+
+
+async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
+    """Take the steps of one sample that ask for something, side by side and without Prefect."""
+    names = list_tasks([step for step in live_run.steps | live_run.optional_steps if find_step(step).calls])
+    await asyncio.gather(*(find_task(name).take(live_run, work) for name in names))
+
+
+async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:
+    """Take a step for all samples of a shard at once; raises the first error when all have ended.
 
     EndpointDown is raised only where it is the only kind of error and another try is left.
     """
-    live_run = find_live_run(run_id)
-    shard = live_run.shards[shard_number]
-    name = steps[0].__name__
+    name = take.__name__
     shard.tries[name] += 1
     tried_before = shard.tries[name] - 1
     ORIGIN.set(Origin(flow_run_id=_text(flow_run.id), task_run_id=_text(task_run.id)))
@@ -54,17 +108,14 @@ async def run_step(run_id: str, shard_number: int, *steps: SampleStep) -> None:
     if tried_before:
         await live_run.asker.stop_sign.sleep(RETRY_DELAYS_S[tried_before - 1])
     try:
-        await gather_all([_take(live_run, work, step) for step in steps for work in shard.works])
+        await gather_all([_take(live_run, work, take) for work in shard.works if name not in work.done])
     finally:
         live_run.asker.raise_if_stopped()
 
 
-async def _take(live_run: LiveRun, work: SampleWork, step: SampleStep) -> None:
-    name = step.__name__
-    if name in work.done:
-        return
-    await step(live_run, work)
-    work.done.add(name)
+async def _take(live_run: LiveRun, work: SampleWork, take: SampleStep) -> None:
+    await take(live_run, work)
+    work.done.add(take.__name__)
     if len(work.done) == live_run.n_sample_steps:
         live_run.progress.n_done += 1
 

@@ -6,16 +6,14 @@ one batch when all steps are done.
 """
 
 import asyncio
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from evalhouse.prompts import Grade, Item
-from evalhouse.tasks.asking.votes import Vote, write_verdict
-from evalhouse.tasks.judge.errors import EndpointDown, RunCancelled
+from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
+from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.tables import VERDICT_TABLES, build_frame
@@ -64,6 +62,20 @@ class SampleWork:
             call_id=call_id,
         )
 
+    def add_votes(self, step: str, item_id: str, parts: Iterable[JudgedItem]) -> None:
+        """Put the votes on one item aside, beside the verdict that its parts led to."""
+        for vote in (vote for part in parts for vote in part.votes):
+            self.add_row(
+                "votes",
+                step=step,
+                item_id=item_id,
+                vote=vote.number,
+                verdict=write_verdict(vote.verdict),
+                agrees=vote.agrees,
+                reason=vote.verdict.reason,
+                call_id=vote.call_id,
+            )
+
     def note_outcome(self, step: str, reason: str | None = None, detail: str | None = None) -> None:
         """Say how a step ended for this sample: `reason` is None when its verdicts are there."""
         if reason in ("no_answer", "no_contexts") and self.sample.target_error is not None:
@@ -104,19 +116,6 @@ class Shard:
 
     tries: Counter[str] = field(default_factory=Counter)
 
-    @contextmanager
-    def releasing_waiting(self) -> Iterator[None]:
-        """When the block ends in an error, those who wait for statements end with it: nobody waits for ever.
-
-        An endpoint that is down is none: splitting is tried again, and they go on waiting.
-        """
-        try:
-            yield
-        finally:
-            error = sys.exception()
-            if error is not None and not isinstance(error, EndpointDown):
-                self.release_waiting(error)
-
     def release_waiting(self, error: BaseException) -> None:
         """No more statements will come for any sample: whoever waits for some ends with this error."""
         for work in self.works:
@@ -136,18 +135,3 @@ def make_work(sample: StoredSample) -> SampleWork:
     """A sample at its start; needs a running event loop."""
     loop = asyncio.get_running_loop()
     return SampleWork(sample=sample, extractions={"answer": loop.create_future(), "ground_truth": loop.create_future()})
-
-
-def keep_votes(work: SampleWork, step: str, item_id: str, votes: Iterable[Vote]) -> None:
-    """Put the votes on one item aside for the shard's batch, beside the verdict they led to."""
-    for vote in votes:
-        work.add_row(
-            "votes",
-            step=step,
-            item_id=item_id,
-            vote=vote.number,
-            verdict=write_verdict(vote.verdict),
-            agrees=vote.agrees,
-            reason=vote.verdict.reason,
-            call_id=vote.call_id,
-        )

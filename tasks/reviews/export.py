@@ -29,7 +29,6 @@ from evalhouse.tasks.reviews.draw import (
 )
 from evalhouse.tasks.reviews.label_files import ReviewError, list_labels
 from evalhouse.warehouse.rows.reviews import (
-    REVIEW_STEPS,
     read_items,
     read_moved,
     read_statements,
@@ -37,6 +36,7 @@ from evalhouse.warehouse.rows.reviews import (
     write_picks,
 )
 from evalhouse.warehouse.rows.runs import RunRow, make_run_id
+from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
 REVIEWED = "reviewed"
@@ -79,7 +79,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
     items = _list_items(warehouse, run, wish)
     generator = random.Random(wish.seed)
     open_items = items if wish.again else [item for item in items if not item.is_reviewed]
-    by_step = {step: [item for item in open_items if item.step == step] for step in REVIEW_STEPS}
+    by_step = {step: [item for item in open_items if item.step == step] for step in REVIEWED_CALLS}
     by_step = {step: found for step, found in by_step.items() if found}
     if wish.n < len(by_step):
         raise ReviewError(f"-n {wish.n} is less than one verdict for each of {', '.join(by_step)}; name fewer --steps")
@@ -147,7 +147,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
         raise ReviewError(
             f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
         )
-    items = collect_items(read_items(warehouse, run.run_id, wish.steps or REVIEW_STEPS))
+    items = collect_items(read_items(warehouse, run.run_id, wish.steps or REVIEWED_CALLS))
     missing = [step for step in wish.steps or () if not any(item.step == step for item in items)]
     if missing:
         raise ReviewError(
@@ -155,7 +155,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
             f"failed there (`evalhouse show {run.run_id}`)"
         )
     if not items:
-        raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEW_STEPS)} to review")
+        raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEWED_CALLS)} to review")
     if not wish.again and all(item.is_reviewed for item in items):
         raise ReviewError(
             f"all {len(items)} verdicts of run {run.run_id} have been reviewed; --again asks about them once more"

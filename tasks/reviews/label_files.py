@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from evalhouse.warehouse.steps import collect_labels
+
 _LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t")
@@ -131,29 +133,12 @@ class Choice:
     meaning: str
 
 
-_CHOICES: Final[dict[tuple[str, str | None], tuple[Choice, Choice]]] = {
-    ("classify", "answer"): (
-        Choice(label="TP", meaning="the ground truth says so"),
-        Choice(label="FP", meaning="the ground truth does not say so"),
-    ),
-    ("classify", "ground_truth"): (
-        Choice(label="TP", meaning="the answer says so"),
-        Choice(label="FN", meaning="the answer does not say so"),
-    ),
-    ("attribute", None): (
-        Choice(label="supported", meaning="at least one context says so"),
-        Choice(label="unsupported", meaning="no context says so"),
-    ),
-    ("rank", None): (
-        Choice(label="useful", meaning="it helps to reach the ground truth"),
-        Choice(label="not_useful", meaning="it does not help to reach it"),
-    ),
-}
-
-
 def list_choices(step: str, source: str | None) -> tuple[Choice, Choice]:
     """The labels of a step, the one that says yes first; in `classify` they depend on the statement's text."""
-    return _CHOICES[step, source if step == "classify" else None]
+    by_letter = collect_labels(step)
+    labels = by_letter["G"] if source == "ground_truth" and step == "classify" else next(iter(by_letter.values()))
+    yes, no = (Choice(label=label, meaning=meaning) for label, meaning in labels.items())
+    return (yes, no)
 
 
 def list_labels(step: str, source: str | None) -> tuple[str, str]:

@@ -19,11 +19,12 @@ from evalhouse.tasks.judge.errors import JudgeFailed, RunCancelled
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.trials.attack_set import AttackedStep, Wants
 from evalhouse.tasks.trials.attack_trials import Data, Trial, list_items
+from evalhouse.warehouse.steps import collect_labels
 
 Outcome = Literal["fooled", "firm", "unanswered", "left_out"]
 Standing = Literal["right", "wanted", "other", "unanswered"]
 
-_LABELS = {"A": ("TP", "FP"), "G": ("TP", "FN"), "C": ("useful", "not_useful")}
+_LABELS = collect_labels("classify") | collect_labels("rank")
 _RIGHT = {"A1": "FP", "A2": "TP", "C1": "not_useful", "C2": "useful"}
 _Z_95 = 1.959964
 

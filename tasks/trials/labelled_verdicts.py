@@ -31,7 +31,6 @@ from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
-from evalhouse.warehouse.metric_files import Step
 from evalhouse.warehouse.rows.samples import StoredSample
 
 CORRECT_FROM: Final = 0.5
@@ -39,7 +38,7 @@ TIE_WITHIN: Final = 0.05
 _AT_ONCE = 64
 _NOT_THERE = ("no_contexts", "no_statements")
 
-STEPS: Final[Mapping[Kind, tuple[Step, ...]]] = {
+STEPS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "support": ("attribute_answer",),
     "correctness": ("extract_answer", "extract_ground_truth", "classify"),
     "relevance": ("rank",),

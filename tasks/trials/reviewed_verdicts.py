@@ -6,24 +6,14 @@ and is not paid for twice.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.attribute import attribute_statements
-from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.run_step import find_task
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
-from evalhouse.tasks.rank import rank_contexts
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts
-
-REVIEWED_STEPS: Final[Mapping[str, Callable[[LiveRun, SampleWork], Awaitable[None]]]] = {
-    "classify": classify_statements,
-    "attribute": attribute_statements,
-    "rank": rank_contexts,
-}
-"""The steps whose verdicts people review; each asks with the prompt of its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +29,7 @@ class Said:
 async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[Said]:
     """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
     works = [_lay_out(one) for one in texts]
-    await asyncio.gather(*(REVIEWED_STEPS[step](live_run, work) for work in works for step in steps))
+    await asyncio.gather(*(find_task(step).take(live_run, work) for work in works for step in steps))
     return [said for work in works for said in _read(work)]
 
 

@@ -22,8 +22,7 @@ from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.replies import Verdict
 from evalhouse.tasks.asking.replies import read_labels as read_label_reply
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts
-from evalhouse.tasks.asking.votes import Elected, Vote, elect
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Vote, ask_verdicts, elect
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
 
@@ -47,7 +46,7 @@ def cast_contexts(*ranks: Collection[int]) -> list[Vote]:
     ]
 
 
-def must_elect(cast: Sequence[Vote], asked: int | None = None) -> Elected:
+def must_elect(cast: Sequence[Vote], asked: int | None = None) -> JudgedItem:
     elected = elect(cast, asked=asked or len(cast))
     assert elected is not None
     return elected

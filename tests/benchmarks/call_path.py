@@ -65,7 +65,7 @@ async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
         async with turns:
             part = samples[number * SHARD : (number + 1) * SHARD]
             live_run.shards[number] = Shard(number=number, first=0, last=0, works=[make_work(item) for item in part])
-            await asyncio.gather(*(run_step(live_run.run_id, number, step) for step in SAMPLE_STEPS))
+            await asyncio.gather(*(run_step(live_run, live_run.shards[number], step) for step in SAMPLE_STEPS))
 
     await asyncio.gather(*(judge_shard(number) for number in range(-(-len(samples) // SHARD))))
 

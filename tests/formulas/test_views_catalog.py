@@ -5,7 +5,8 @@ import re
 import pytest
 from rows import Sample, add_samples, fill, list_steps, open_rows, read, read_metrics
 
-from evalhouse.warehouse.metric_files import GRADE_STEP, STEPS, ViewScript, load_metrics, metric_steps_sql, view_scripts
+from evalhouse.warehouse.metric_files import ViewScript, load_metrics, metric_steps_sql, view_scripts
+from evalhouse.warehouse.steps import GRADE_STEP, STEPS
 
 VIEWS = sorted(script.name for script in view_scripts())
 
@@ -102,7 +103,7 @@ def test_statement_verdicts() -> None:
                 answer_support=[[1, 3], [2], []],
                 ground_truth_support=[[3]],
             ),
-            Sample(sample_id="unjudged", missing=STEPS),
+            Sample(sample_id="unjudged", missing=tuple(STEPS)),
         )
         fill(con, "statements", {"run_id": "r", "sample_id": "unjudged", "statement_id": "A1", "source": "answer",
                                  "ordinal": 1, "text": "So."})  # fmt: skip

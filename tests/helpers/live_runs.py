@@ -28,7 +28,7 @@ from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.protocol import (
     Judge,
     ModelReply,
@@ -52,9 +52,7 @@ from evalhouse.warehouse.store import Warehouse
 
 PROMPTS = load_prompts()
 FREE = Price(input_usd=0.0, output_usd=0.0)
-SAMPLE_STEPS = (
-    extract_answer, extract_ground_truth, classify_statements, attribute_statements, rank_contexts, compare_meaning,
-)  # fmt: skip
+SAMPLE_STEPS = (extract_statements, classify_statements, attribute_statements, rank_contexts, compare_meaning)
 
 Says = Callable[[Question], str | Exception]
 

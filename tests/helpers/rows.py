@@ -17,14 +17,8 @@ import duckdb
 import polars as pl
 
 import evalhouse.warehouse
-from evalhouse.warehouse.metric_files import (
-    GRADE_STEP,
-    STEPS,
-    MetricFile,
-    load_metrics,
-    resolve_parameters,
-    view_scripts,
-)
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
+from evalhouse.warehouse.steps import GRADE_STEP, STEPS
 
 Row = Mapping[str, object]
 Labels = Sequence[str]

@@ -16,7 +16,8 @@ from prompt_files import read_content, write_prompt
 
 from evalhouse.prompts import Grade, Said, check_prompts, load_prompts
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults, make_rubric, round_half_up
-from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics, write_rubric_metric
+from evalhouse.warehouse.metric_files import load_metrics, write_rubric_metric
+from evalhouse.warehouse.steps import GRADE_STEP
 
 VARIABLES = {"question": "text", "answer": "text", "ground_truth": "text"}
 RATING = {"min": 0, "max": 10}

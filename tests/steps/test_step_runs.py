@@ -27,7 +27,7 @@ from evalhouse.tasks.extract import extract
 from evalhouse.tasks.judge.errors import EndpointDown, FatalJudgeError, JudgeFailed, RunCancelled, TransientJudgeError
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, forget_live_run, register_live_run
-from evalhouse.tasks.pipeline.run_step import RETRY_DELAYS_S, TASK_OPTIONS
+from evalhouse.tasks.pipeline.run_step import RETRY_DELAYS_S, STEP_OPTIONS
 from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.rank import rank
 from evalhouse.tasks.similarity import similarity
@@ -85,8 +85,8 @@ async def test_prefect_tries_again_for_an_endpoint_that_is_down_and_for_nothing_
         async def aresult(self, *, raise_on_failure: bool) -> Exception:
             return self.error
 
-    is_down = TASK_OPTIONS["retry_condition_fn"]
-    assert TASK_OPTIONS["retries"] == len(RETRY_DELAYS_S)
+    is_down = STEP_OPTIONS["retry_condition_fn"]
+    assert STEP_OPTIONS["retries"] == len(RETRY_DELAYS_S)
     assert await is_down(None, None, State(EndpointDown("gone")))
     for error in (JudgeFailed("no"), FatalJudgeError("key"), ValueError("bug")):
         assert not await is_down(None, None, State(error))
@@ -222,7 +222,7 @@ async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Pat
 
 async def test_stopping_ends_the_wait_before_a_retry(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, say_good) as (live_run, shard):
-        shard.tries["extract_answer"] = 2  # the wait before the third try is half a minute
+        shard.tries["extract_statements"] = 2  # the wait before the third try is half a minute
         extracting = asyncio.create_task(TASKS[0](live_run.run_id, 0))
         await asyncio.sleep(0.05)
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=1.0)

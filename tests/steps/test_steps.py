@@ -29,7 +29,7 @@ from live_runs import (
 from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
-from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.extract import extract, extract_answer, extract_ground_truth
 from evalhouse.tasks.judge.errors import (
     EndpointDown,
     FatalJudgeError,
@@ -76,8 +76,7 @@ async def lay_shard(
 
 async def take_extraction(live_run: LiveRun, shard: Shard) -> None:
     """As the task does."""
-    with shard.releasing_waiting():
-        await run_step(live_run.run_id, 0, extract_answer, extract_ground_truth)
+    await extract.fn(live_run.run_id, shard.number)
 
 
 def break_when(fits: Callable[[Question], bool], error: Exception = DOWN) -> Callable[[Question], str | Exception]:
@@ -197,7 +196,7 @@ async def test_a_run_that_is_stopped_lets_no_step_wait(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good, latency_s=60)
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         extraction = asyncio.create_task(take_extraction(live_run, shard))
-        others = [asyncio.create_task(run_step("run-1", 0, step)) for step in (classify_statements, rank_contexts)]
+        others = [asyncio.create_task(run_step(live_run, shard, step)) for step in (classify_statements, rank_contexts)]
         async with asyncio.timeout(5):
             while not judge.asked:
                 await asyncio.sleep(0.01)
@@ -218,7 +217,7 @@ async def test_a_second_try_goes_on_where_the_first_one_ended(tmp_path: Path) ->
     is_down = True
     judge = ScriptedJudge(break_when(lambda question: is_down and question.sample_id == "s2"))
     async with lay_shard(tmp_path, judge) as (live_run, shard):
-        waiting = asyncio.create_task(run_step("run-1", 0, classify_statements))
+        waiting = asyncio.create_task(run_step(live_run, shard, classify_statements))
         async with asyncio.timeout(10):
             with pytest.raises(EndpointDown, match="status 503: down"):
                 await take_extraction(live_run, shard)
@@ -242,10 +241,10 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         await take_extraction(live_run, shard)
         with pytest.raises(EndpointDown):
-            await run_step("run-1", 0, step)
+            await run_step(live_run, shard, step)
         is_down = False
-        for again in SAMPLE_STEPS[2:]:
-            await run_step("run-1", 0, again)
+        for again in SAMPLE_STEPS[1:]:
+            await run_step(live_run, shard, again)
         assert live_run.progress.n_done == 3
     for work in shard.works:
         assert Counter(str(row["step"]) for row in work.rows["outcomes"]).most_common(1)[0][1] == 1
@@ -258,11 +257,11 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
 
 async def test_after_the_last_try_the_samples_have_failed_and_the_run_goes_on(tmp_path: Path) -> None:
     judge = ScriptedJudge(break_when(lambda question: question.step == "rank" and question.sample_id == "s2"))
-    async with lay_shard(tmp_path, judge) as (_, shard):
+    async with lay_shard(tmp_path, judge) as (live_run, shard):
         for _ in range(2):
             with pytest.raises(EndpointDown):
-                await run_step("run-1", 0, rank_contexts)
-        await run_step("run-1", 0, rank_contexts)
+                await run_step(live_run, shard, rank_contexts)
+        await run_step(live_run, shard, rank_contexts)
     assert [read_outcomes(work)["rank"] for work in shard.works] == [None, "judge_failed", None]
     assert [len(read_useful(work)) for work in shard.works] == [3, 0, 3]
     assert shard.tries == {"rank_contexts": 3}
@@ -276,17 +275,17 @@ async def test_a_bug_in_one_sample_is_raised_when_the_others_have_ended(tmp_path
             return DOWN
         return ValueError("a bug") if question.sample_id == "s2" else say_good(question)
 
-    async with lay_shard(tmp_path, ScriptedJudge(says)) as (_, shard):
+    async with lay_shard(tmp_path, ScriptedJudge(says)) as (live_run, shard):
         with pytest.raises(ValueError, match="a bug"):
-            await run_step("run-1", 0, rank_contexts)
+            await run_step(live_run, shard, rank_contexts)
     assert [set(read_outcomes(work)) for work in shard.works] == [set(), set(), {"rank"}]
 
 
 async def test_a_step_that_asks_nobody_does_not_pass_for_done_in_a_run_that_was_stopped(tmp_path: Path) -> None:
-    async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, _):
+    async with lay_shard(tmp_path, ScriptedJudge(say_good)) as (live_run, shard):
         live_run.stop(RunCancelled("stopped by SIGTERM"), drain_s=0.0)
         with pytest.raises(RunCancelled, match="SIGTERM"):
-            await run_step("run-1", 0, compare_meaning)
+            await run_step(live_run, shard, compare_meaning)
 
 
 # What the judge failed at, and what is kept
@@ -303,7 +302,7 @@ async def test_a_ground_truth_that_cannot_be_split_leaves_the_answer_its_verdict
 async def test_a_batch_holds_all_rows_of_a_shard_under_its_run(tmp_path: Path) -> None:
     async with lay_shard(tmp_path, ScriptedJudge(say_good), n_samples=2) as (live_run, shard):
         await take_extraction(live_run, shard)
-        await run_step("run-1", 0, rank_contexts)
+        await run_step(live_run, shard, rank_contexts)
         batch = shard.to_batch("run-1", key="k", replaces=True)
     assert {name: len(frame) for name, frame in batch.tables.items()} == count_rows(shard)
     assert set(batch.tables["statements"]["run_id"]) == {"run-1"}

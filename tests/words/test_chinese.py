@@ -20,7 +20,8 @@ from prompt_files import ALL_NAMES, read_content
 from rubric_replies import fill_reply
 
 from evalhouse.prompts import load_prompts
-from evalhouse.warehouse.metric_files import GRADE_STEP, load_metrics
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.steps import GRADE_STEP
 
 ASKED = {"classify", "attribute_answer", "attribute_ground_truth", "rank", "relevancy"}
 JUDGED = sorted(

@@ -7,7 +7,7 @@ against, and verdicts of one hash, in whatever run, are one item. `tasks/review_
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -18,8 +18,6 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
 Rows = list[dict[str, Any]]
-ReviewStep = Literal["classify", "attribute", "rank"]
-REVIEW_STEPS: Final[tuple[ReviewStep, ...]] = ("classify", "attribute", "rank")
 
 _PICKS = """
 select *

@@ -2,27 +2,8 @@
 create or replace view sample_steps as
 with steps (step) as (
     values
-        ('extract_answer'),
-        ('extract_ground_truth'),
-        ('classify'),
-        ('attribute_answer'),
-        ('attribute_ground_truth'),
-        ('rank'),
-        ('similarity'),
-        ('relevancy'),
-        ('overlap'),
-        ('tool_calls'),
-        ('result_sets'),
-        ('grade_accuracy'),
-        ('grade_accuracy_3'),
-        ('grade_accuracy_5'),
-        ('grade_accuracy_binary'),
-        ('grade_answer_validity'),
-        ('grade_contexts_usefulness'),
-        ('grade_passage_precision'),
-        ('grade_passage_recall'),
-        ('grade_relevance'),
-        ('grade_sql_equivalence')
+        -- Those of warehouse/steps.py, and the rubrics that metric files name.
+        $steps
 ),
 
 recorded as (
@@ -56,7 +37,7 @@ left join unscored_reasons on unscored_reasons.reason = recorded.reason;
 comment on view sample_steps is 'One row per sample of a run and step: how the step ended there.';
 comment on column sample_steps.run_id is 'Run.';
 comment on column sample_steps.sample_id is 'Sample.';
-comment on column sample_steps.step is 'Step that gives verdicts: extract_answer, extract_ground_truth, classify, attribute_answer, attribute_ground_truth, rank, similarity, relevancy, overlap, tool_calls, result_sets, or grade_ and a built-in rubric.';
+comment on column sample_steps.step is 'Step that gives verdicts: $names, or grade_ and a built-in rubric.';
 comment on column sample_steps.is_recorded is 'True when the step left an outcome; false when the run stopped before it or never asked for it.';
 comment on column sample_steps.reason is 'Why there are no verdicts, one of unscored_reasons; NULL when there are.';
 comment on column sample_steps.precedence is 'Rank of the reason among several, the lowest is given; NULL when there is no reason.';

@@ -105,6 +105,8 @@ united as (
     from compared
     union all by name
     from graded
+    -- And from the tables of warehouse/steps.py that are not named above.
+    $further
 )
 
 select
