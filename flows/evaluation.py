@@ -8,7 +8,7 @@ from prefect.runtime import flow_run
 
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
-from evalhouse.tasks.collect import collect, moving_responses
+from evalhouse.tasks.collect import collect
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import find_task
@@ -51,12 +51,12 @@ async def collect_shards(live_run: LiveRun) -> None:
     if collection is None:
         return
     collection.listen(live_run.asker.stop_sign)
-    async with moving_responses(live_run, collection):
-        await take_turns(
-            collection.numbers,
-            lambda number: collect(live_run.run_id, number),
-            at_once=count_turns(collection.concurrency, live_run),
-        )
+    await take_turns(
+        collection.numbers,
+        lambda number: collect(live_run.run_id, number),
+        at_once=count_turns(collection.concurrency, live_run),
+    )
+    await collection.finish()
 
 
 async def judge_shards(live_run: LiveRun) -> None:

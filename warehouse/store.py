@@ -170,22 +170,26 @@ def delete_rows(
     connection.unregister("replaced_samples")
 
 
+def enter_batch(connection: duckdb.DuckDBPyConnection, key: str, run_id: str | None) -> bool:
+    """Put a batch into the ledger; False when it stands there already, and is not to be written again."""
+    if connection.execute("select 1 from batches where batch_key = ?", [key]).fetchone():
+        return False
+    connection.execute("insert into batches values (?, ?, now() at time zone 'UTC')", [key, run_id])
+    return True
+
+
 def _write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
-    known = connection.execute("select 1 from batches where batch_key = ?", [batch.key]).fetchone()
-    if known:
+    if not enter_batch(connection, batch.key, batch.run_id):
         return
     if batch.replaces:
         delete_rows(connection, VERDICT_TABLES, batch.run_id, batch.replaces)
     for table, frame in batch.tables.items():
-        if table == "prompts":
-            _insert_prompts(connection, frame)
-        else:
-            insert_frame(connection, table, frame)
-    connection.execute("insert into batches values (?, ?, now() at time zone 'UTC')", [batch.key, batch.run_id])
+        if table == "responses":  # takes the place of an earlier one of the same run
+            delete_rows(connection, (table,), batch.run_id, frame["sample_id"].to_list())
+        insert_frame(connection, table, _pick_new_prompts(connection, frame) if table == "prompts" else frame)
 
 
-def _insert_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> None:
+def _pick_new_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame) -> pl.DataFrame:
     """Prompts are kept once by hash, whichever run brings them."""
-    known = connection.sql("select prompt_hash from prompts").pl()
-    fresh = frame.unique("prompt_hash", keep="first", maintain_order=True)
-    insert_frame(connection, "prompts", fresh.join(known, on="prompt_hash", how="anti"))
+    recorded = connection.sql("select prompt_hash from prompts").pl()
+    return frame.unique("prompt_hash", keep="first", maintain_order=True).join(recorded, on="prompt_hash", how="anti")

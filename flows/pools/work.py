@@ -28,7 +28,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.lake_locks import WatchedLock, hold_watched, lock_on_machine
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse

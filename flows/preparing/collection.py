@@ -11,7 +11,8 @@ from evalhouse.tasks.targets.known_responses import (
     refuse_missing,
 )
 from evalhouse.tasks.targets.protocol import Target
-from evalhouse.warehouse.rows.responses import ResponseRecord, list_open_samples
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.responses import list_open_samples
 from evalhouse.warehouse.rows.runs import RunRow
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def make_collection(
         warehouse=live_run.warehouse,
         target=target,
         known=known,
-        record=ResponseRecord(live_run.warehouse, run.run_id),
+        record=Mover(live_run.warehouse, "responses"),
         read_samples=read,
         numbers=numbers,
         n_samples=n_samples,

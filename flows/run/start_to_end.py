@@ -24,8 +24,8 @@ from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.calls import take_in_orphans
-from evalhouse.warehouse.rows.responses import count_responses, take_in_lost_responses
+from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.rows.responses import count_responses
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, insert_run, update_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.suite_lock import hold_suite
@@ -140,7 +140,6 @@ def _open_warehouse(settings: RunSettings) -> Warehouse:
     warehouse.migrate()
     check_room(warehouse)
     take_in_orphans(warehouse)
-    take_in_lost_responses(warehouse)
     return warehouse
 
 

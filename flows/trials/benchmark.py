@@ -30,7 +30,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Kind, Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunStatus, insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.free_space import check_room

@@ -1,29 +1,20 @@
 """The record of calls during a run: what was asked before, and every new call kept before its reply is used.
 
-Looking up is done by `reply_finder`. Keeping goes through the journal on disk, from which a thread of its own fills
-`llm_calls`.
+Looking up is done by `finder`, keeping by the warehouse's mover.
 """
 
-import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.warehouse.engine.journal import Journal, Segment
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
-from evalhouse.warehouse.rows.calls import RecordedReply, make_request_key, take_in_segment
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-
-# A move costs 70 ms of CPU however few rows it has, so it waits for some; until then the journal has them on disk.
-_TICK_S = 0.5
-_MOVE_EVERY_S = 20.0
-_MOVE_ROWS = 2000
+from evalhouse.warehouse.engine.journal import Segment
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.calls import RecordedReply, make_request_key
+from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +72,11 @@ class CallRecord:
     """Looks up and keeps calls for one run. Use inside its event loop; `close` before the process ends."""
 
     def __init__(self, warehouse: Warehouse, run_id: str, *, fresh: bool = False) -> None:
-        self._warehouse = warehouse
         self._run_id = run_id
         self._finder = ReplyFinder(warehouse, only_run=run_id if fresh else None)
-        self._journal = Journal(warehouse.location.journal_path)
         self._unmoved: dict[str, RecordedReply] = {}
         self.n_lost = 0  # replies that came and could not be kept
-        self._mover = _Mover(warehouse, self._journal, self._forget)
-        self._mover.start()
+        self._mover = Mover(warehouse, "llm_calls", moved=self._forget)
 
     async def find(self, request_hash: str) -> RecordedReply | None:
         """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
@@ -126,7 +114,7 @@ class CallRecord:
             "started_at": int((call.started_at or time.time()) * 1e6),
         }
         try:
-            self._journal.append(row)
+            self._mover.keep(row)
         except OSError as error:
             self.n_lost += call.reply is not None
             raise FatalJudgeError(
@@ -136,74 +124,15 @@ class CallRecord:
         if call.status == "ok" and call.reply is not None:
             self._finder.expect(call.request_hash)
             self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply, logprobs=call.logprobs)
-        self._mover.raise_failure()  # only now: what was paid for is on disk whatever becomes of the run
+        if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run
+            raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._mover.failure}")
         return call_id
 
     def close(self) -> None:
         """Move everything into the warehouse; raises WarehouseBusy when the file stays locked (nothing is lost)."""
-        try:
-            self._mover.finish()
-        finally:
-            self._journal.close()
+        self._mover.close()
 
     def _forget(self, segment: Segment) -> None:
         for row in segment.rows:
             if row["status"] == "ok":
                 self._unmoved.pop(str(row["request_hash"]), None)
-
-
-class _Mover(threading.Thread):
-    """Moves closed journal segments into the warehouse, and keeps them when the file is locked."""
-
-    def __init__(self, warehouse: Warehouse, journal: Journal, moved: Callable[[Segment], None]) -> None:
-        super().__init__(name="evalhouse-journal", daemon=True)
-        self._warehouse = warehouse
-        self._journal = journal
-        self._moved = moved
-        self._waiting: list[Segment] = []
-        self._ended = threading.Event()
-        self._failure: BaseException | None = None
-
-    def run(self) -> None:
-        waited_s = 0.0
-        while not self._ended.wait(_TICK_S):
-            waited_s += _TICK_S
-            if waited_s >= _MOVE_EVERY_S or len(self._journal) >= _MOVE_ROWS:
-                waited_s = 0.0
-                if not self._try_to_move():
-                    return
-
-    def raise_failure(self) -> None:
-        """Raise what stopped the mover, if anything did."""
-        if self._failure is not None:
-            raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._failure}")
-
-    def finish(self) -> None:
-        """Stop the thread and move the rest, with more patience."""
-        self._ended.set()
-        self.join()
-        self._move(patience_s=FLUSH_PATIENCE_S)  # what still waited
-        self._move(patience_s=FLUSH_PATIENCE_S)  # and what came since
-
-    def _try_to_move(self) -> bool:
-        """Whether another try may follow: a locked file is waited out, anything else ends the run."""
-        try:
-            self._move(patience_s=_TICK_S)
-        except WarehouseBusy:
-            return True
-        except WarehouseError as error:
-            self._failure = error
-            return False
-        finally:
-            # Whatever else may come, the run must learn that its calls are no longer moved.
-            self._failure = self._failure or sys.exception()
-        return True
-
-    def _move(self, *, patience_s: float) -> None:
-        # While a locked file keeps segments waiting the journal grows by one segment, not by one every tick.
-        segment = None if self._waiting else self._journal.rotate()
-        if segment is not None:
-            self._waiting.append(segment)
-        while self._waiting:
-            take_in_segment(self._warehouse, self._waiting[0], patience_s=patience_s)
-            self._moved(self._waiting.pop(0))

@@ -17,12 +17,10 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.targets.known_responses import KnownResponses
 from evalhouse.tasks.targets.make import TargetError
 from evalhouse.tasks.targets.protocol import Response, Target, TargetQuestion
-from evalhouse.warehouse.rows.responses import ResponseRecord, StoredResponse, read_responses
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.responses import StoredResponse, read_responses
 from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples_between
 from evalhouse.warehouse.store import Warehouse
-
-MOVE_PATIENCE_S = 0.5
-_MOVE_ROWS = 500
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
 
@@ -39,7 +37,7 @@ class Collection:
     warehouse: Warehouse
     target: Target | None
     known: KnownResponses | None
-    record: ResponseRecord
+    record: Mover
     read_samples: ReadSamples
     numbers: Sequence[int]
     n_samples: int
@@ -71,10 +69,13 @@ class Collection:
         self.n_taken += len(samples) - len(unsettled) + len(taken)
         for sample in unsettled:
             if sample.sample_id in taken:
-                self._keep(_describe_taken(sample, taken[sample.sample_id]))
+                self._keep(stop_sign, _describe_taken(sample, taken[sample.sample_id]))
         await gather_all([self._ask(stop_sign, sample) for sample in unsettled if sample.sample_id not in taken])
-        if self.record.n_unmoved >= _MOVE_ROWS:
-            await asyncio.to_thread(self.record.move, patience_s=MOVE_PATIENCE_S)
+
+    async def finish(self) -> None:
+        """Bring all responses into the warehouse, now that nothing more is asked."""
+        await asyncio.to_thread(self.record.flush)
+        self.is_over = True
 
     async def close(self) -> None:
         """Close the target's client."""
@@ -96,7 +97,7 @@ class Collection:
             stop_sign.raise_if_given()
             asked_at = time.time()
             response = await self._send(stop_sign, sample)
-            self._keep(_describe_response(sample, response, asked_at))
+            self._keep(stop_sign, _describe_response(sample, response, asked_at))
         self.n_asked += 1
         self.n_failed += response.error is not None
 
@@ -120,14 +121,18 @@ class Collection:
             stop_sign.give(stopped)
             raise stopped from None
 
-    def _keep(self, row: Mapping[str, object]) -> None:
+    def _keep(self, stop_sign: StopSign, row: Mapping[str, object]) -> None:
         try:
-            self.record.keep(row)
+            self.record.keep({"run_id": self.run_id, **row})
         except OSError as error:
             raise FatalJudgeError(
                 f"cannot keep a response on disk beside the warehouse ({error.strerror or error}); "
                 "make room and go on with `evalhouse resume`"
             ) from None
+        if self.record.failure is not None:
+            stopped = FatalJudgeError(f"responses cannot be taken into the warehouse: {self.record.failure}")
+            stop_sign.give(stopped)
+            raise stopped
 
     def _wind_down(self, _: FatalJudgeError, drain_s: float) -> None:
         until = asyncio.get_running_loop().time() + drain_s

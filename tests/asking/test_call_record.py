@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import hash_canonical
 from evalhouse.warehouse.engine.connection import open_writer
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
-from evalhouse.warehouse.rows.calls import take_in_orphans
+from evalhouse.warehouse.mover import _WAYS, take_in_orphans
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -35,6 +36,11 @@ async def open_record(warehouse: Warehouse, run_id: str = "run-1", *, fresh: boo
         yield record
     finally:
         await asyncio.to_thread(record.close)
+
+
+def move_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.warehouse.mover._TICK_S", 0.02)
+    monkeypatch.setitem(_WAYS, "llm_calls", replace(_WAYS["llm_calls"], every_s=0.02))
 
 
 def make_call(number: int = 1, **changes: Any) -> Call:  # noqa: ANN401  # fields of Call
@@ -63,8 +69,7 @@ async def test_a_call_is_found_before_it_is_moved_and_afterwards(warehouse: Ware
 async def test_a_call_is_found_by_the_same_run_after_it_was_moved(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
-    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    move_at_once(monkeypatch)
     async with open_record(warehouse) as record:
         assert await record.find(make_call(1).request_hash) is None
         record.keep(make_call(1))
@@ -114,7 +119,7 @@ async def test_fresh_asks_anew_but_not_twice_within_its_own_run(warehouse: Wareh
 async def test_what_a_killed_process_left_in_the_journal_is_found(warehouse: Warehouse) -> None:
     record = CallRecord(warehouse, "run-1")
     call_id = record.keep(make_call())
-    record._journal._lock.release()  # as the system does when the process is killed
+    record._mover._journal._lock.release()  # as the system does when the process is killed
     assert take_in_orphans(warehouse) == 1
     async with open_record(warehouse, "run-1") as resumed:
         assert (await resumed.find(make_call().request_hash)).call_id == call_id  # type: ignore[union-attr]
@@ -192,8 +197,7 @@ async def test_a_look_up_waits_for_a_program_that_keeps_the_file(
 async def test_a_locked_file_stops_no_run_and_loses_no_call(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
-    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    move_at_once(monkeypatch)
     locked, free = threading.Event(), threading.Event()
 
     def keep_file() -> None:
@@ -219,13 +223,12 @@ async def test_a_failing_warehouse_stops_the_run_with_the_reply_safe_on_disk(
     def refuse(*_: object, **__: object) -> None:
         raise WarehouseError("no space left")
 
-    monkeypatch.setattr("evalhouse.tasks.asking.record._TICK_S", 0.02)
-    monkeypatch.setattr("evalhouse.tasks.asking.record._MOVE_EVERY_S", 0.02)
+    move_at_once(monkeypatch)
     record = CallRecord(warehouse, "run-1")
-    monkeypatch.setattr("evalhouse.tasks.asking.record.take_in_segment", refuse)
+    monkeypatch.setattr("evalhouse.warehouse.mover.take_in_segment", refuse)
     record.keep(make_call(1))
     async with asyncio.timeout(5):
-        while record._mover.is_alive():
+        while record._mover.failure is None:
             await asyncio.sleep(0.02)
     with pytest.raises(FatalJudgeError, match="cannot be taken into the warehouse: no space left"):
         record.keep(make_call(2))

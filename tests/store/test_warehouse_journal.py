@@ -10,7 +10,7 @@ from warehouse_processes import FULL_DISK, count_rows, held_file, make_warehouse
 
 from evalhouse.warehouse.engine.journal import Journal, find_orphans
 from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.rows.calls import take_in_orphans, take_in_segment
+from evalhouse.warehouse.mover import take_in_orphans, take_in_segment
 from evalhouse.warehouse.store import Warehouse
 
 _MAKE_ROW = """
@@ -62,11 +62,11 @@ def test_segments_go_in_once_even_after_a_kill_before_their_removal(tmp_path: Pa
     warehouse = make_warehouse(tmp_path)
     script = """
 from pathlib import Path
-from evalhouse.warehouse.rows.calls import take_in_segment
+from evalhouse.warehouse.mover import take_in_segment
 journal.append(make_row(1))
 segment = journal.rotate()
 type(segment).remove = kill_self
-take_in_segment(Warehouse(PATH), segment, patience_s=5)
+take_in_segment(Warehouse(PATH), "llm_calls", segment, patience_s=5)
 """
     assert run_script(_MAKE_ROW + script, warehouse.location.path).code == -9
     assert list_calls(warehouse) == ["c1"]
@@ -105,14 +105,14 @@ def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
         journal.append(make_row(3))
         # Neither this process nor another takes what is still in use.
         taken = run_script(
-            "from evalhouse.warehouse.rows.calls import take_in_orphans\nprint(take_in_orphans(Warehouse(PATH)))",
+            "from evalhouse.warehouse.mover import take_in_orphans\nprint(take_in_orphans(Warehouse(PATH)))",
             warehouse.location.path,
         )
         assert taken.output == "1", taken
         assert take_in_orphans(warehouse) == 0
         assert list_calls(warehouse) == ["c1"]
         assert closed is not None
-        take_in_segment(warehouse, closed, patience_s=5)
+        take_in_segment(warehouse, "llm_calls", closed, patience_s=5)
         assert len(journal) == 1
     assert take_in_orphans(warehouse) == 1
     assert list_calls(warehouse) == ["c1", "c2", "c3"]
@@ -156,9 +156,9 @@ def test_a_held_file_keeps_the_segment(tmp_path: Path) -> None:
         segment = journal.rotate()
         assert segment is not None
         with held_file(warehouse.location.path, read_only=True), pytest.raises(WarehouseBusy):
-            take_in_segment(warehouse, segment, patience_s=0.1)
+            take_in_segment(warehouse, "llm_calls", segment, patience_s=0.1)
         assert segment.path.exists()
-        take_in_segment(warehouse, segment, patience_s=5)
+        take_in_segment(warehouse, "llm_calls", segment, patience_s=5)
         assert not segment.path.exists()
     assert count_rows(warehouse, "llm_calls") == 1
 

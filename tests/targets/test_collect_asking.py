@@ -22,7 +22,9 @@ from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.tasks.targets.make import TargetError
 from evalhouse.tasks.targets.protocol import Response, TargetQuestion
-from evalhouse.warehouse.rows.responses import ResponseRecord, count_responses
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.responses import count_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
 
@@ -67,7 +69,7 @@ class ScriptedTarget:
         self.is_closed = True
 
 
-class FullDisk(ResponseRecord):
+class FullDisk(Mover):
     """A record on a disk that takes nothing more."""
 
     def keep(self, row: Any) -> None:  # noqa: ANN401
@@ -84,7 +86,7 @@ async def collecting(
     target: ScriptedTarget,
     n: int,
     *,
-    record: type[ResponseRecord] = ResponseRecord,
+    record: type[Mover] = Mover,
     **changes: Any,  # noqa: ANN401  # fields of Collection
 ) -> AsyncIterator[tuple[LiveRun, Collection]]:
     """A live run with a collection over so many questions."""
@@ -92,7 +94,7 @@ async def collecting(
     async with lay_out_run(folder, make_settings(shard_size=SIZE), judge=ScriptedJudge(lambda _: "{}")) as live_run:
         values: dict[str, Any] = {
             "run_id": live_run.run_id, "warehouse": live_run.warehouse, "target": target, "known": None,
-            "record": record(live_run.warehouse, live_run.run_id), "numbers": range(-(-n // SIZE)), "n_samples": n,
+            "record": record(live_run.warehouse, "responses"), "numbers": range(-(-n // SIZE)), "n_samples": n,
             "read_samples": lambda first, last: samples[first - 1 : last], "concurrency": 2,
         }  # fmt: skip
         collection = Collection(**{**values, **changes})
@@ -149,6 +151,18 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
             await collection.collect(live_run.asker.stop_sign, 1, size=live_run.settings.shard_size)
         assert target.asked == ["s1"]
+
+
+async def test_a_warehouse_that_takes_no_responses_stops_the_run(tmp_path: Path) -> None:
+    target = ScriptedTarget()
+    async with collecting(tmp_path, target, 8, concurrency=1) as (live_run, collection):
+        collection.record.failure = WarehouseError("no space left")
+        for number in (0, 1):
+            with pytest.raises(FatalJudgeError, match="responses cannot be taken into the warehouse: no space left"):
+                await collection.collect(live_run.asker.stop_sign, number, size=live_run.settings.shard_size)
+        assert target.asked == ["s1"], "and what came of it is on disk"
+        collection.record.flush()
+        assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 1
 
 
 async def test_what_is_in_flight_when_the_run_is_stopped_may_still_come(tmp_path: Path) -> None:
@@ -244,7 +258,9 @@ async def test_loading_renews_what_came_since(tmp_path: Path) -> None:
             None
         ] * 3
         live_run.staged = None
-        collection.record.keep({"sample_id": "q2", "status": "ok", "answer": "Yes.", "contexts": ["One."]})
+        collection.record.keep(
+            {"run_id": live_run.run_id, "sample_id": "q2", "status": "ok", "answer": "Yes.", "contexts": ["One."]}
+        )
         collection.record.flush()
         collection.read_samples = lambda first, last: read_samples_between(
             live_run.warehouse, live_run.run_id, first, last

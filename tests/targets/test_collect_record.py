@@ -13,7 +13,8 @@ from warehouse_runs import make_run
 
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.known_responses import UnaffectedResponses, find_unaffected, list_cited_documents
-from evalhouse.warehouse.rows.responses import ResponseRecord, StoredResponse
+from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.rows.responses import StoredResponse
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.rows.samples import Staging, StoredSample, take_in_samples
 from evalhouse.warehouse.store import Warehouse
@@ -87,8 +88,8 @@ def add_response(warehouse: Warehouse, run_id: str, **changes: Any) -> None:  # 
     loaded = {"question": "How deep?", "metadata": None, "ground_truth": "7 metres."}
     loaded |= {name: changes.pop(name) for name in tuple(changes) if name in loaded}
     row |= changes
-    record = ResponseRecord(warehouse, run_id)
-    record.keep(row)
+    record = Mover(warehouse, "responses")
+    record.keep({"run_id": run_id, **row})
     record.close()
     staging = Staging()
     answered = {name: row[name] for name in ("answer", "contexts", "context_ids")}
@@ -163,8 +164,16 @@ def test_the_newest_response_that_was_asked_for_counts(asked: Warehouse) -> None
 def test_a_response_without_a_sample_counts_for_nothing(asked: Warehouse) -> None:
     """Its run died before it was loaded, so that nobody knows what was asked."""
     add_run(asked, "second", 2)
-    record = ResponseRecord(asked, "second")
-    record.keep({"sample_id": "s", "status": "ok", "answer": "x", "contexts": ["y"], "context_ids": ["c#1"]})
+    record = Mover(asked, "responses")
+    row = {
+        "run_id": "second",
+        "sample_id": "s",
+        "status": "ok",
+        "answer": "x",
+        "contexts": ["y"],
+        "context_ids": ["c#1"],
+    }
+    record.keep(row)
     record.close()
     assert find(asked, ("c",)) == "first"
 

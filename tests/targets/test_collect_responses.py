@@ -10,13 +10,13 @@ from live_runs import open_warehouse
 from warehouse_processes import run_script
 from warehouse_runs import make_run
 
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.mover import Mover, take_in_orphans
 from evalhouse.warehouse.rows.responses import (
-    ResponseRecord,
     count_responses,
     list_open_samples,
     list_response_errors,
     read_responses,
-    take_in_lost_responses,
 )
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import Staging, read_samples_between, renew_samples, take_in_samples
@@ -29,13 +29,20 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 def make_row(sample_id: str, **columns: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"sample_id": sample_id, "status": "ok", "answer": f"Answer {sample_id}.", "attempts": 1, **columns}
+    return {
+        "run_id": "r",
+        "sample_id": sample_id,
+        "status": "ok",
+        "answer": f"Answer {sample_id}.",
+        "attempts": 1,
+        **columns,
+    }
 
 
 def keep(warehouse: Warehouse, *rows: dict[str, Any], run_id: str = "r") -> None:
-    record = ResponseRecord(warehouse, run_id)
+    record = Mover(warehouse, "responses")
     for row in rows:
-        record.keep(row)
+        record.keep({**row, "run_id": run_id})
     record.close()
 
 
@@ -66,11 +73,11 @@ def test_a_later_response_takes_the_place_of_an_earlier_one_of_the_same_run(ware
 
 
 def test_responses_are_moved_while_others_come(warehouse: Warehouse) -> None:
-    record = ResponseRecord(warehouse, "r")
+    record = Mover(warehouse, "responses")
     record.keep(make_row("a"))
-    assert record.n_unmoved == 1
-    assert record.move(patience_s=5.0)
-    assert record.n_unmoved == 0
+    assert len(record) == 1
+    record.flush(patience_s=5.0)
+    assert len(record) == 0
     assert read_answers(warehouse).keys() == {"a"}
     record.keep(make_row("b"))
     record.close()
@@ -79,9 +86,10 @@ def test_responses_are_moved_while_others_come(warehouse: Warehouse) -> None:
 
 def test_a_reader_that_keeps_the_file_loses_nothing(warehouse: Warehouse) -> None:
     with warehouse.writing():  # this process is busy with the file, as an open notebook would be
-        record = ResponseRecord(warehouse, "r")
+        record = Mover(warehouse, "responses")
         record.keep(make_row("a"))
-        assert not record.move(patience_s=0.05)
+        with pytest.raises(WarehouseBusy):
+            record.flush(patience_s=0.05)
         record.keep(make_row("b"))
     record.close()
     assert read_answers(warehouse).keys() == {"a", "b"}
@@ -89,24 +97,24 @@ def test_a_reader_that_keeps_the_file_loses_nothing(warehouse: Warehouse) -> Non
 
 def test_what_a_killed_process_kept_is_taken_in_later(warehouse: Warehouse) -> None:
     script = """
-from evalhouse.warehouse.rows.responses import ResponseRecord
-record = ResponseRecord(Warehouse(PATH), "r")
+from evalhouse.warehouse.mover import Mover
+record = Mover(Warehouse(PATH), "responses")
 for n in range(3):
-    record.keep({"sample_id": f"s{n}", "status": "ok", "answer": "Yes."})
+    record.keep({"run_id": "r", "sample_id": f"s{n}", "status": "ok", "answer": "Yes."})
 kill_self()
 """
     assert run_script(script, warehouse.location.path).code == -9
     assert read_answers(warehouse) == {}
     for _ in range(2):
-        take_in_lost_responses(warehouse)
+        take_in_orphans(warehouse)
         assert read_answers(warehouse).keys() == {"s0", "s1", "s2"}
     assert list((warehouse.location.journal_path / "responses").iterdir()) == []
 
 
 def test_those_of_a_living_process_are_left_to_it(warehouse: Warehouse) -> None:
-    record = ResponseRecord(warehouse, "r")
+    record = Mover(warehouse, "responses")
     record.keep(make_row("a"))
-    take_in_lost_responses(warehouse)
+    take_in_orphans(warehouse)
     assert read_answers(warehouse) == {}
     record.close()
     assert read_answers(warehouse).keys() == {"a"}
@@ -114,7 +122,7 @@ def test_those_of_a_living_process_are_left_to_it(warehouse: Warehouse) -> None:
 
 def test_a_segment_taken_in_twice_counts_once(warehouse: Warehouse) -> None:
     """Killed between the commit and the removal of the file, of which this is what is left."""
-    record = ResponseRecord(warehouse, "r")
+    record = Mover(warehouse, "responses")
     record.keep(make_row("a"))
     folder = warehouse.location.journal_path / "responses"
     (segment,) = folder.glob("*.jsonl")
@@ -122,7 +130,7 @@ def test_a_segment_taken_in_twice_counts_once(warehouse: Warehouse) -> None:
     record.close()
     warehouse_answers = read_answers(warehouse)
     segment.write_bytes(content.replace(b"Answer a.", b"Never."))
-    take_in_lost_responses(warehouse)
+    take_in_orphans(warehouse)
     assert read_answers(warehouse) == warehouse_answers == {"a": "Answer a."}
 
 

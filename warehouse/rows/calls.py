@@ -1,15 +1,12 @@
-"""The record of calls: replies by the hash of what was asked, and the journal's way into `llm_calls`."""
+"""The record of calls: replies by the hash of what was asked."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import polars as pl
 
-from evalhouse.warehouse.batch import Batch
-from evalhouse.warehouse.engine.journal import Segment, find_orphans
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
 
 _COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
 
@@ -51,25 +48,3 @@ def sum_cost(warehouse: Warehouse, run_id: str) -> float:
     """
     (row,) = warehouse.read_rows(_COST, {"run_id": run_id})
     return float(str(row["cost_usd"]))
-
-
-def take_in_segment(warehouse: Warehouse, segment: Segment, *, patience_s: float) -> None:
-    """Write a journal segment into `llm_calls` and remove it; raises WarehouseBusy and keeps it otherwise."""
-    _append_rows(warehouse, segment.key, segment.rows, patience_s)
-    segment.remove()
-
-
-def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
-    """Take in what dead processes left in the journal; returns how many calls that were."""
-    number = 0
-    for segment in find_orphans(warehouse.location.journal_path):
-        take_in_segment(warehouse, segment, patience_s=patience_s)
-        number += len(segment.rows)
-    return number
-
-
-def _append_rows(warehouse: Warehouse, key: str, rows: Sequence[dict[str, object]], patience_s: float) -> None:
-    if not rows:
-        return
-    batch = Batch(key=key, run_id=str(rows[0]["run_id"]), tables={"llm_calls": build_frame("llm_calls", rows)})
-    warehouse.append_now(batch, patience_s=patience_s)

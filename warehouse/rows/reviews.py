@@ -14,7 +14,7 @@ import polars as pl
 
 from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, enter_batch, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
 Rows = list[dict[str, Any]]
@@ -115,12 +115,10 @@ def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> 
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
         fresh: list[Review] = []
         for digest, reviews in files.items():
-            key = f"reviews {digest}"
-            if connection.execute("select 1 from batches where batch_key = ?", [key]).fetchone():
+            if not enter_batch(connection, f"reviews {digest}", None):
                 continue
             added = _pick_new(connection, reviews)
             insert_frame(connection, "reviews", _build_reviews(added))
-            connection.execute("insert into batches values (?, null, now() at time zone 'UTC')", [key])
             fresh += added
     return fresh
 
