@@ -14,9 +14,8 @@ from markupsafe import Markup
 
 from evalhouse.flows.display.output import shorten, write_dollars, write_interval, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
-from evalhouse.flows.report.charts import write_change
+from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
 from evalhouse.flows.report.page import load_template, read_script, read_style, write_policy
-from evalhouse.flows.report.trends import Mark, draw_amounts, draw_shares, draw_trend
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row
 

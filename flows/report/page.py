@@ -23,10 +23,19 @@ import orjson
 from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, write_dollars, write_interval, write_value
-from evalhouse.flows.report.charts import draw_distribution, draw_history, draw_interval, write_change
+from evalhouse.flows.documents.comparison import name_part
+from evalhouse.flows.report.charts import (
+    ALL_PARTS,
+    draw_distribution,
+    draw_history,
+    draw_interval,
+    draw_parts,
+    write_change,
+)
 from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples
-from evalhouse.flows.report.waterfall import describe_parts
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.comparing.paired import ROUNDING
+from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice
 from evalhouse.warehouse.rows.runs import RunRow
@@ -36,6 +45,7 @@ BLOCK_SAMPLES: Final = 50
 
 _ASSETS = Path(__file__).with_name("assets")
 _SCRIPTS = ("data.js", "sample.js", "table.js", "page.js")
+_LEAST_SHOWN: Final = 0.0005
 _HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 
 
@@ -122,7 +132,7 @@ def build_page(
         first_metric=next((name for name in (*_HEADLINE, *names) if name in scored), None),
         charts=_draw_charts(names, index, summary.history),
         unscored=_describe_unscored(summary.unscored),
-        parts=describe_parts(comparison) if comparison else [],
+        parts=_describe_all_parts(comparison) if comparison else [],
         warnings=comparison.warnings if comparison else (),
         causes=[{**row, "interval": write_interval(row["ci_low"], row["ci_high"])} for row in causes],
         costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
@@ -217,6 +227,35 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
         "n_higher": paired.n_higher,
         "n_lower": paired.n_lower,
     }
+
+
+def _describe_all_parts(comparison: Comparison) -> list[dict[str, Any]]:
+    """By metric whose mean moved, the chart of its parts and their numbers; the last row is the sum."""
+    moved = [metric for metric in comparison.metrics if metric.change is not None]
+    return [_describe_parts(metric, parts) for metric in moved if (parts := _list_moved(metric))]
+
+
+def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
+    rows = [
+        {"name": name_part(part.name), "n": part.n, "n_moved": part.n_moved, "value": write_change(part.value)}
+        for part in parts
+    ]
+    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change)}
+    return {
+        "metric": compared.metric,
+        "base": write_value(compared.mean_base),
+        "candidate": write_value(compared.mean_candidate),
+        "change": write_change(compared.change),
+        "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
+        "chart": draw_parts(parts, low_is_good=compared.metric in LOW_IS_GOOD),
+        "rows": [*rows, total],
+    }
+
+
+def _list_moved(compared: MetricComparison) -> list[Part]:
+    """What moved the mean, the most first."""
+    moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
+    return sorted(moved, key=lambda part: -abs(part.value))
 
 
 def _is_share(value: float | None) -> bool:

@@ -15,7 +15,7 @@ from cli_process import Finished, call_here
 from history_nights import Size, write_nights
 from report_pages import ReportPage
 
-from evalhouse.flows.report.waterfall import draw_parts
+from evalhouse.flows.report.charts import draw_parts
 from evalhouse.tasks.comparing.parts import Part
 
 Ask = Callable[..., Finished]

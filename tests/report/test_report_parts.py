@@ -79,7 +79,7 @@ def titles(chart: Markup) -> list[str]:
 
 
 def lines(chart: Markup) -> list[str]:
-    return [path.get("d", "") for path in parse(chart).iter("path") if path.get("class") == "line reactive nofill"]
+    return [path.get("d", "") for path in parse(chart).iter("path") if path.get("class") == "line"]
 
 
 def test_a_history_tells_of_each_run() -> None:
