@@ -18,31 +18,31 @@ from evalhouse.warehouse.errors import WarehouseBusy
 # By name: its module in `flows/commands`, the command there, and what it does.
 COMMANDS = {
     "run": ("run", "run", "Evaluate a dataset."),
-    "resume": ("run", "resume", "Go on where a run stopped."),
-    "collect": ("collect", "collect", "Ask the application under test, and judge nothing."),
+    "resume": ("run", "resume", "Continue a run where it stopped."),
+    "collect": ("run", "collect", "Ask the application under test, and judge nothing."),
     "rescore": ("rescore", "rescore", "Recompute scores from stored verdicts, without a model call."),
     "runs": ("show", "runs", "List what ran."),
     "show": ("show", "show", "Show one run: scores, worst samples, costs, unscored."),
-    "query": ("query", "query", "Ask the warehouse in SQL, read-only."),
+    "query": ("query", "query", "Query the warehouse in SQL, read-only."),
     "lineage": ("lineage", "lineage", "Walk a score back to the raw replies that made it."),
     "compare": ("compare", "compare", "Compare two runs: what moved, whether it is chance, and why."),
-    "gate": ("gate", "gate", "Let a run through or not, by limits and against a baseline."),
+    "gate": ("gate", "gate", "Check a run against limits and a baseline."),
     "diagnose": ("diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
     "report": ("report", "report", "Write one run as a self-contained HTML file."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
-    "kb-updated": ("kb_updated", "kb_updated", "Tell that a knowledge base was updated."),
+    "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
     "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),
-    "review": ("review", "review", "Have people label verdicts; how far the judge can be believed."),
-    "benchmark": ("benchmark", "benchmark", "Say how far a judge agrees with people, on labelled data."),
-    "warehouse": ("warehouse", "warehouse", "Check the warehouse, make it small, move it elsewhere."),
-    "doctor": ("doctor", "doctor", "Say what is configured, what is reachable, what is wrong."),
+    "review": ("review", "review", "Have people label verdicts, and measure how far to trust the judge."),
+    "benchmark": ("benchmark", "benchmark", "Measure how far a judge agrees with people, on labelled data."),
+    "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),
+    "doctor": ("doctor", "doctor", "Show what is configured, what is reachable, what is wrong."),
 }
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has gone (`evalhouse query … | head`), which is no error of ours."""
+    """The process that read our output has gone (`evalhouse query … | head`), which is no error of ours."""
 
 
 class LazyGroup(click.Group):
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; tells whoever called us, and not click, that nobody reads the output any more."""
+        """Run the command; tells our caller, and not click, that nobody reads the output any more."""
         try:
             result = super().invoke(ctx)
             # What is still in the buffer has to fail here, not while Python exits.

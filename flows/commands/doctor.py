@@ -50,7 +50,7 @@ _REACH_S = 10.0
     "--attack",
     is_flag=True,
     help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
-    "Sends some 370 requests, which cost money; their number and price are said first.",
+    "Sends some 370 requests, which cost money; their number and price are shown first.",
 )
 @click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
 @WAREHOUSE_OPTION
@@ -68,7 +68,7 @@ def doctor(
     """Say what is configured and where each value came from, what is reachable, and what is wrong.
 
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
-    looked at too, without asking the application or telling anybody anything. Asks the judge's endpoint for its list
+    checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
     of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
     as well; however often it is fooled is a measurement and no error, so the exit status stays 0.
     """
@@ -206,7 +206,7 @@ def _check_place(path: Path) -> Finding:
     """Whether a warehouse could be made there: the nearest folder that exists must take files."""
     folder = next(parent for parent in path.parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        return Finding(what="warehouse", verdict="wrong", detail=f"{folder} is no folder that can be written to")
+        return Finding(what="warehouse", verdict="wrong", detail=f"{folder} is not a folder that can be written to")
     return Finding(what="warehouse", verdict="note", detail=f"{path} does not exist yet; the first run makes it")
 
 

@@ -29,7 +29,7 @@ _SHORT = 300
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
-    """Walk from a score of SAMPLE in RUN to its verdicts, the calls they stand in, the prompts and the sample.
+    """Walk from a score of SAMPLE in RUN to its verdicts, the calls they came from, the prompts and the sample.
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
     are shown.

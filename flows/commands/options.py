@@ -18,7 +18,8 @@ WAREHOUSE_VARIABLE = "EVALHOUSE_WAREHOUSE"
 WAREHOUSE_OPTION = click.option(
     "--warehouse",
     metavar="URL",
-    help=f"Where everything is kept: a path or duckdb:///path. Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
+    help="Where everything is kept: a path, duckdb:///path, or ducklake:CATALOGUE?data=FOLDER. "
+    f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
@@ -41,7 +42,7 @@ def limit_options(command: _Command) -> _Command:
         ),
         click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
         click.option(
-            "--prices", metavar="FILE", help="Own prices: `model: [input, output, cached input]`, $ per million."
+            "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
         ),
     )
     # A decorator puts its option before those already there.

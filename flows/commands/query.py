@@ -52,7 +52,11 @@ _DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
     metavar="S",
     help="Stop after this many seconds.",
 )
-@click.option("--memory-limit", metavar="SIZE", help="For example 2GB. Default: DuckDB's own, 80 % of the machine.")
+@click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="Memory it may use, such as 2GB. Default: DuckDB's own, 80 % of the machine's.",
+)
 @WAREHOUSE_OPTION
 def query(
     *,
@@ -64,17 +68,17 @@ def query(
     memory_limit: str | None,
     warehouse: str | None,
 ) -> None:
-    r"""Run one SELECT over the warehouse, read-only and with no way to other files or the network.
+    r"""Run one SELECT over the warehouse, read-only and without access to other files or the network.
 
     Start with `evalhouse query "from run_scores"`; `evalhouse query "\d"` lists tables and views, and "\d NAME" the
-    columns of one with what they mean. At a terminal, without SQL, a prompt opens. There `table` cuts very long texts;
-    the other formats have them whole.
+    columns of one with what they mean. At a terminal, without SQL, a prompt opens. At a terminal `table` cuts very long
+    texts; the other formats have them whole.
     """
     at_prompt = sql is None and path is None and sys.stdin.isatty() and sys.stdout.isatty()
     text = "" if at_prompt else _read_sql(sql, path)
     kind = kind or _find_format(output)
     if kind == "parquet" and output is None:
-        raise SettingsError("Parquet is no text; name a file with --output")
+        raise SettingsError("Parquet is not text; name a file with --output")
     if at_prompt and output is not None:
         raise SettingsError(f"--output takes the result of one query; give the SQL as well, for example: {_EXAMPLE}")
     from evalhouse.warehouse.location import parse_location  # noqa: PLC0415  # DuckDB, which a wrong option need not wait for

@@ -59,7 +59,7 @@ def rescore(
 ) -> None:
     """Recompute the scores of the named runs, or of all of them, from the verdicts on record.
 
-    Each run keeps its own metrics and settings but for what is given here.
+    Each run keeps its own metrics and settings, except for what is given here.
     """
     wish = Wish(metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets))
     store = Warehouse(find_warehouse(warehouse))

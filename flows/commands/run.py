@@ -1,6 +1,8 @@
-"""`evalhouse run` and `evalhouse resume`, of a dataset or of a suite."""
+"""`evalhouse run` and `evalhouse resume`, of a dataset or of a suite, and `evalhouse collect`, which asks the
+application under test and leaves the judging to a later run."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -23,8 +25,14 @@ from evalhouse.flows.display.output import (
     print_table,
     write_dollars,
 )
-from evalhouse.flows.documents.run_origin import print_responses, read_response_counts
-from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED
+from evalhouse.flows.display.progress import show_run
+from evalhouse.flows.documents.run_origin import (
+    describe_responses,
+    print_response_errors,
+    print_responses,
+    read_response_counts,
+)
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.pools.parts import check_pool
 from evalhouse.flows.preparing.settings import (
     Resolved,
@@ -36,17 +44,22 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, is_suite, load_suite
+from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, Update
 from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.flows.run.outcome import RunOutcome, Watch
     from evalhouse.flows.serving.suite_runs import SuiteOutcome
+
+
+_STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 
 
 @click.command()
@@ -57,7 +70,7 @@ if TYPE_CHECKING:
 @click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each.")
 @click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
-@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
@@ -71,7 +84,7 @@ if TYPE_CHECKING:
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
 @click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
 @click.option("--responses", metavar="RUN", help="Judge the answers on record of RUN and ask the target for none.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
 @pool_options
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
@@ -92,7 +105,7 @@ def run(
     DATASET is a file (JSON Lines, JSON, CSV, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
     dataset that ships with evalhouse. It holds one sample a row: question, answer, ground_truth and contexts, under
     these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
-    asked for answers and a gate; what is given here goes before what it says. Exit status 1 when the gate fails.
+    asked for answers and a gate; options given here override it. Exit status 1 when the gate fails.
     """
     suite = load_suite(dataset) if is_suite(dataset) else None
     given = flags | {
@@ -110,7 +123,6 @@ def run(
         return 0
     check_pool(settings)
     check_prefect_server()
-    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
         ended = _start(settings, suite, given, watch)
@@ -132,15 +144,12 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     """
     changes = resolve_changes(flags)
     check_prefect_server()
-    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
 
     url = find_warehouse(warehouse)
     with show_run() as watch:
         ended = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
     if ended.outcome.run.kind == "collection":
-        from evalhouse.flows.commands.collect import report_collection  # noqa: PLC0415  # one kind of run of two
-
         return report_collection(ended.outcome, url, as_json=as_json)
     return report_outcome(ended, url, as_json=as_json)
 
@@ -157,11 +166,7 @@ def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     else:
         _print_outcome(ended, rows, read_response_counts(warehouse, outcome.run))
         _print_next(ended, rows, _name_elsewhere(warehouse))
-    if ended.gate_failed:
-        return GATE_FAILED
-    if outcome.status == "completed":
-        return 0
-    return INTERRUPTED if outcome.status == "cancelled" else INCOMPLETE
+    return GATE_FAILED if ended.gate_failed else _STATUSES.get(outcome.status, INCOMPLETE)
 
 
 def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
@@ -266,14 +271,18 @@ def _print_outcome(
         from evalhouse.flows.run.noise import describe_noise  # noqa: PLC0415  # imports what compares runs
 
         print_line(describe_noise(outcome.noise))
-    if outcome.status == "cancelled":
-        print_notice("The run was interrupted.")
-    elif outcome.problem:
-        print_notice(f"The run stopped: {outcome.problem}")
+    _print_stop(outcome)
     if ended.gate is not None:
         from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
         print_gate(ended.gate, names_run=False)
+
+
+def _print_stop(outcome: "RunOutcome") -> None:
+    if outcome.status == "cancelled":
+        print_notice("The run was interrupted.")
+    elif outcome.problem:
+        print_notice(f"The run stopped: {outcome.problem}")
 
 
 def _describe_tools(run: RunRow) -> str:
@@ -312,3 +321,86 @@ def _name_elsewhere(warehouse: Warehouse) -> str:
     """The option that the next command needs to find a warehouse that it would not look into by itself."""
     location = warehouse.location
     return "" if location == Warehouse(find_warehouse(None)).location else f" --warehouse {quote(location.name)}"
+
+
+@click.command()
+@click.argument("suite", metavar="SUITE.toml")
+@click.option("--label", metavar="TEXT", help="A name for this run.")
+@click.option("--limit", type=int, metavar="N", help="Ask only about the first N samples.")
+@click.option("--only-affected", is_flag=True, default=None, help="Ask only where a --changed document was cited.")
+@click.option("--changed", multiple=True, metavar="ID", help="A document that changed; may be given several times.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
+    """Ask the application of SUITE.toml about every sample, and judge nothing.
+
+    The responses are a run of their own, which `evalhouse run SUITE.toml --responses RUN` judges, as often as you like,
+    without asking again. What was answered is on record at once; `evalhouse resume` continues a run that was stopped
+    or in which questions failed.
+    """
+    read = load_suite(suite)
+    from evalhouse.flows.serving.suite_runs import resolve_suite  # noqa: PLC0415  # imports what runs
+
+    trigger = _make_trigger(read, changed)
+    settings = resolve_suite(read, flags=flags, trigger=trigger).settings
+    if settings.target is None:
+        raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
+    check_prefect_server()
+    from evalhouse.flows.run.start_to_end import start_collection  # noqa: PLC0415
+
+    with show_run() as watch:
+        outcome = start_collection(settings, trigger=trigger, watch=watch)
+    return report_collection(outcome, settings.warehouse, as_json=as_json, suite_path=suite)
+
+
+def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_path: str | None = None) -> int:
+    """Print how a run that only asked has ended, and return the exit status."""
+    warehouse = Warehouse(url)
+    run = outcome.run
+    counts, errors = count_responses(warehouse, run.run_id), list_response_errors(warehouse, run.run_id)
+    if as_json:
+        print_json(
+            {
+                "run_id": run.run_id,
+                "kind": run.kind,
+                "status": outcome.status,
+                "problem": outcome.problem,
+                "suite": run.suite,
+                "n_samples": run.n_samples,
+                "responses": {**counts, "errors": errors},
+                "warehouse": warehouse.location.url,
+            }
+        )
+    else:
+        _print_collection(outcome, counts, errors)
+        _print_collection_next(outcome, suite_path)
+    return _STATUSES.get(outcome.status, INCOMPLETE)
+
+
+def _make_trigger(suite: Suite, changed: tuple[str, ...]) -> Trigger:
+    if not changed:
+        return BY_HAND
+    now = datetime.now(UTC).replace(tzinfo=None)
+    update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now)
+    return Trigger(kb_name=suite.trigger.knowledge_base if suite.trigger else None, updates=(update,))
+
+
+def _print_collection(outcome: "RunOutcome", counts: Mapping[str, Any], errors: list[dict[str, Any]]) -> None:
+    run = outcome.run
+    print_line(f"run {run.run_id} {outcome.status}: {run.n_samples} samples, nothing judged", bold=True)
+    print_line(describe_responses(counts))
+    _print_stop(outcome)
+    if errors:
+        print_response_errors(errors)
+        print_line()
+
+
+def _print_collection_next(outcome: "RunOutcome", suite_path: str | None) -> None:
+    run_id = outcome.run.run_id
+    judge = f"evalhouse run {suite_path or 'SUITE.toml'} --responses {run_id}   (judges these responses)"
+    if outcome.status == "completed":
+        print_line(f"next: {judge}")
+        return
+    print_line(f"next: evalhouse resume {run_id}   (asks where no answer has come yet)")
+    if outcome.status == "incomplete":
+        print_line(f"or:   {judge}")

@@ -53,7 +53,7 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
     metavar="N",
     help="How many of the newest runs.",
 )
-@click.option("--all", "of_all_kinds", is_flag=True, help="Also runs that served others: noise, prompts, benchmark.")
+@click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def runs(limit: int, of_all_kinds: bool, warehouse: str | None, as_json: bool) -> None:

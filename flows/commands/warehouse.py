@@ -21,7 +21,7 @@ def warehouse() -> None:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def check(warehouse: str | None, as_json: bool) -> int:
-    """Look for what must never be: rows that are lost, doubled or without what they rest on.
+    """Look for what must never happen: rows that are lost, doubled or without what they rest on.
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
@@ -48,8 +48,8 @@ def check(warehouse: str | None, as_json: bool) -> int:
 def compact(warehouse: str | None, as_json: bool) -> int:
     """Make the warehouse small without losing a row.
 
-    A DuckDB file is written anew. Of a lake small files are merged, snapshots forgotten but the last of each run, and
-    files that nothing needs removed. Writers wait meanwhile.
+    A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
+    last of each run, and files that nothing needs are removed. Writers wait meanwhile.
     """
     from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def move(source: str, target: str, as_json: bool) -> int:
     """Copy a whole warehouse, such as a DuckDB file into a lake or back.
 
     FROM and TO are warehouse URLs or paths. Every table is counted and hashed on both sides, run by run. A move that
-    was cut short goes on where it stopped when the same command is given again. FROM stays as it is.
+    was cut short continues where it stopped when the same command is given again. FROM stays as it is.
     """
     from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """The page of a series' history: how each metric went over all nights, what changed meanwhile, and what to look at.
 
 Everything stands in the page itself, so that it can be read without its script, which only finds runs in their table.
-How a page is made safe is told in `report_page`.
+How a page is made safe stands in `page.py`.
 """
 
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ from markupsafe import Markup
 from evalhouse.flows.display.output import shorten, write_dollars, write_interval, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
-from evalhouse.flows.report.page import load_template, read_script, read_style, write_policy
+from evalhouse.flows.report.page import load_template, read_assets, write_policy
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row
 
@@ -37,7 +37,7 @@ class _Change:
 
 def build_history(data: SeriesData, *, warehouse: str) -> str:
     """The page as text."""
-    style, script = read_style(), read_script("history.js")
+    style, script = read_assets("report.css"), read_assets("history.js")
     runs = data.runs
     means = _align_means(data)
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)

@@ -119,7 +119,7 @@ def build_page(
     shared = SharedTexts()
     blocks = list(_pack_samples(slices, index, shared, read_flips))
     scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
-    style, script = read_style(), read_script(*_SCRIPTS)
+    style, script = read_assets("report.css"), read_assets(*_SCRIPTS)
     return load_template("page.html").render(
         policy=write_policy(script=script, style=style),
         style=Markup(style),
@@ -137,7 +137,7 @@ def build_page(
         causes=[{**row, "interval": write_interval(row["ci_low"], row["ci_high"])} for row in causes],
         costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
         flips=summary.flips,
-        blocks=[_pack("index", index), _pack("fixed", shared.texts), *blocks],
+        blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse,
     )
@@ -184,14 +184,14 @@ def _pack_samples(
     while block := list(islice(records, BLOCK_SAMPLES)):
         for record in block:
             index.add(record)
-        yield _pack(f"block-{number}", block)
+        yield Block(id=f"block-{number}", packed=pack(block))
         number += 1
 
 
-def _pack(name: str, value: object) -> Block:
-    # No time stamp, so that equal runs give equal pages. The letters of base64 cannot end an element.
-    packed = gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)
-    return Block(id=name, packed=Markup(base64.b64encode(packed).decode()))
+def pack(value: object) -> Markup:
+    """Data of a page as letters of base64, which cannot end an element; without a time stamp, so that equal data give
+    equal pages."""
+    return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
 
 
 def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
@@ -326,12 +326,6 @@ def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
 
 
 @cache
-def read_style() -> str:
-    """The style sheet of all pages."""
-    return (_ASSETS / "report.css").read_text(encoding="utf-8")
-
-
-@cache
-def read_script(*names: str) -> str:
-    """Scripts of the assets as one."""
+def read_assets(*names: str) -> str:
+    """Style sheets or scripts as one."""
     return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)

@@ -1,35 +1,27 @@
 """The page on which a person labels verdicts: one HTML file that works offline and keeps what was said in the browser.
 
-The same care as for a report (`report_page`), whose head, looks and policy it shares: texts come packed and become
+The same care as for a report (`page.py`), whose head, looks and policy it shares: texts come packed and become
 nodes and texts, never markup, and the page can load and send nothing. What leaves it is the file that a person
 downloads. The judge's verdicts are in the page, packed with the rest, and each is shown once the person has decided.
 """
 
-import base64
-import gzip
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import jinja2
-import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text
-from evalhouse.flows.report.page import read_style, write_policy
+from evalhouse.flows.report.page import load_template, pack, read_assets, write_policy
 from evalhouse.tasks.reviews.draw import Pick
 from evalhouse.tasks.reviews.export import Export
 from evalhouse.tasks.reviews.label_files import list_choices
 
-_ASSETS = Path(__file__).with_name("review_assets")
-_SHARED = Path(__file__).with_name("assets")
-_SCRIPTS = (_SHARED / "data.js", _ASSETS / "answers.js", _ASSETS / "items.js", _ASSETS / "review.js")
+_STYLES: Final = ("report.css", "review.css")
+_SCRIPTS: Final = ("data.js", "answers.js", "items.js", "review.js")
 
 
 def build_review_page(export: Export, reviewer: str) -> str:
     """The page as text; `reviewer` is the name it begins with, empty for none."""
-    style, script = read_style() + _read(_ASSETS / "review.css"), _read_scripts()
-    return _load_template().render(
+    style, script = read_assets(*_STYLES), read_assets(*_SCRIPTS)
+    return load_template("review.html").render(
         policy=write_policy(script=script, style=style),
         style=Markup(style),
         script=Markup(script),
@@ -37,7 +29,7 @@ def build_review_page(export: Export, reviewer: str) -> str:
         run_id=export.run.run_id,
         n=len(export.picks),
         reviewer=reviewer,
-        packed=_pack(_collect(export)),
+        packed=pack(_collect(export)),
     )
 
 
@@ -69,26 +61,3 @@ def _describe(pick: Pick, place: int) -> dict[str, Any]:
         "judge_label": item.judge_label,
         "reason": item.reason,
     }
-
-
-def _pack(value: object) -> Markup:
-    # The letters of base64 cannot end an element.
-    return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
-
-
-@cache
-def _load_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([_ASSETS, _SHARED]), autoescape=True, undefined=jinja2.StrictUndefined,
-        finalize=lambda value: clean_text(value) if type(value) is str else value, trim_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("review.html")
-
-
-@cache
-def _read_scripts() -> str:
-    return "".join(_read(path) for path in _SCRIPTS)
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

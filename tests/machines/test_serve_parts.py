@@ -81,7 +81,7 @@ def test_a_port_that_is_taken_is_named(place: Place) -> None:
 
 
 def test_announcing_imports_no_prefect() -> None:
-    listing = "import sys, evalhouse.flows.commands.kb_updated; print({name.split('.')[0] for name in sys.modules})"
+    listing = "import sys, evalhouse.flows.commands.serve; print({name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {name for name in ("prefect", "httpx", "pydantic", "duckdb") if f"'{name}'" in done.stdout}
 
