@@ -5,9 +5,9 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
 from evalhouse.prompts.errors import PromptError, PromptProblem
-from evalhouse.prompts.loader import Prompt, check_prompts, list_languages, load_prompts
+from evalhouse.prompts.loader import Prompt, Prompts, check_prompts, list_languages, load_prompts
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
-from evalhouse.prompts.rubric import Criterion, Grade, Rubric, Said
+from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
 
 __all__ = [
     "BlockKind",
@@ -19,8 +19,9 @@ __all__ = [
     "Prompt",
     "PromptError",
     "PromptProblem",
+    "Prompts",
+    "Rating",
     "Rubric",
-    "Said",
     "check_prompts",
     "list_languages",
     "load_prompts",

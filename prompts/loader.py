@@ -1,23 +1,31 @@
-"""The prompts a run works with: the built-in ones of a language, with a user's own in place of some of them.
+"""The prompts a run works with: the built-in ones of a language, with a user's in place of some of them.
 
-`prompts/<language>/<name>.yaml` are data and carry everything about themselves; `content.py` reads them strictly and
-`render.py` writes the data of a request. What a step sends and gets back is fixed by the English built-in prompt of
+`prompts/<language>/<name>.yaml` are data and carry everything about themselves; `prompt_file` reads them strictly and
+`render` writes the data of a request. What a step sends and gets back is fixed by the English built-in prompt of
 its name: variables, labels and the shape of the reply. Another language or a user's file changes the words alone.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from evalhouse.prompts.errors import PromptError, PromptProblem
-from evalhouse.prompts.prompt_file import PromptContent, PromptFile, build_block, is_rubric_file, read_prompt_file
+from evalhouse.prompts.prompt_file import (
+    ExampleContent,
+    PromptContent,
+    PromptFile,
+    build_block,
+    is_rubric_file,
+    order_keys,
+    read_prompt_file,
+    strip_descriptions,
+)
 from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
 from evalhouse.prompts.rubric import Rubric, make_rubric
-from evalhouse.prompts.schema import order_keys, strip_descriptions
 
 _BUILT_IN = Path(__file__).parent
 _REFERENCE_LANGUAGE = "en"
@@ -31,7 +39,7 @@ class Prompt:
 
     `labels` has one entry for every id prefix that needs verdicts, with the labels open to it (none where verdicts
     carry no label). `prompt_hash` is the sha256 of the canonical JSON of the content: comments and layout do not change
-    it. `template` is the text of the file. `opening` begins every request: instructions and worked examples.
+    it. `template` is the text of the file, `system` the instructions in it.
     """
 
     name: str
@@ -43,8 +51,20 @@ class Prompt:
     reply_schema: dict[str, Any]
     prompt_hash: str
     template: str
-    opening: tuple[Message, ...]
+    system: str
+    examples: tuple[ExampleContent, ...]
     rubric: Rubric | None = None
+
+    @cached_property
+    def opening(self) -> tuple[Message, ...]:
+        """What begins every request: instructions and worked examples."""
+        opening = [Message(role="system", content=self.system)]
+        for example in self.examples:
+            data = {name: build_block(value) for name, value in example.data.items()}
+            reply = order_keys(self.reply_schema, example.reply)
+            opening.append(Message(role="human", content=render_blocks(tuple(self.variables), data)))
+            opening.append(Message(role="ai", content=_dump(reply)))
+        return tuple(opening)
 
     def render(self, data: Mapping[str, BlockValue], *, note: str = "") -> tuple[Message, ...]:
         """The messages of one request; equal data gives equal messages.
@@ -60,20 +80,51 @@ class Prompt:
         return (*opening, Message(role="human", content=content))
 
 
-def load_prompts(language: str = "en", folder: Path | None = None) -> dict[str, Prompt]:
+class Prompts(Mapping[str, Prompt]):
+    """Prompts by name, each read when it is first asked for."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Prompt]) -> None:
+        self._names = dict.fromkeys(names)
+        self._read = cache(read)
+
+    def __getitem__(self, name: str) -> Prompt:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_prompts(language: str = "en", folder: Path | None = None) -> Prompts:
     """All prompts of a language by name; a file in `folder` or `folder/<language>` takes the place of the built-in one.
 
-    PromptError: names every problem of every file.
+    The folder's files are read and checked at once; of the built-in ones each when it is asked for. PromptError: names
+    every problem of every file of the folder.
     """
-    found = _collect(language, folder)
-    if found.problems:
-        _refuse(found.problems)
-    return found.prompts
+    collection = _collect(language, folder)
+    if collection.problems:
+        _refuse(collection.problems)
+    own = collection.prompts
+    names = [*_list_built_in(language), *own]
+    return Prompts(names, lambda name: own[name] if name in own else _load_built_in(language, name))
 
 
 def check_prompts(folder: Path | None = None, language: str = "en") -> list[PromptProblem]:
-    """Everything that `load_prompts` would refuse; an empty list when it would load."""
-    return _collect(language, folder).problems
+    """Everything wrong with the prompts of a folder and the built-in ones of the language; empty when all are sound."""
+    problems = _collect(language, folder).problems
+    for name in _list_built_in(language):
+        try:
+            read_prompt_file(_BUILT_IN / language / f"{name}.yaml", language=language)
+        except PromptError as error:
+            problems.extend(error.problems)
+    return problems
 
 
 def list_languages() -> list[str]:
@@ -83,6 +134,8 @@ def list_languages() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Collection:
+    """The prompts of a user's folder and everything wrong with it."""
+
     prompts: dict[str, Prompt]
     problems: list[PromptProblem]
 
@@ -92,35 +145,41 @@ def _refuse(problems: list[PromptProblem]) -> NoReturn:
 
 
 def _collect(language: str, folder: Path | None) -> _Collection:
-    prompts: dict[str, Prompt] = {}
-    problems: list[PromptProblem] = []
-    if language in list_languages():
-        prompts |= _load_built_in(language)
-    elif folder is None:
+    names = _list_built_in(language)
+    collection = _Collection(prompts={}, problems=[])
+    if not names and folder is None:
         message = f"unknown language; known: {', '.join(list_languages())}; or give a folder with prompts in it"
-        problems.append(PromptProblem(file="language", key=language, message=message))
+        collection.problems.append(PromptProblem(file="language", key=language, message=message))
     if folder is not None:
-        own = _collect_own(language, folder)
-        prompts |= own.prompts
-        problems += own.problems
-    if not problems and (missing := sorted(set(_ALWAYS_NEEDED) - prompts.keys())):
+        _collect_own(language, folder, collection)
+    missing = sorted(set(_ALWAYS_NEEDED) - collection.prompts.keys() - set(names))
+    if missing and not collection.problems:
         message = f"there are no built-in prompts in '{language}', so files are needed for: {', '.join(missing)}"
-        problems.append(PromptProblem(file=str(folder), key="", message=message))
-    return _Collection(prompts=prompts, problems=problems)
+        collection.problems.append(PromptProblem(file=str(folder), key="", message=message))
+    return collection
 
 
 @cache
-def _load_built_in(language: str) -> dict[str, Prompt]:
-    paths = sorted((_BUILT_IN / language).glob("*.yaml"))
-    return {path.stem: _build_prompt(read_prompt_file(path, language=language)) for path in paths}
+def _list_built_in(language: str) -> tuple[str, ...]:
+    if language not in list_languages():
+        return ()
+    return tuple(sorted([path.stem for path in (_BUILT_IN / language).glob("*.yaml")]))
 
 
-def _collect_own(language: str, folder: Path) -> _Collection:
-    """The prompts of a user's folder and everything wrong with it."""
-    collection = _Collection(prompts={}, problems=[])
+@cache
+def _load_built_in(language: str, name: str) -> Prompt:
+    """A prompt that ships with evalhouse; whether its parts agree is for `check_prompts` and the tests to say."""
+    return _build_prompt(read_prompt_file(_BUILT_IN / language / f"{name}.yaml", language=language, checks=False))
+
+
+def _load_references() -> dict[str, Prompt]:
+    return {name: _load_built_in(_REFERENCE_LANGUAGE, name) for name in _list_built_in(_REFERENCE_LANGUAGE)}
+
+
+def _collect_own(language: str, folder: Path, collection: _Collection) -> None:
     paths = sorted(path for place in (folder, folder / language) for path in place.glob("*.y*ml") if path.is_file())
     if not paths:
-        state = "has no prompt files" if folder.is_dir() else "is no folder"
+        state = "has no prompt files" if folder.is_dir() else "is not a folder"
         message = f"{state}; expected NAME.yaml in it or in {folder / language}"
         collection.problems.append(PromptProblem(file=str(folder), key="", message=message))
     for path in paths:
@@ -130,26 +189,25 @@ def _collect_own(language: str, folder: Path) -> _Collection:
             collection.problems.extend(error.problems)
         else:
             collection.prompts[prompt.name] = prompt
-    return collection
 
 
 def _load_own(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt:
-    reference = _load_built_in(_REFERENCE_LANGUAGE)
+    names = _list_built_in(_REFERENCE_LANGUAGE)
     fault = ""
     if path.suffix != ".yaml":
         fault = f"must end in .yaml: rename it to {path.stem}.yaml"
-    elif path.stem not in reference and not is_rubric_file(path):
-        known = ", ".join(sorted(reference))
-        fault = f"'{path.stem}' is no prompt; known: {known}; one of your own needs a section `rubric`"
+    elif path.stem not in names and not is_rubric_file(path):
+        fault = f"'{path.stem}' is not a prompt; known: {', '.join(names)}; your own one needs a section `rubric`"
     elif path.stem in loaded:
         fault = f"'{path.stem}' stands in the folder and in its subfolder '{language}'; keep one of them"
     if fault:
         _refuse([PromptProblem(file=str(path), key="", message=fault)])
     prompt_file = read_prompt_file(path, language=language)
-    if path.stem in reference:
-        problems = _find_contract_faults(str(path), prompt_file.content, reference[path.stem])
+    if path.stem in names:
+        reference = _load_built_in(_REFERENCE_LANGUAGE, path.stem)
+        problems = _find_contract_faults(str(path), prompt_file.content, reference)
     else:
-        problems = _find_newcomer_faults(str(path), prompt_file.content, reference)
+        problems = _find_newcomer_faults(str(path), prompt_file.content, _load_references())
     if problems:
         _refuse(problems)
     return _build_prompt(prompt_file)
@@ -168,13 +226,13 @@ def _find_contract_faults(file: str, content: PromptContent, reference: Prompt) 
         return [PromptProblem(file=file, key="rubric", message=message)]
     return [
         PromptProblem(file=file, key=key, message=f"must be as the step '{reference.name}' needs it: {_dump(needed)}")
-        for key, (given, needed) in pairs.items()
-        if given != needed
+        for key, (own, needed) in pairs.items()
+        if own != needed
     ]
 
 
 def _find_newcomer_faults(file: str, content: PromptContent, reference: Mapping[str, Prompt]) -> list[PromptProblem]:
-    """What keeps a rubric of the user's own from standing beside ours."""
+    """What keeps a rubric of a user from standing beside ours."""
     assert content.rubric is not None
     built_in = {metric for prompt in reference.values() if prompt.rubric for metric in prompt.rubric.metrics}
     taken = sorted(make_rubric(content.name, content.rubric).metrics.keys() & built_in)
@@ -191,12 +249,6 @@ def _dump(value: object) -> str:
 def _build_prompt(prompt_file: PromptFile) -> Prompt:
     content = prompt_file.content
     variables: dict[str, BlockKind] = {name: content.variables[name] for name in BLOCKS if name in content.variables}
-    opening = [Message(role="system", content=content.system.strip())]
-    for example in content.examples:
-        data = {name: build_block(value) for name, value in example.data.items()}
-        reply = order_keys(content.schema_of_reply, example.reply)
-        opening.append(Message(role="human", content=render_blocks(tuple(variables), data)))
-        opening.append(Message(role="ai", content=_dump(reply)))
     return Prompt(
         name=content.name,
         version=str(content.version),
@@ -207,7 +259,8 @@ def _build_prompt(prompt_file: PromptFile) -> Prompt:
         reply_schema=content.schema_of_reply,
         prompt_hash=_hash_content(prompt_file.parsed),
         template=prompt_file.text,
-        opening=tuple(opening),
+        system=content.system.strip(),
+        examples=tuple(content.examples),
         rubric=make_rubric(content.name, content.rubric) if content.rubric else None,
     )
 

@@ -2,11 +2,11 @@
 
 A prompt carries all about itself: its words, its variables, its labels, its worked examples and the schema of its
 reply. They must agree with each other, and this module says where they do not: file, key, what came and what was
-allowed. `loader.py` turns what is read here into prompts.
+allowed. `loader` turns what is read here into prompts.
 """
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,123 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from evalhouse.prompts.errors import PromptError, PromptProblem
 from evalhouse.prompts.render import BLOCKS, BlockValue, Item
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
-from evalhouse.prompts.schema import find_schema_faults, find_value_faults
+
+Schema = Mapping[str, Any]
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+}
+_KEYS = {
+    "object": {"type", "description", "properties", "required", "additionalProperties"},
+    "array": {"type", "description", "items"},
+    "string": {"type", "description", "enum"},
+    "integer": {"type", "description", "enum"},
+    "number": {"type", "description"},
+    "boolean": {"type", "description"},
+}
+
+
+def find_schema_faults(schema: object, *, file: str, key: str) -> Iterator[PromptProblem]:
+    """What keeps a schema from being taken by every endpoint, or from asking for the reason before the label."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or not isinstance(kind, str) or kind not in _KEYS:
+        message = f"needs a `type`; allowed: {', '.join(_KEYS)}"
+        yield PromptProblem(file=file, key=key, message=message)
+        return
+    for unknown in sorted(schema.keys() - _KEYS[kind], key=str):
+        message = f"unknown key for a schema of type {kind}; allowed: {', '.join(sorted(_KEYS[kind]))}"
+        yield PromptProblem(file=file, key=f"{key}.{unknown}", message=message)
+    if kind == "object":
+        yield from _find_object_faults(schema, file=file, key=key)
+    elif kind == "array":
+        yield from find_schema_faults(schema.get("items"), file=file, key=f"{key}.items")
+    elif "enum" in schema:
+        yield from _find_enum_faults(schema, file=file, key=f"{key}.enum")
+
+
+def _find_object_faults(schema: Schema, *, file: str, key: str) -> Iterator[PromptProblem]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        yield PromptProblem(file=file, key=f"{key}.properties", message="must be a mapping with at least one key")
+        return
+    # Models write keys in this order. `required` repeats it as a list, and so it is part of the prompt's hash.
+    if schema.get("required") != list(properties):
+        message = f"must list all properties in their order: [{', '.join(map(str, properties))}]"
+        yield PromptProblem(file=file, key=f"{key}.required", message=message)
+    if schema.get("additionalProperties") is not False:
+        yield PromptProblem(file=file, key=f"{key}.additionalProperties", message="must be false")
+    early = [name for name in properties if name != "id"]
+    if "reason" in early and early[0] != "reason":
+        message = f"`reason` must come before {early[0]}, so that the judge gives its reason before its verdict"
+        yield PromptProblem(file=file, key=f"{key}.properties", message=message)
+    for name, inner in properties.items():
+        yield from find_schema_faults(inner, file=file, key=f"{key}.properties.{name}")
+
+
+def _find_enum_faults(schema: Schema, *, file: str, key: str) -> Iterator[PromptProblem]:
+    enum = schema["enum"]
+    if not isinstance(enum, list) or not enum or not all(_has_type(value, schema["type"]) for value in enum):
+        message = f"must be a list of at least one {schema['type']}; YAML reads yes, no, on, off and numbers as such"
+        yield PromptProblem(file=file, key=key, message=message)
+
+
+def _has_type(value: object, kind: str) -> bool:
+    # To Python, True is an integer.
+    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def find_value_faults(schema: Schema, value: object, *, file: str, key: str) -> Iterator[PromptProblem]:
+    """Where a value departs from a schema in which `find_schema_faults` found nothing."""
+    kind = schema["type"]
+    if not _has_type(value, kind):
+        message = f"must be of type {kind}, not {_shorten(value)}"
+        yield PromptProblem(file=file, key=key, message=message)
+    elif "enum" in schema and value not in schema["enum"]:
+        message = f"{_shorten(value)} is not allowed; allowed: {', '.join(map(str, schema['enum']))}"
+        yield PromptProblem(file=file, key=key, message=message)
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from find_value_faults(schema["items"], inner, file=file, key=f"{key}[{position}]")
+    elif isinstance(value, dict):
+        properties = schema["properties"]
+        if value.keys() != properties.keys():
+            message = f"has the keys {', '.join(map(str, value)) or 'none'}; required: {', '.join(properties)}"
+            yield PromptProblem(file=file, key=key, message=message)
+        for name in properties.keys() & value.keys():
+            yield from find_value_faults(properties[name], value[name], file=file, key=f"{key}.{name}")
+
+
+def order_keys(schema: Schema, value: object) -> object:
+    """The same value with the keys of every object in the order of the schema, the order a model is asked for."""
+    if isinstance(value, dict):
+        return {name: order_keys(inner, value[name]) for name, inner in schema["properties"].items()}
+    if isinstance(value, list):
+        return [order_keys(schema["items"], inner) for inner in value]
+    return value
+
+
+def strip_descriptions(schema: object) -> object:
+    """The schema without its words: two that are equal then ask for the same shape of reply."""
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: strip_descriptions(inner) for key, inner in schema.items() if key not in {"description", "properties"}
+    }
+    if "properties" in schema:
+        # Under `properties` every key is a name, `description` too.
+        plain["properties"] = {name: strip_descriptions(inner) for name, inner in schema["properties"].items()}
+    return plain
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
 
 _MENTION = re.compile(r"<([a-z_]+)>")
 
@@ -83,11 +199,13 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_prompt_file(path: Path, *, language: str) -> PromptFile:
-    """Read and check one file. PromptError: with all its problems, as far as they can be told apart."""
+def read_prompt_file(path: Path, *, language: str, checks: bool = True) -> PromptFile:
+    """Read one file and check that its parts agree. PromptError: with all its problems, as far as they show."""
     text = _read_text(path)
     parsed = _parse_yaml(path, text)
     content = _parse_content(path, parsed)
+    if not checks:
+        return PromptFile(text=text, parsed=parsed, content=content)
     problems = [*_find_header_faults(path, content, language), *_find_content_faults(str(path), content)]
     if problems:
         raise _make_error(problems)
@@ -95,7 +213,7 @@ def read_prompt_file(path: Path, *, language: str) -> PromptFile:
 
 
 def is_rubric_file(path: Path) -> bool:
-    """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is no YAML mapping."""
+    """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is not a YAML mapping."""
     return "rubric" in _parse_yaml(path, _read_text(path))
 
 
@@ -159,7 +277,7 @@ def _find_header_faults(path: Path, content: PromptContent, language: str) -> It
 
 
 def _find_content_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
-    """What does not agree within the file, in the order in which a reader would mend it."""
+    """What does not agree within the file, in the order in which a reader would fix it."""
     basics = [*_find_variable_faults(file, content), *_find_label_faults(file, content)]
     if content.rubric is None:
         basics += _find_missing(file, content)
@@ -215,7 +333,7 @@ def _find_system_faults(file: str, content: PromptContent) -> Iterator[PromptPro
     """A variable is used when the instructions name its block as `<name>`; a label when they name it at all."""
     mentioned = set(_MENTION.findall(content.system))
     for name in sorted(mentioned - content.variables.keys()):
-        message = f"names <{name}>, which is no variable of this prompt; declared: {', '.join(content.variables)}"
+        message = f"names <{name}>, which is not a variable of this prompt; declared: {', '.join(content.variables)}"
         yield PromptProblem(file=file, key="system", message=message)
     for name in content.variables:
         if name not in mentioned:

@@ -12,17 +12,265 @@ is indented, so that nothing but an id of ours ever stands in brackets at the st
         In winter: 55 minutes.
     </contexts 1a2b3c4d>
 
-Texts pass through `neutralise.py` first. `loader.py` puts the instructions and the worked examples in front.
+Texts are neutralised first: everything that could pass for one of our marks is taken away. A text may hold tags of
+blocks or ids of items, by chance or on purpose, also in full-width letters, in letters of another script that look the
+same, or with invisible characters in between. Each of them gets one visible backslash behind its opening bracket
+(`<\/question>`, `[\A2]`), as do the control tokens with which chat templates switch the speaker (`<|im_end|>`,
+`[INST]`), because some self-hosted endpoints obey them inside a message. Some tokenizers begin with Unicode's NFKC, so
+nothing may become a mark by that either. Every kind of line break becomes a plain one. Nothing else is changed.
+`loader` puts the instructions and the worked examples in front.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from string import ascii_letters, ascii_lowercase
 from typing import Literal
 
 from evalhouse.prompts.errors import PromptError
-from evalhouse.prompts.neutralise import Neutraliser, fold_text
+
+# Invisible or combining: may stand between two letters without a reader seeing a difference.
+_INVISIBLE = (
+    "\x00-\x08\x0e-\x1b\x7f\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u20d0-\u20ff\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+# With the forms for vertical writing.
+_ANGLE_OPEN = "<＜‹〈⟨《﹤˂❬❮❰⟪≺⦉⦑⧼ᐸᚲ\u2329\ufe3d\ufe3f\U0001d236"
+_ANGLE_CLOSE = ">＞›〉⟩》﹥˃❭❯❱⟫≻⦊⦒⧽ᐳ\u232a\ufe3e\ufe40\U0001d237"
+_SQUARE_OPEN = r"\[［【〔⁅⟦⟬〚❲﹝〖⦋⦍⦏\u2997\ufe17\ufe39\ufe3b\ufe47"
+_SQUARE_CLOSE = r"\]］】〕⁆⟧⟭〛❳﹞〗⦌⦎⦐\u2998\ufe18\ufe3a\ufe3c\ufe48"
+_SLASH = "/／⁄∕╱⧸⟋᜵⁁〳ノ丿㇓"
+_UNDERSCORE = r"_＿︳︴﹍﹎﹏‿\-‐‑‒–—−－﹣"
+# Superscript, subscript, circled and the like; those of other scripts and of mathematics are in `\d`.
+_DIGIT = (
+    r"\d\xb2\xb3\xb9\u2070\u2074-\u2079\u2080-\u2089\u2460-\u249b\u24ea-\u24ff\u2776-\u2793\u3251-\u325f\u32b1-\u32bf"
+)
+
+# Letters of other scripts that are drawn like Latin ones; NFKC does not fold these.
+_LOOK_ALIKES = {
+    "a": "аАɑαΑᎪꓮᗅᴀ𐊠",
+    "c": "сСϲϹᴄᏟꓚⲤⲥꮯ𐊢𐌂𐐕𐐽",
+    "d": "ԁᴅᎠꓓᗞ",
+    "e": "еЕεΕᴇᎬꓰⴹ",
+    "g": "ɡԍɢԌᏀᏳꓖց",
+    "h": "һНΗʜᎻꓧⲎհ",
+    "i": "іІιΙıɪᎥӀӏ",
+    "k": "кКκΚᏦꓗⲔᴋ",
+    "l": "ӀӏІᏞꓡʟΙ",
+    "m": "мМΜᴍᎷꓟⲘ",
+    "n": "пոΝɴꓠⲚ",
+    "o": "оОοΟօᴏꓳⲞⲟ",
+    "p": "рРρΡᴘᏢꓑⲢⲣ",
+    "q": "ԛԚգ",
+    "r": "гᴦʀᎡᏒꓣꭇ",
+    "s": "ѕЅꜱᏚꓢտ",
+    "t": "тТτΤᴛᎢꓔⲦ",
+    "u": "υսᴜꓴ",
+    "w": "ԝԜᴡᎳꓪ",
+    "x": "хХχΧꓫⲬⲭ",
+}
+# Where Unicode keeps the forms of Latin letters that NFKC takes for these letters: ordinals, long s, super- and
+# subscript, Roman numerals, circled, squared, ligatures, units, full-width, mathematical.
+_STYLED_LETTERS = (
+    (0xAA, 0xBB),
+    (0x17F, 0x180),
+    (0x2B0, 0x2E5),
+    (0x1D2C, 0x1DC0),
+    (0x2070, 0x20A0),
+    (0x2100, 0x2190),
+    (0x2460, 0x2500),
+    (0x2C7C, 0x2C7E),
+    (0x32CC, 0x32D0),
+    (0x3371, 0x33E0),
+    (0xA7F1, 0xA7F5),
+    (0xFB00, 0xFB07),
+    (0xFF21, 0xFF5B),
+    (0x10780, 0x107C0),
+    (0x1CCD6, 0x1CCF0),
+    (0x1D400, 0x1D800),
+    (0x1F110, 0x1F18A),
+)
+# White on black circles and squares, and the letters of flags: A to Z in a row, which NFKC leaves alone.
+_ALPHABETS = (0x1F150, 0x1F170, 0x1F1E6)
+_Spellings = Mapping[str, str]
+
+
+def _collect_forms() -> dict[str, str]:
+    """Every Latin letter, and every pair or more that has a sign of its own, -> the signs that NFKC takes for it."""
+    forms: dict[str, str] = {}
+    for first, end in _STYLED_LETTERS:
+        for code in range(first, end):
+            folded = unicodedata.normalize("NFKC", chr(code))
+            if folded.isascii() and folded.isalpha():
+                forms[folded] = forms.get(folded, "") + chr(code)
+    return forms
+
+
+def _collect_variants(forms: _Spellings) -> dict[str, str]:
+    """The same in lower case alone, with upper case and whatever else looks like the letter."""
+    variants = {letter: letter + letter.upper() + _LOOK_ALIKES.get(letter, "") for letter in ascii_lowercase}
+    for spelled, signs in forms.items():
+        variants[spelled.lower()] = variants.get(spelled.lower(), "") + signs
+    for place, letter in enumerate(ascii_lowercase):
+        variants[letter] += "".join(chr(first + place) for first in _ALPHABETS) + chr(0x249C + place)
+    return variants
+
+
+_FORMS = _collect_forms()
+_VARIANTS = _collect_variants(_FORMS)
+_ASCII_VARIANTS = {letter: letter + letter.upper() for letter in ascii_lowercase}
+_ASCII_INVISIBLE = "\x00-\x08\x0e-\x1b\x7f"
+# Of the closing brackets one is a letter of its own script.
+_NO_LETTER = rf"(?:(?![^\W\d_])|(?=[{_ANGLE_CLOSE}]))"
+_PUNCTUATION_FORMS = {"<": "＜﹤", ">": "＞﹥", "/": "／", "|": "｜", "_": "＿︳︴﹍﹎﹏", "[": "［﹇", "]": "］﹈"}
+
+
+def _spell(word: str, variants: _Spellings, unseen: str) -> str:
+    """A pattern for a word, each letter in any of its variants; some pairs of letters have a sign of their own."""
+    if not word:
+        return ""
+    heads = {word[:1]: variants.get(word[:1], word[:1])}
+    heads |= {word[:length]: variants[word[:length]] for length in (2, 3) if word[:length] in variants}
+    ways = [
+        f"[{re.escape(signs)}]{unseen}{_spell(word[len(head) :], variants, unseen)}" for head, signs in heads.items()
+    ]
+    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+
+
+def _compile_tags(names: Iterable[str], *, variants: _Spellings, forms: _Spellings, invisible: str) -> re.Pattern[str]:
+    """The opening bracket of whatever resembles a tag of these blocks, or is a control token of a chat template.
+
+    An opening tag counts when its name is glued to the bracket, or when no more than a code stands between the name
+    and a closing bracket: `if guess < answer` is code and no tag. Tokens count in `forms` alone: what only looks like
+    one means nothing to a template.
+    """
+    # Quantifiers are possessive (`*+`): a text made to keep the pattern busy costs no more than its length.
+    unseen, gap = f"[{invisible}]*+", f"[\\s{invisible}]*+"
+    spelled = []
+    for name in sorted(names, key=len, reverse=True):
+        words = (_spell(word, variants, unseen) for word in name.split("_"))
+        spelled.append(f"[{_UNDERSCORE}\\s{invisible}]*+".join(words))
+    slashes = f"(?:[{_SLASH}]{gap})"
+    any_name = "|".join(spelled)
+    tag = (
+        f"(?:(?P<glued>{gap}{slashes}++|{unseen}(?!\\s))|{gap})(?:{any_name}){_NO_LETTER}"
+        f"(?(glued)|{gap}[0-9A-Za-z]*+{gap}[{_ANGLE_CLOSE}])"
+    )
+    # A look at the first letter spares most brackets of HTML and of formulas the long way.
+    initials = "".join(signs for spelling, signs in variants.items() for name in names if name.startswith(spelling))
+    first = f"(?={gap}{slashes}*+[{initials}])"
+    return re.compile(f"[{_ANGLE_OPEN}](?={first}{tag}|{_spell_tokens(forms, unseen)})")
+
+
+def _spell_tokens(forms: _Spellings, unseen: str) -> str:
+    """A pattern for what stands behind the `<` of a control token."""
+
+    def spell(*tokens: str) -> str:
+        return "(?:" + "|".join(_spell(token, forms, unseen) for token in tokens) + ")"
+
+    bar, close, slash = forms["|"], forms[">"], f"(?:{spell('/')})?"
+    named = f"{unseen}[{bar}][^\\s{bar}{forms['<']}{close}]{{1,40}}+[{bar}]{unseen}[{close}]"
+    instructions = f"{unseen}(?:{spell('<')})?{slash}{spell('SYS>>')}"
+    return f"{named}|{instructions}|{unseen}{slash}{spell(*_TOKENS)}"
+
+
+def _make_token_forms(forms: _Spellings, punctuation: _Spellings) -> dict[str, str]:
+    """Every character of a token, and what NFKC takes for it; upper and lower case are not the same here."""
+    plain = {char: char + forms.get(char, "") for char in ascii_letters}
+    marks = {mark: mark + punctuation.get(mark, "") for mark in _PUNCTUATION_FORMS}
+    return {**{spelling: signs for spelling, signs in forms.items() if len(spelling) > 1}, **plain, **marks}
+
+
+def _compile_ids(prefixes: Iterable[str]) -> re.Pattern[str]:
+    """The opening bracket of whatever resembles an id at the start of a line, also behind a bullet or quote marks."""
+    letter = "".join(_VARIANTS[prefix.lower()] for prefix in prefixes)
+    gap = f"[\\s{_INVISIBLE}]*+"
+    # The fillers are invisible, but letters to `re`. The two alternatives share no character.
+    lead = "\n(?:[^\\w\n]|[_\u115f\u1160\u3164\uffa0])*"
+    return re.compile(f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_DIGIT}])++{gap}[{_SQUARE_CLOSE}])")
+
+
+def _compile_control_words(forms: _Spellings, invisible: str) -> re.Pattern[str]:
+    """The opening bracket of a control token in square brackets."""
+    unseen = f"[{invisible}]*+"
+    words = "|".join(_spell(f"{word}]", forms, unseen) for word in _CONTROL_WORDS)
+    return re.compile(f"[{re.escape(forms['['])}](?={unseen}(?:{_spell('/', forms, unseen)})?(?:{words}))")
+
+
+_TOKENS = (
+    "s>", "bos>", "eos>", "sop>", "eop>", "unk>", "pad>", "think>", "tool_call>", "tool_response>", "start_of_turn>",
+    "end_of_turn>",
+)  # fmt: skip
+_CONTROL_WORDS = (
+    "INST", "SYSTEM_PROMPT", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "TOOL_CONTENT", "THINK", "gMASK", "sMASK",
+)  # fmt: skip
+_ASCII_TOKEN_FORMS = _make_token_forms({}, {})
+_TOKEN_FORMS = _make_token_forms(_FORMS, _PUNCTUATION_FORMS)
+_ASCII_UNSEEN = bytes([*range(0x09), *range(0x0E, 0x1C), 0x7F])
+_UNSEEN = re.compile(f"[{_INVISIBLE}]")
+_BRACKETS = re.compile(f"[{_ANGLE_OPEN}{_SQUARE_OPEN}]")
+
+
+class Neutraliser:
+    """Neutralises texts for the marks of one set of block names and id prefixes."""
+
+    def __init__(self, *, names: Iterable[str], prefixes: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._ascii_tags = _compile_tags(
+            self._names, variants=_ASCII_VARIANTS, forms=_ASCII_TOKEN_FORMS, invisible=_ASCII_INVISIBLE
+        )
+        self._ascii_words = _compile_control_words(_ASCII_TOKEN_FORMS, _ASCII_INVISIBLE)
+        self._ids = _compile_ids(prefixes)
+
+    @cached_property
+    def _tags(self) -> re.Pattern[str]:
+        # Takes a quarter of a second to compile; a start without a judge needs it as little as plain ASCII does.
+        return _compile_tags(self._names, variants=_VARIANTS, forms=_TOKEN_FORMS, invisible=_INVISIBLE)
+
+    @cached_property
+    def _words(self) -> re.Pattern[str]:
+        return _compile_control_words(_TOKEN_FORMS, _INVISIBLE)
+
+    def neutralise_lines(self, text: str) -> list[str]:
+        r"""Split a text into lines that hold nothing like a tag, an id at their start, or a control token.
+
+        A line ends at whatever `str.splitlines` ends one at (`\r`, `\x0b`, `\x85`, U+2028, …); a line break at the very
+        end starts no further line. Half a surrogate pair, which no endpoint can be sent, becomes U+FFFD.
+        """
+        # Most texts have no bracket at all, and to see that costs far less than the patterns behind it.
+        if text.isascii():
+            if "<" in text or "[" in text:
+                return self._neutralise(text, self._ascii_tags, self._ascii_words)
+            return text.splitlines()
+        text = _fix_surrogates(text)
+        return self._neutralise(text, self._tags, self._words) if _BRACKETS.search(text) else text.splitlines()
+
+    def _neutralise(self, text: str, tags: re.Pattern[str], words: re.Pattern[str]) -> list[str]:
+        lines = tags.sub(r"\g<0>\\", text).splitlines()
+        # Every line gets a break in front, the first one too, so that the pattern can begin with a plain character,
+        # for which `re` has a fast search; `^` has none.
+        text = self._ids.sub(r"\g<0>\\", "\n" + "\n".join(lines))
+        return words.sub(r"\g<0>\\", text).split("\n")[1:] if lines else lines
+
+
+def fold_text(text: str) -> str:
+    """A text in lower case and in NFKC's form, without what nobody sees; for looking something up in it."""
+    if text.isascii():  # the same in a tenth of the time
+        return text.encode().translate(None, _ASCII_UNSEEN).decode().lower()
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).lower()
+
+
+def _fix_surrogates(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
 
 BlockKind = Literal["text", "items"]
 

@@ -1,9 +1,9 @@
 """What makes a prompt a rubric: its criteria and scales, what it cannot do without, and the rules for what was said.
 
 The judge gives, for each criterion, a reason and then a rating; the reply's schema follows from the criteria, so that
-whoever writes a rubric of their own writes none. What the ratings come to (caps, zeroing, totals) is never left to the
+a user who writes a rubric writes none. What the ratings come to (caps, zeroing, totals) is never left to the
 judge: `Rubric.settle` works it out, and says for each criterion what was said and which rule changed it.
-`content.py` reads the section `rubric` of a prompt file with the models here; `tasks/grade.py` asks.
+`prompt_file` reads the section `rubric` of a prompt file with the models here; `tasks/grade.py` asks.
 """
 
 import math
@@ -88,10 +88,10 @@ class RubricContent(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Rating:
     """What the judge said of one criterion: a number of its scale (a spread's weighted mean), with the reason.
 
-    `expected` counts in place of `rating` where log-probabilities gave one; `note` tells of it, or why they did not.
+    `expected` counts in place of `rating` where log-probabilities gave one; `note` says so, or why they did not.
     """
 
     reason: str
@@ -104,7 +104,7 @@ class Said:
 class Grade:
     """What a criterion or total came to: `said` by the judge (None when it was not asked), `rating` after the rules.
 
-    `rule` tells what changed it, None when nothing did; where log-probabilities were asked for, what came of them too.
+    `rule` says what changed it, None when nothing did; where log-probabilities were asked for, what came of them too.
     """
 
     criterion: str
@@ -131,14 +131,16 @@ class Rubric:
         """The scores this rubric gives: metric -> criterion or total."""
         return {metric: name for name, metric in _name_scores(self.name, self.criteria, self.totals).items()}
 
-    def settle(self, said: Mapping[str, Said], *, has_contexts: bool, totals_said: Mapping[str, float]) -> list[Grade]:
+    def settle(
+        self, said: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]
+    ) -> list[Grade]:
         """Apply the rules in their order and add the totals; `totals_said` is what the judge, unasked, made of them."""
-        rated = {name: one.rating if one.expected is None else one.expected for name, one in said.items()}
-        told: dict[str, str] = {}
+        rated = {name: answer.rating if answer.expected is None else answer.expected for name, answer in said.items()}
+        changes: dict[str, str] = {}
         for rule in self.rules:
             cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
             if cause is not None:
-                _apply(rule, rated, told, cause)
+                _apply(rule, rated, changes, cause)
         grades = [
             Grade(
                 criterion=name,
@@ -147,7 +149,7 @@ class Rubric:
                 scale_min=criterion.min,
                 scale_max=criterion.max,
                 reason=said[name].reason,
-                rule="; ".join(text for text in (said[name].note, told.get(name)) if text) or None,
+                rule="; ".join(text for text in (said[name].note, changes.get(name)) if text) or None,
             )
             for name, criterion in self.criteria.items()
         ]
@@ -197,7 +199,7 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
         yield from _find_scale_faults(criterion, file=file, key=f"rubric.criteria.{name}")
     for name in variables:
         if name not in _BLOCKS:
-            message = f"is no block a rubric is given; allowed: {', '.join(_BLOCKS)}"
+            message = f"is not a block that a rubric is given; allowed: {', '.join(_BLOCKS)}"
             yield PromptProblem(file=file, key=f"variables.{name}", message=message)
     for need in content.needs:
         if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
@@ -282,7 +284,7 @@ def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str
     yield from _find_name_faults(content, names, file=file, key=key)
     asked_of = content.criteria.get(when.criterion or "")
     if asked_of and when.is_true is not None and asked_of.kind != "flag":
-        message = f"{when.criterion} is no flag; ask whether it is `at_most` a number"
+        message = f"{when.criterion} is not a flag; ask whether it is `at_most` a number"
         yield PromptProblem(file=file, key=f"{key}.when", message=message)
     compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
     for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
@@ -295,7 +297,7 @@ def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str
 def _find_name_faults(content: RubricContent, names: list[str], *, file: str, key: str) -> Iterator[PromptProblem]:
     for name in names:
         if name not in content.criteria:
-            message = f"'{name}' is no criterion; there are {', '.join(content.criteria)}"
+            message = f"'{name}' is not a criterion; there are {', '.join(content.criteria)}"
             yield PromptProblem(file=file, key=key, message=message)
 
 
@@ -330,12 +332,12 @@ def _describe_cause(when: When, rated: Mapping[str, float], *, has_contexts: boo
     return f"{when.criterion} is {'true' if value else 'false'}" if bool(value) is when.is_true else None
 
 
-def _apply(rule: Rule, rated: dict[str, float], told: dict[str, str], cause: str) -> None:
+def _apply(rule: Rule, rated: dict[str, float], changes: dict[str, str], cause: str) -> None:
     for name, number in rule.set.items():
         if rated[name] != number:
             rated[name] = number
-            told[name] = f"set to {number}: {cause}"
+            changes[name] = f"set to {number}: {cause}"
     for name, number in rule.cap.items():
         if rated[name] > number:
             rated[name] = number
-            told[name] = f"capped at {number}: {cause}"
+            changes[name] = f"capped at {number}: {cause}"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from evalhouse.prompts import BlockValue, Grade, Prompt, Rubric, Said
+from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.asker import Answer
 from evalhouse.tasks.asking.replies import parse_object
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -40,7 +40,7 @@ class _Reading:
 
     text: str
     reply: Mapping[str, object]
-    said: Mapping[str, Said]
+    said: Mapping[str, Rating]
 
 
 async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
@@ -137,7 +137,7 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
     return _Reading(text=text, reply=reply, said=said)
 
 
-def _settle(said: Mapping[str, Said], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+def _settle(said: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
     return rubric.settle(said, has_contexts=has_contexts, totals_said=totals)
 
@@ -157,7 +157,7 @@ def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
     return {name: {"reason": reason, "rating": int(float(given)) if _WHOLE.fullmatch(given) else given}}
 
 
-def _read_said(entry: object, name: str, rubric: Rubric) -> Said:
+def _read_said(entry: object, name: str, rubric: Rubric) -> Rating:
     criterion = rubric.criteria[name]
     if not isinstance(entry, dict):
         raise UnusableReply(f"the reply gave nothing for {name}")
@@ -170,7 +170,7 @@ def _read_said(entry: object, name: str, rubric: Rubric) -> Said:
         rating = _read_rating(entry.get("rating"), name, least=criterion.min, most=criterion.max)
     else:
         rating = _read_spread(entry.get("scores"), name, least=criterion.min, most=criterion.max)
-    return Said(reason=reason.strip(), rating=rating)
+    return Rating(reason=reason.strip(), rating=rating)
 
 
 def _read_flag(value: object, name: str) -> float:

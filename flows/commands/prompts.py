@@ -1,5 +1,6 @@
 """`evalhouse prompts`: the words the judge is asked in."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,14 +209,14 @@ def _print_preview(prompt: Prompt, preview: "Preview", *, as_json: bool) -> None
             print_line(message.content)
 
 
-def _find_taken_scores(found: dict[str, Prompt]) -> list[str]:
+def _find_taken_scores(found: Mapping[str, Prompt]) -> list[str]:
     from evalhouse.flows.preparing.rubric_metrics import find_taken_scores  # noqa: PLC0415
     from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
 
     return list(find_taken_scores(found.values(), load_metrics()))
 
 
-def _tell_own(found: dict[str, Prompt], language: str) -> str:
+def _tell_own(found: Mapping[str, Prompt], language: str) -> str:
     """What the files of a folder are: in place of ours, or rubrics beside them."""
     ours = load_prompts(language) if language in list_languages() else {}
     own = [prompt for prompt in found.values() if prompt is not ours.get(prompt.name)]

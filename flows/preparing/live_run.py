@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
-from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
@@ -159,7 +159,7 @@ def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tu
     return tuple(prompts[name] for name in wanted)
 
 
-def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
+def make_prompts(settings: RunSettings, judge: Judge) -> Prompts:
     """The prompts of the language, by name.
 
     The lexical judge reads none of their words. What stands on record for it is its rules and their version, so
@@ -168,7 +168,7 @@ def make_prompts(settings: RunSettings, judge: Judge) -> dict[str, Prompt]:
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
     if judge.name != "lexical":
         return prompts
-    return {name: _state_rules(prompt, judge.model) for name, prompt in prompts.items()}
+    return Prompts(prompts, lambda name: _state_rules(prompts[name], judge.model))
 
 
 def make_live_run(

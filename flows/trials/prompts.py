@@ -108,7 +108,7 @@ def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
     return {name: prompts[name] for name in REVIEWED_CALLS}
 
 
-def _load_from_record(store: Warehouse, source: str, language: str) -> dict[str, Prompt]:
+def _load_from_record(store: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
     found = [row for row in find_prompts(store, source, language) if row["prompt"] in REVIEWED_CALLS]
     names = [row["prompt"] for row in found]

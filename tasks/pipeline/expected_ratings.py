@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evalhouse.prompts import Criterion, Rubric, Said
+from evalhouse.prompts import Criterion, Rating, Rubric
 from evalhouse.tasks.judge.logprobs import NumberTokens, unpack_logprobs
 
 # Below this the tokens seen tell too little: an endpoint that names the written token alone, say.
@@ -58,8 +58,8 @@ def find_expectable(rubric: Rubric) -> frozenset[str]:
 
 
 def expect_ratings(
-    said: Mapping[str, Said], reply: Mapping[str, object], text: str, packed: str | None, rubric: Rubric
-) -> dict[str, Said]:
+    said: Mapping[str, Rating], reply: Mapping[str, object], text: str, packed: str | None, rubric: Rubric
+) -> dict[str, Rating]:
     """What was said, each expectable criterion with its expected rating or the reason why there is none.
 
     `reply` is the checked object within `text`, `packed` the call's log-probabilities.

@@ -9,12 +9,12 @@ import pytest
 from grades import find_rubric, rate
 from token_replies import RATED, SEVEN, SEVEN_MEAN, Token, list_tokens, write_text
 
-from evalhouse.prompts import Said
+from evalhouse.prompts import Rating
 from evalhouse.tasks.judge.logprobs import pack_logprobs, unpack_logprobs
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
 
 
-def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Said:
+def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") -> Rating:
     """What becomes of the reply's only criterion; `packed` in place of the tokens' own log-probabilities."""
     text = write_text(*tokens)
     given = pack_logprobs({"content": list_tokens(*tokens)}, text) if packed == "" else packed
@@ -23,7 +23,7 @@ def expect(*tokens: Token, rubric: str = "accuracy", packed: str | None = "") ->
         reply = rate(int(text.rpartition("[[")[2].partition("]]")[0]))
     else:
         reply = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
-    said = {name: Said(reason="So it is.", rating=5.0)}
+    said = {name: Rating(reason="So it is.", rating=5.0)}
     return expect_ratings(said, reply, text, given, find_rubric(rubric))[name]
 
 
@@ -192,10 +192,10 @@ def test_spreads_and_lone_ratings_are_expectable(rubric: str, expectable: set[st
 def test_a_rule_goes_on_from_the_expected_rating() -> None:
     rubric = find_rubric("relevance")
     said = {
-        name: Said(reason="So.", rating=0.0 if one.kind == "flag" else 9.0) for name, one in rubric.criteria.items()
+        name: Rating(reason="So.", rating=0.0 if one.kind == "flag" else 9.0) for name, one in rubric.criteria.items()
     }
-    said["accuracy"] = Said(reason="So.", rating=3.0, expected=1.8, note="expected from tokens")
-    said["comprehensiveness"] = Said(reason="So.", rating=9.0, expected=8.5, note="expected from tokens")
+    said["accuracy"] = Rating(reason="So.", rating=3.0, expected=1.8, note="expected from tokens")
+    said["comprehensiveness"] = Rating(reason="So.", rating=9.0, expected=8.5, note="expected from tokens")
     grades = {one.criterion: one for one in rubric.settle(said, has_contexts=True, totals_said={})}
     assert (grades["accuracy"].said, grades["accuracy"].rating) == (3.0, 1.8)
     assert grades["accuracy"].rule == "expected from tokens"

@@ -171,7 +171,7 @@ def test_each_problem_is_a_line_with_its_file_and_key(ask: Ask, tmp_path: Path) 
     ("arguments", "told"),
     [
         (("show",), "Missing argument 'NAME'"),
-        (("show", "rank", "--prompts", "nowhere"), "nowhere: is no folder"),
+        (("show", "rank", "--prompts", "nowhere"), "nowhere: is not a folder"),
         (("show", "rank", "--language", "fr"), "unknown language"),
         (("show", "rank", "--map", "answer=reply"), "give one with --dataset"),
         (("list", "--nonsense"), "--nonsense"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_files import read_content, write_prompt
 
-from evalhouse.prompts import Grade, Said, check_prompts, load_prompts
+from evalhouse.prompts import Grade, Rating, check_prompts, load_prompts
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults, make_rubric, round_half_up
 from evalhouse.warehouse.metric_files import load_metrics, write_rubric_metric
 from evalhouse.warehouse.steps import GRADE_STEP
@@ -29,7 +29,7 @@ def read_section(**section: Any) -> RubricContent:  # noqa: ANN401  # as it stan
 
 
 def settle(content: RubricContent, ratings: Mapping[str, float], **known: Any) -> dict[str, Grade]:  # noqa: ANN401
-    said = {name: Said(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
+    said = {name: Rating(reason=f"of {name}", rating=rating) for name, rating in ratings.items()}
     options = {"has_contexts": True, "totals_said": {}, **known}
     return {grade.criterion: grade for grade in make_rubric("manners", content).settle(said, **options)}
 
@@ -166,14 +166,15 @@ FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
         ({"rules": [{"when": {"no_contexts": True, "criterion": "tone"}, "cap": {"tone": 1}}]},
          "rubric.rules[0].when", "must be {no_contexts"),
         ({"rules": [{"when": {"no_contexts": True}}]}, "rubric.rules[0]", "does nothing"),
-        ({"rules": [{"when": {"no_contexts": True}, "set": {"tune": 1}}]}, "rubric.rules[0]", "'tune' is no criterion"),
+        ({"rules": [{"when": {"no_contexts": True}, "set": {"tune": 1}}]},
+         "rubric.rules[0]", "'tune' is not a criterion"),
         ({"rules": [{"when": {"criterion": "tune", "at_most": 1}, "set": {"tone": 1}}]}, "rubric.rules[0]", "'tune'"),
         ({"rules": [{"when": {"no_contexts": True}, "cap": {"tone": 11}}]}, "rubric.rules[0]", "tone: 11 is not on"),
         ({"rules": [{"when": {"criterion": "tone", "at_most": 11}, "cap": {"tone": 1}}]},
          "rubric.rules[0]", "tone: 11 is not on its scale"),
         ({"rules": [{"when": {"criterion": "tone", "is": True}, "cap": {"tone": 1}}]},
-         "rubric.rules[0].when", "tone is no flag"),
-        ({"totals": {"final": {**FINAL, "sum": ["tune"]}}}, "rubric.totals.final.sum", "'tune' is no criterion"),
+         "rubric.rules[0].when", "tone is not a flag"),
+        ({"totals": {"final": {**FINAL, "sum": ["tune"]}}}, "rubric.totals.final.sum", "'tune' is not a criterion"),
         ({"totals": {"tone": FINAL}}, "rubric.totals.tone", "is a criterion"),
         ({"totals": {"final": {**FINAL, "over": 9}}}, "rubric.totals.final.over", "9 is less than the sum can be (10)"),
         ({"totals": {"final": {**FINAL, "metric": "manners"}}}, "rubric", "'manners' is given 2 times"),

@@ -1,6 +1,6 @@
 r"""The proof that no text can leave its block or forge an id: what is asserted on are the messages that are sent.
 
-How a message is fenced (`prompts/render.py`, `prompts/neutralise.py`): the last message alone holds data, each block
+How a message is fenced (`prompts/render.py`): the last message alone holds data, each block
 between `<name nonce>` and `</name nonce>`, each alone on its line. The nonce is eight hex digits of the SHA-256 of all
 data of the message, drawn again while it occurs in the data, also in capitals, in other forms of its digits or with
 invisible characters inside: a text that would repeat it changes it, and one that was written to hold it makes another

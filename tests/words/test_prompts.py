@@ -22,7 +22,9 @@ from evalhouse.prompts import (
     check_prompts,
     list_languages,
     load_prompts,
+    loader,
 )
+from evalhouse.prompts.prompt_file import PromptFile, read_prompt_file
 from evalhouse.prompts.render import derive_nonce
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
@@ -44,6 +46,27 @@ def test_english_and_chinese_have_the_same_prompts() -> None:
         assert sorted(prompts) == ALL_NAMES
         assert {prompt.language for prompt in prompts.values()} == {language}
         assert check_prompts(None, language) == []
+
+
+def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def read(path: Path, *, language: str, checks: bool = True) -> PromptFile:
+        names.append(path.stem)
+        return read_prompt_file(path, language=language, checks=checks)
+
+    monkeypatch.setattr(loader, "read_prompt_file", read)
+    loader._load_built_in.cache_clear()
+    prompts = load_prompts()
+    assert "rank" in prompts
+    assert "rink" not in prompts
+    assert names == []
+    assert prompts["rank"] is load_prompts()["rank"]
+    assert names == ["rank"]
+    with pytest.raises(KeyError):
+        prompts["rink"]
+    assert check_prompts() == []
+    assert sorted(names[1:]) == ALL_NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

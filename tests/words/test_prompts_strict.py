@@ -79,7 +79,7 @@ def test_an_unknown_language_is_refused() -> None:
 @pytest.mark.parametrize(
     ("file_name", "message"),
     [
-        ("clasify.yaml", "'clasify' is no prompt; known: accuracy, "),
+        ("clasify.yaml", "'clasify' is not a prompt; known: accuracy, "),
         ("classify.yml", "must end in .yaml: rename it to classify.yaml"),
         ("notes.txt", "has no prompt files"),
     ],
@@ -91,7 +91,7 @@ def test_a_misnamed_file_is_not_passed_over(tmp_path: Path, file_name: str, mess
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="nowhere: is no folder"):
+    with pytest.raises(PromptError, match="nowhere: is not a folder"):
         load_prompts("en", tmp_path / "nowhere")
 
 
@@ -176,7 +176,7 @@ VERDICT = "reply_schema.properties.verdicts.items"
         (set_key("variables.topic", "text"), "variables.topic", "unknown block; allowed: question, answer,"),
         (set_key("variables.question", "items"), "variables.question", "'items' is not what this block holds"),
         (set_key("variables.answer", "text"), "variables.answer", "is never used: the system text must say"),
-        (set_key("variables.question", None), "system", "names <question>, which is no variable of this prompt"),
+        (set_key("variables.question", None), "system", "names <question>, which is not a variable of this prompt"),
         (set_key("labels.C", ["x"]), "labels.C", "no variable has ids with this prefix; allowed: A, G"),
         (set_key("labels.A", ["TP", "TP"]), "labels.A", "has an empty label or one twice"),
         (set_key("labels.A", ["TP", "WRONG"]), "labels", "the label WRONG is never explained in the system text"),
