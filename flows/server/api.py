@@ -3,14 +3,13 @@ Prefect takes: the server and the keys to it are those that Prefect itself would
 asked before a run is begun and by `doctor`: Prefect would say so in a hundred lines, after the run is on record."""
 
 import base64
-import http.client
 import json
 import ssl
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,12 +18,86 @@ from evalhouse.flows.server.environment import API_URL, LOOPBACK, find_api_url, 
 from evalhouse.tasks.messages import hide_credentials
 
 _TIMEOUT_S = 20.0
+_HEALTH_TIMEOUT_S = 10.0
 _LONGEST_SHOWN = 300
 # A server on SQLite answers with 503 while somebody else writes. Nothing that is asked here does harm when it is asked
 # twice: events and flow runs have ids and keys of ours.
 _TRY_AGAIN = (429, 502, 503)
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+_NO_API = "what answers there is not Prefect's API, whose address ends in /api"
 _YES = ("1", "true", "yes", "on")
+
+
+class NoAnswer(Exception):
+    """A server cannot be reached or has broken off; says why, without its address."""
+
+
+class BadAddress(NoAnswer):
+    """Nothing can be sent to an address; names the kind of error alone, as its text may hold the address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A status and as much of the body as was asked for."""
+
+    status: int
+    content: bytes
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the request was taken."""
+        return 200 <= self.status < 300
+
+
+def send_request(
+    method: str,
+    url: str,
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    context: ssl.SSLContext | None = None,
+    most_bytes: int | None = None,
+    follows: bool = True,
+) -> Answer:
+    """One HTTP request, by the environment's proxy unless it stays on this machine.
+
+    `context` None trusts this machine's certificates; `most_bytes` None reads the whole body, else about so much of it;
+    `follows` says whether redirects are followed. Raises NoAnswer.
+    """
+    import httpx  # noqa: PLC0415  # a tenth of a second, which a command's help can do without
+
+    try:
+        with (
+            httpx.Client(
+                proxy=_find_proxy(url),
+                # Not httpx's own reading of the environment: it fails at an ALL_PROXY that nothing here would use.
+                trust_env=False,
+                verify=context or ssl.create_default_context(),
+                timeout=timeout_s,
+                follow_redirects=follows,
+            ) as client,
+            client.stream(method, url, headers=headers, content=body) as response,
+        ):
+            content = bytearray()
+            if most_bytes != 0:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if most_bytes is not None and len(content) >= most_bytes:
+                        break
+            return Answer(status=response.status_code, content=bytes(content))
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError, ImportError) as error:
+        raise BadAddress(type(error).__name__) from None
+    except (httpx.HTTPError, OSError) as error:
+        raise NoAnswer(str(error) or type(error).__name__) from None
+
+
+def _find_proxy(url: str) -> str | None:
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 class PrefectApiError(SettingsError):
@@ -41,10 +114,7 @@ class PrefectApi:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.url = settings[API_URL].rstrip("/")
         self._headers = {"Content-Type": "application/json", **_read_headers(settings)}
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=_make_context(settings))]
-        if urlsplit(self.url).hostname in LOOPBACK:
-            handlers.append(urllib.request.ProxyHandler({}))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._context = _make_context(settings)
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # whatever the server's JSON is
         return self._ask("GET", path, None)
@@ -82,36 +152,39 @@ class PrefectApi:
 
     def _send(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        request = urllib.request.Request(f"{self.url}{path}", data, self._headers, method=method)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                content: bytes = response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._explain_refusal(error.code, error.read(2_000)) from None
-        except urllib.error.URLError as error:
-            raise self._explain_silence(str(error.reason)) from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._explain_silence(str(error) or type(error).__name__) from None
+            answer = send_request(
+                method,
+                f"{self.url}{path}",
+                timeout_s=_TIMEOUT_S,
+                headers=self._headers,
+                body=data,
+                context=self._context,
+            )
+        except NoAnswer as error:
+            raise self._explain_silence(str(error)) from None
+        if not answer.is_good:
+            raise self._explain_refusal(answer.status, answer.content)
         try:
-            return json.loads(content) if content else None
+            return json.loads(answer.content) if answer.content else None
         except ValueError:
-            raise self._explain_silence("what answers there is no Prefect API, whose address ends in /api") from None
+            raise self._explain_silence(_NO_API) from None
 
     def _explain_silence(self, problem: str) -> PrefectApiError:
         return PrefectApiError(
             f"the Prefect server at {hide_credentials(self.url)} cannot be asked: {problem}; start it "
-            f"(`evalhouse serve SUITE.toml --with-server` brings one along), or mend {API_URL}"
+            f"(`evalhouse serve SUITE.toml --with-server` brings one along), or correct {API_URL}"
         )
 
     def _explain_refusal(self, status: int, content: bytes) -> PrefectApiError:
-        said = content.decode(errors="replace").strip()[:_LONGEST_SHOWN]
+        reason = content.decode(errors="replace").strip()[:_LONGEST_SHOWN]
         advice = {
             401: "; it wants a key: set PREFECT_API_AUTH_STRING (user:password), or PREFECT_API_KEY for Prefect Cloud",
-            404: f"; the API's address ends in /api: mend {API_URL}",
+            404: f"; the API's address ends in /api: correct {API_URL}",
         }.get(status, "")
-        told = f"the Prefect server at {hide_credentials(self.url)} has refused with status {status}: {said}{advice}"
-        return PrefectApiError(told, status=status)
+        server = hide_credentials(self.url)
+        message = f"the Prefect server at {server} has refused with status {status}: {reason}{advice}"
+        return PrefectApiError(message, status=status)
 
 
 def find_api(purpose: str) -> PrefectApi:
@@ -121,7 +194,7 @@ def find_api(purpose: str) -> PrefectApi:
         raise SettingsError(
             f"{purpose}: no Prefect server is configured; start one together with your suites by "
             f"`evalhouse serve SUITE.toml --with-server`, which prints its address, and set {API_URL} to that, "
-            "or to the address of a server of your own, such as http://127.0.0.1:4200/api"
+            "or to the address of your own server, such as http://127.0.0.1:4200/api"
         )
     return PrefectApi(settings)
 
@@ -142,12 +215,12 @@ def _read_headers(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _parse_headers(text: str) -> dict[str, str]:
     try:
-        found = json.loads(text)
+        headers = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise SettingsError('PREFECT_CLIENT_CUSTOM_HEADERS is no JSON object of texts, such as {"X-Team": "search"}')
-    return {str(name): value for name, value in found.items()}
+        headers = None
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise SettingsError('PREFECT_CLIENT_CUSTOM_HEADERS is not a JSON object of texts, such as {"X-Team": "search"}')
+    return {str(name): value for name, value in headers.items()}
 
 
 def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
@@ -156,9 +229,6 @@ def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-_REACH_S = 10.0
 
 
 def check_prefect_server() -> None:
@@ -172,7 +242,7 @@ def check_prefect_server() -> None:
 def explain_unreachable(url: str, problem: str) -> str:
     """What a person reads about a server that does not answer."""
     return (
-        f"the Prefect server at {hide_credentials(url)} does not answer: {problem}; start it, mend {API_URL}, "
+        f"the Prefect server at {hide_credentials(url)} does not answer: {problem}; start it, correct {API_URL}, "
         "or take that away: each run then starts a server of its own"
     )
 
@@ -180,13 +250,11 @@ def explain_unreachable(url: str, problem: str) -> str:
 def ask_health(url: str) -> str | None:
     """What is wrong with a Prefect server, or None. One that wants a key first is well."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_REACH_S) as response:
-            content: bytes = response.read(100)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return None if error.code in (401, 403) else f"status {error.code}"
-    except urllib.error.URLError as error:
-        return str(error.reason)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
-    return None if content.strip() == b"true" else "what answers there is no Prefect API, whose address ends in /api"
+        answer = send_request("GET", f"{url.rstrip('/')}/health", timeout_s=_HEALTH_TIMEOUT_S, most_bytes=100)
+    except NoAnswer as error:
+        return str(error)
+    if answer.status in (401, 403):
+        return None
+    if not answer.is_good:
+        return f"status {answer.status}"
+    return None if answer.content.strip() == b"true" else _NO_API

@@ -1,10 +1,11 @@
 """A Prefect server of our own, for one run or for as long as suites are served, so that neither needs anything started
-beforehand. It is a child process started before Prefect is imported here, so that its start and the import, the staging
-of the dataset and the rest happen at the same time; it listens on a socket opened by this process, speaks of its state
-over a pipe, and ends when this process ends, however that happens. `prefect_settings` says what it is told,
-`prefect_server_process` is what runs in it. Nothing here imports Prefect."""
+beforehand.
 
-from __future__ import annotations
+It is a child process started before Prefect is imported here, so that its start and the import, the staging of the
+dataset and the rest happen at the same time; it listens on a socket opened by this process, says over a pipe when it is
+ready, and ends when this process ends, however that happens. `environment` says which settings it gets, `process` is
+what runs in it. Nothing here imports Prefect.
+"""
 
 import contextlib
 import importlib
@@ -17,9 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from evalhouse.flows.server.environment import (
     lasting_server_environment,
@@ -30,7 +30,8 @@ from evalhouse.flows.server.environment import (
 
 _BOOTSTRAP = "from evalhouse.flows.server.process import main; main()"
 _LOG_TAIL_LINES = 15
-_EXIT_GRACE_S = 5.0
+# How long the child may take to end when it has written what was queued.
+_EXIT_GRACE_S = 10.0
 _USUAL_PORT = 4200
 # Prefect imports these when the first flow runs: 0.4 s of CPU, which this process can spare while it waits.
 _USED_BY_FIRST_FLOW = (
@@ -45,27 +46,8 @@ class LocalServerError(Exception):
     """The local Prefect server did not start, or died. The message ends with what it logged last."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrainReport:
-    """What Prefect's database holds of this server's flow runs, read after the server had written its last event.
-
-    `n_task_runs` None: the server did not get to tell, because it died or the time was over; `log_path` then still
-    exists. `n_unfinished` counts the task runs whose last recorded state is not final: lost events, or tasks that were
-    still running."""
-
-    n_flow_runs: int | None
-    n_task_runs: int | None
-    n_unfinished: int | None
-    seconds: float
-    log_path: Path
-
-
 class LocalServer:
     """One child process; make it by `start`, end it by `stop`. Not for use by several threads at once."""
-
-    api_url: str
-    auth_string: str | None
-    log_path: Path
 
     def __init__(
         self,
@@ -81,17 +63,17 @@ class LocalServer:
         self.log_path = log_path
         self._process = process
         self._keeps_log = keeps_log
-        self._unread = b""
         self._is_ready = False
-        self._report: DrainReport | None = None
+        self._is_stopped = False
 
     @classmethod
-    def start(cls) -> LocalServer:
-        """Starts the child and returns at once (some 5 ms): the URL answers from now on, after a wait.
+    def start(cls) -> "LocalServer":
+        """Start the child and return at once (some 5 ms): the URL answers from now on, after a wait.
 
         The socket is opened here so that its port is known and nobody else can take it, and handed over. The child is
-        in a session of its own: Ctrl-C in the terminal reaches this process alone, which still has to tell the server
-        how its flow ended."""
+        in a session of its own: Ctrl-C in the terminal reaches this process alone, which still has to report to the
+        server how its flow ended.
+        """
         auth_string = f"evalhouse:{os.urandom(24).hex()}"
         log_fd, log_name = tempfile.mkstemp(prefix="evalhouse-prefect-server-", suffix=".log")
         with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, open(log_fd, "wb") as log:
@@ -100,11 +82,12 @@ class LocalServer:
         return cls(process, api_url=api_url, auth_string=auth_string, log_path=Path(log_name))
 
     @classmethod
-    def start_lasting(cls, port: int | None = None) -> LocalServer:
+    def start_lasting(cls, port: int | None = None) -> "LocalServer":
         """The same with everything that schedules, triggers and a person at the browser need, for `evalhouse serve`.
 
         `port` None takes Prefect's usual one, or a free one where that is taken. Its log stays in Prefect's folder.
-        Raises LocalServerError when the port that was asked for is taken."""
+        Raises LocalServerError when the port that was asked for is taken.
+        """
         home = prefect_home()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         log_path = home / "evalhouse-serve.log"
@@ -125,43 +108,51 @@ class LocalServer:
         return self._process.poll() is None
 
     def wait_until_ready(self, timeout_s: float = 120) -> None:
-        """Returns when the server answers. LocalServerError when it has ended instead, or not answered in time.
+        """Return when the server answers; raises LocalServerError when it has ended instead, or not answered in time.
 
-        In a process that has imported Prefect the time is spent on the imports that a first flow run would wait for."""
+        In a process that has imported Prefect the time is spent on the imports that a first flow run would wait for.
+        """
         if self._is_ready:
             return
         if "prefect" in sys.modules:
             for name in _USED_BY_FIRST_FLOW:
                 importlib.import_module(name)
-        message = self._read_message(deadline=time.monotonic() + timeout_s)
-        if message is None:
-            raise LocalServerError(self._explain_start(timeout_s))
-        self._is_ready = True
+        stdout = self._process.stdout
+        assert stdout is not None
+        readable, _, _ = select.select([stdout], [], [], timeout_s)
+        if readable and not os.read(stdout.fileno(), 64):
+            self._process.wait()  # it has closed its side without a word
+        elif readable:
+            self._is_ready = True
+            return
+        raise LocalServerError(self._explain_start(timeout_s))
 
-    def stop(self, *, drain_timeout_s: float = 15) -> DrainReport:
-        """Ends the server after the last event of this process is in its database; call it after the flow has ended.
+    def stop(self, *, drain_timeout_s: float = 15) -> None:
+        """End the server after the last event of this process is in its database; call it after the flow has ended.
 
-        Waits up to `drain_timeout_s` for this process to send what it has queued and for the server to write it. A
-        second call returns the same report."""
-        if self._report is not None:
-            return self._report
-        began = time.monotonic()
-        deadline = began + drain_timeout_s
+        Waits up to `drain_timeout_s` for this process to send what it has queued and for the server to write it. The
+        log stays where the server has not ended well. A second call does nothing.
+        """
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        deadline = time.monotonic() + drain_timeout_s
         if self._is_ready:
             _send_queued_events(deadline)
-        self._tell_to_stop(max(0.0, deadline - time.monotonic()))
-        message = self._read_message(deadline + _EXIT_GRACE_S, named="stopped") or {}
-        self._end_process()
-        self._report = DrainReport(
-            n_flow_runs=message.get("n_flow_runs"),
-            n_task_runs=message.get("n_task_runs"),
-            n_unfinished=message.get("n_unfinished"),
-            seconds=time.monotonic() - began,
-            log_path=self.log_path,
-        )
-        if not self._keeps_log and (message or self._process.returncode == 0):
+        drain_s = max(0.0, deadline - time.monotonic())
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        with stdin, contextlib.suppress(BrokenPipeError):  # it may have ended by itself
+            stdin.write(json.dumps({"drain_s": drain_s}).encode() + b"\n")
+        try:
+            self._process.wait(timeout=drain_s + _EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        stdout.close()
+        if not self._keeps_log and self._process.returncode == 0:
             self.log_path.unlink(missing_ok=True)
-        return self._report
 
     def _explain_start(self, timeout_s: float) -> str:
         try:
@@ -179,41 +170,6 @@ class LocalServer:
                 " or PREFECT_API_URL to a server"
             )
         return f"the local Prefect server ended with status {self._process.returncode} while starting{advice}{tail}"
-
-    def _tell_to_stop(self, drain_s: float) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
-        with stdin, contextlib.suppress(BrokenPipeError):  # it has ended by itself; what it wrote before is still read
-            stdin.write(json.dumps({"drain_s": drain_s}).encode() + b"\n")
-
-    def _read_message(self, deadline: float, *, named: str = "ready") -> dict[str, Any] | None:
-        """The next message of that name, or None when the child has closed its side or the deadline has passed."""
-        stdout = self._process.stdout
-        assert stdout is not None
-        while True:
-            line, newline, rest = self._unread.partition(b"\n")
-            if newline:
-                self._unread = rest
-                message: dict[str, Any] = json.loads(line)
-                if message["name"] == named:
-                    return message
-                continue
-            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = os.read(stdout.fileno(), 65536) if readable else b""
-            if not chunk:
-                if readable:
-                    self._process.wait()
-                return None
-            self._unread += chunk
-
-    def _end_process(self) -> None:
-        try:
-            self._process.wait(timeout=_EXIT_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -246,7 +202,7 @@ def _start_child(
 
 
 def _send_queued_events(deadline: float) -> None:
-    """Has Prefect's client, if this process uses it, send the events it holds. From a thread of its own, because the
+    """Have Prefect's client, if this process uses it, send the events it holds. From a thread of its own, because the
     call returns a coroutine when there is a running loop."""
     worker_module = sys.modules.get("prefect.events.worker")
     if worker_module is None:

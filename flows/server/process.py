@@ -1,10 +1,14 @@
-"""The entry of the child that `local_server` starts. First of all it watches for the order to stop, from its parent or
-by its parent's death, so that it never outlives it, not even while `prefect_application`, which does the work, is still
-being imported: two seconds in which this module is all there is."""
+"""The child that `LocalServer` starts: Prefect's own API application, served for one run or, with all its services, for
+as long as suites are. First of all it watches for the order to stop, from its parent or by its parent's death, so that
+it never outlives it, not even while Prefect is still being imported: two seconds in which this file is all there is.
 
-from __future__ import annotations
+The database is the user's own Prefect database, so that a server started later shows the run; Prefect's own migrations
+make one that does not exist yet, which takes some four seconds once for each home. What is used of Prefect beyond the
+documented: `create_app`, as Prefect's own command line does, and `METRICS`, the counters of the in-memory broker.
+"""
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import json
@@ -14,11 +18,17 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import uvicorn
 
 # How long an orphan may take to write what it has received, and may live at all. Seconds.
 _ORPHAN_DRAIN_S = 0.5
 _ORPHAN_LIFE_S = 1.5
 _PARENT_CHECK_S = 1.0
+_POLL_S = 0.02
+_EVENTS_TOPIC = "events"
 
 
 class StopOrder:
@@ -32,17 +42,17 @@ class StopOrder:
         self._drain_s = 0.0
 
     async def wait(self) -> float:
-        """Returns, when the order has come, the seconds there are for writing what is queued."""
+        """Return, when the order has come, the seconds there are for writing what is queued."""
         await self._arrived.wait()
         return self._drain_s
 
     def defer_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on whoever waits ends the process. Before, an order ends it on the spot: nothing is queued yet."""
+        """From now on the caller of `wait` ends the process. Before, an order ends it at once, as nothing is queued."""
         with self._lock:
             self._loop = loop
 
     def watch(self) -> None:
-        """Blocks until the order. The parent's end of the pipe closes when the parent ends, unless a process forked
+        """Block until the order. The parent's end of the pipe closes when the parent ends, unless a process forked
         from it still holds it: hence the look at who the parent is."""
         parent = os.getppid()
         line = b""
@@ -64,24 +74,79 @@ class StopOrder:
 
 
 def main() -> None:
-    """Serves until told to stop. The one argument: JSON with `socket_fd`, a listening socket, `log_path`, and whether
+    """Serve until ordered to stop. The one argument: JSON with `socket_fd`, a listening socket, `log_path`, and whether
     the server `is_lasting`: then it has all of Prefect's services and its log stays."""
     arguments = json.loads(sys.argv[1])
-    # Whatever a library prints belongs into the log: the pipe carries messages alone.
-    messages = open(os.dup(1), "wb", buffering=0)  # noqa: SIM115
+    # Whatever a library prints belongs into the log: the pipe is for one word.
+    pipe_fd = os.dup(1)
     os.dup2(2, 1)
     is_lasting: bool = arguments["is_lasting"]
     order = StopOrder(log_path=None if is_lasting else Path(arguments["log_path"]))
     threading.Thread(target=order.watch, daemon=True).start()
     # What an import allocates stays: looking for garbage in it costs a tenth of its time.
     gc.disable()
-    application = importlib.import_module("evalhouse.flows.server.application")
+    importlib.import_module("prefect.server.api.server")
     gc.freeze()
     gc.enable()
     # The protocol has to be named for asyncio to switch Nagle's algorithm off: 40 ms a request.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=arguments["socket_fd"])
-    status = asyncio.run(application.serve(listener, order, messages.write, is_lasting=is_lasting))
+    status = asyncio.run(_serve(listener, order, pipe_fd, is_lasting=is_lasting))
     os._exit(status)  # taking three thousand modules apart is a wait for nothing
+
+
+async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_lasting: bool) -> int:
+    """From a listening socket to the last recorded event, with a word to the parent when the server answers.
+
+    Returns the exit status: 3, like uvicorn, when Prefect's application did not start; the log has the reason then.
+    """
+    import uvicorn  # noqa: PLC0415  # these take two seconds, in which the order is watched for
+    from filelock import FileLock  # noqa: PLC0415
+    from prefect.server.api.server import create_app  # noqa: PLC0415
+    from prefect.settings import get_current_settings  # noqa: PLC0415
+    from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
+
+    config = uvicorn.Config(
+        create_app(ephemeral=not is_lasting),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=3,
+    )
+    server = uvicorn.Server(config)
+    home = get_current_settings().home
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Two first runs at once would migrate the same database twice.
+    with FileLock(home / "evalhouse-server-start.lock"):
+        serving = asyncio.create_task(_serve_quietly(server, listener))
+        while not server.started and not serving.done():
+            await asyncio.sleep(_POLL_S)
+    if not server.started:
+        return STARTUP_FAILURE
+    order.defer_to(asyncio.get_running_loop())
+    os.write(pipe_fd, b"ready\n")
+    drain_s = await order.wait()
+    await _wait_until_consumed(server, drain_s)
+    server.should_exit = True
+    await serving
+    return 0
+
+
+async def _serve_quietly(server: "uvicorn.Server", listener: socket.socket) -> None:
+    with contextlib.suppress(SystemExit):  # uvicorn's way to say that an application did not start
+        await server.serve(sockets=[listener])
+
+
+async def _wait_until_consumed(server: "uvicorn.Server", timeout_s: float) -> None:
+    """Wait until every event has gone from the client's connection through Prefect's broker to the recorder. The
+    recorder writes what it holds when the application shuts down; what is still with the broker then is lost."""
+    from prefect.server.utilities.messaging.memory import METRICS  # noqa: PLC0415
+
+    events = METRICS[_EVENTS_TOPIC]
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while server.server_state.tasks or events["consumed"] < events["published"]:
+        if asyncio.get_running_loop().time() > deadline:
+            return
+        await asyncio.sleep(_POLL_S)
 
 
 def _exit_within(seconds: float) -> None:

@@ -4,18 +4,16 @@ A notification is a courtesy. One that cannot be delivered is reported on standa
 address, which lets anyone who has it post, appears in no message.
 """
 
-import http.client
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
 from evalhouse.flows.display.output import clean_text, print_notice, write_json, write_number
 from evalhouse.flows.documents.gate import describe_verdict
 from evalhouse.flows.preparing.triggers import Trigger
+from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.serving.gate import find_previous
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
 from evalhouse.warehouse.rows.runs import RunRow
@@ -34,14 +32,6 @@ _BUSY = 429
 
 class NotifyError(Exception):
     """A notification was not delivered; the text says why, and not where to."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would be followed with a GET, and look like a delivery."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        """Follow none; urllib then reports the status as an error."""
-        return
 
 
 def tell_ended(
@@ -212,25 +202,20 @@ class _TryAgain(Exception):
 
 
 def _post_once(address: str, body: bytes) -> None:
-    request = urllib.request.Request(  # http and https alone, see `find_webhook`
-        address, data=body, headers={"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
-    )
+    headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "evalhouse"}
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S):
-            return
-    except urllib.error.HTTPError as error:
-        error.close()
-        told = f"status {error.code}"
-        if error.code == _BUSY or error.code >= 500:
-            raise _TryAgain(told) from None
-        raise NotifyError(f"the webhook refused it with {told}") from None
-    except urllib.error.URLError as error:
-        raise _TryAgain(str(error.reason)) from None
-    except OSError as error:
-        raise _TryAgain(str(error) or type(error).__name__) from None
-    except (ValueError, http.client.HTTPException) as error:
-        # Their texts may hold the address.
-        raise NotifyError(f"the webhook cannot be posted to: {type(error).__name__}") from None
+        # A redirect would be followed with a GET, and look like a delivery.
+        answer = send_request(
+            "POST", address, timeout_s=_TIMEOUT_S, headers=headers, body=body, most_bytes=0, follows=False
+        )
+    except BadAddress as error:
+        raise NotifyError(f"the webhook cannot be posted to: {error}") from None
+    except NoAnswer as error:
+        raise _TryAgain(str(error)) from None
+    if answer.status == _BUSY or answer.status >= 500:
+        raise _TryAgain(f"status {answer.status}")
+    if not answer.is_good:
+        raise NotifyError(f"the webhook refused it with status {answer.status}")
 
 
 _PAGE_MEANS: Final = """

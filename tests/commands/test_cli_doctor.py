@@ -126,7 +126,7 @@ def test_something_else_at_prefects_address_is_found(ask: Ask, monkeypatch: pyte
         monkeypatch.setenv("PREFECT_API_URL", endpoint.root_url)
         assert "status 404" in find(ask("doctor", "--json"), "prefect")["detail"]
         monkeypatch.setenv("PREFECT_API_URL", f"{endpoint.root_url}/stats?")
-        assert "no Prefect API" in find(ask("doctor", "--json"), "prefect")["detail"]
+        assert "not Prefect's API" in find(ask("doctor", "--json"), "prefect")["detail"]
 
 
 def test_addresses_are_shown_without_their_credentials(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,12 +81,9 @@ try:
     outcome = asyncio.run(evaluate())
 except (ValueError, KeyboardInterrupt) as error:
     outcome = type(error).__name__
-report = server.stop()
-assert server.stop() is report
-print(json.dumps({
-    "outcome": outcome, "refused": refused, "n_flow_runs": report.n_flow_runs, "n_task_runs": report.n_task_runs,
-    "n_unfinished": report.n_unfinished,
-}), flush=True)
+server.stop()
+server.stop()
+print(json.dumps({"outcome": outcome, "refused": refused}), flush=True)
 """
 
 
@@ -123,6 +120,14 @@ def finish(run: subprocess.Popen[str]) -> Finished:
 def query(home: Path, sql: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(home / "prefect.db")) as connection:
         return connection.execute(sql).fetchall()
+
+
+def count_unfinished(home: Path, flow_run_id: str) -> int:
+    """The task runs of a flow run whose last recorded state is not final: lost events."""
+    final = "('COMPLETED', 'FAILED', 'CRASHED', 'CANCELLED')"
+    sql = f"select count(*) from task_run where flow_run_id = '{flow_run_id}' and state_type not in {final}"
+    [(count,)] = query(home, sql)
+    return int(str(count))
 
 
 def read_message(run: subprocess.Popen[str]) -> dict[str, object]:
@@ -181,13 +186,7 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
     for run in both:
         assert (run.stderr, run.status) == ("", 0)
         started, finished = run.messages
-        assert finished == {
-            "outcome": sum(range(N_TASKS)),
-            "refused": 401,
-            "n_flow_runs": 1,
-            "n_task_runs": N_TASKS,
-            "n_unfinished": 0,
-        }
+        assert finished == {"outcome": sum(range(N_TASKS)), "refused": 401}
         assert not is_alive(int(str(started["pid"])))
         assert not Path(str(started["log"])).exists()
     assert query(home, "select state_type, count(*) from task_run group by 1") == [("COMPLETED", 2 * N_TASKS)]
@@ -201,9 +200,9 @@ def test_a_flow_that_raises_is_recorded_as_failed_and_prints_nothing(warm_home: 
 
     assert (run.stderr, run.status) == ("", 0)
     assert run.messages[-1]["outcome"] == "ValueError"
-    assert run.messages[-1]["n_unfinished"] == 0
     [(flow_run_id, state)] = query(warm_home, "select id, state_type from flow_run order by created desc limit 1")
     assert state == "FAILED"
+    assert count_unfinished(warm_home, str(flow_run_id)) == 0
     task_runs = f"select count(*) from task_run where flow_run_id = '{flow_run_id}' and state_type = "
     assert query(warm_home, f"{task_runs} 'FAILED'") == [(1,)]
 
@@ -218,9 +217,9 @@ def test_ctrl_c_reaches_the_flow_and_leaves_the_server_to_record_it(warm_home: P
 
     assert finished.stderr == ""
     assert finished.messages[-1]["outcome"] == "KeyboardInterrupt"
-    assert finished.messages[-1]["n_unfinished"] == 0
-    [(state,)] = query(warm_home, "select state_type from flow_run order by created desc limit 1")
+    [(flow_run_id, state)] = query(warm_home, "select id, state_type from flow_run order by created desc limit 1")
     assert state in {"CRASHED", "CANCELLED"}
+    assert count_unfinished(warm_home, str(flow_run_id)) == 0
     assert not is_alive(server_pid)
 
 
@@ -240,10 +239,10 @@ def test_the_server_does_not_outlive_a_killed_run(warm_home: Path, moment: str) 
 
 def test_a_server_that_is_not_needed_after_all_ends_at_once(clean_environ: Path) -> None:
     server = LocalServer.start()
-    report = server.stop()
+    began = time.monotonic()
+    server.stop()
 
-    assert report.n_task_runs is None
-    assert report.seconds < 2
+    assert time.monotonic() - began < 2
     assert not server.log_path.exists()
     assert not (clean_environ / "home").exists()
 
@@ -258,7 +257,7 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
     with pytest.raises(LocalServerError, match="set PREFECT_HOME to a folder of its own") as caught:
         server.wait_until_ready()
     assert "Can't locate revision identified by 'fedcba987654'" in str(caught.value)
-    assert server.stop().n_task_runs is None
+    server.stop()
     assert server.log_path.exists()
     server.log_path.unlink()
 
@@ -267,11 +266,11 @@ def test_a_server_that_died_is_reported_without_a_wait(clean_environ: Path) -> N
     server = LocalServer.start()
     server.wait_until_ready()
     server._process.kill()
-    report = server.stop()
+    began = time.monotonic()
+    server.stop()
 
-    assert (report.n_flow_runs, report.n_task_runs, report.n_unfinished) == (None, None, None)
-    assert report.seconds < 2
-    report.log_path.unlink()  # kept: it may say why
+    assert time.monotonic() - began < 2
+    server.log_path.unlink()  # kept: it may say why
 
 
 def test_a_server_that_takes_too_long_is_ended(clean_environ: Path) -> None:

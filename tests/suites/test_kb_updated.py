@@ -176,7 +176,7 @@ def test_a_server_that_is_down_is_named_without_its_secrets(tmp_path: Path) -> N
         (401, b'{"exception_message": "Unauthorized"}', "PREFECT_API_AUTH_STRING"),
         (404, b'{"detail": "Not Found"}', "ends in /api"),
         (422, b'{"detail": "no"}', 'status 422: {"detail": "no"}'),
-        (200, b"<html>", "no Prefect API"),
+        (200, b"<html>", "not Prefect's API"),
     ],
 )
 def test_a_refusal_is_told_in_one_line(
