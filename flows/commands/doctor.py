@@ -107,22 +107,24 @@ def _attack(
     if any(finding.what in needed and finding.verdict == "wrong" for finding in findings):
         print_notice("The judge is not attacked as long as there is something wrong with it, its prompts or prices.")
         return BAD_INPUT
+    from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.trials import attacks  # noqa: PLC0415  # imports all that asks
 
     plan = attacks.plan_attacks(settings)
     estimate = plan.estimate()
     if dry_run:
-        document["attack"] = asdict(estimate)
+        document["attack"] = estimate.pick("requests", "prompt_tokens", "completion_tokens", "cost_usd")
         if not as_json:
             print_line(f"\n{plan.describe(estimate)}. Nothing was asked.")
         return 0
     print_notice(f"{plan.describe(estimate)}; a reply that is of no use is asked for again. Ctrl-C stops it.")
-    report = attacks.run_attacks(plan)
+    with show_run() as watch:
+        report = plan.run(watch)
     document["attack"] = attacks.to_document(report)
     if not as_json:
         print_line()
         attacks.print_report(report)
-    return INTERRUPTED if report.interrupted else 0
+    return INTERRUPTED if report.is_interrupted else 0
 
 
 def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, object]:

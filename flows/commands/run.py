@@ -180,14 +180,12 @@ def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any],
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
     """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
+    from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
+
     if settings.target is None and settings.responses is None:
-        from evalhouse.flows.run.estimate import estimate_run, print_estimate  # noqa: PLC0415
-
         print_estimate(estimate_run(settings), as_json=as_json)
-        return
-    from evalhouse.flows.run.estimate_target import print_target_estimate  # noqa: PLC0415
-
-    print_target_estimate(settings, as_json=as_json)
+    else:
+        print_target_estimate(settings, as_json=as_json)
 
 
 def _check_metric_settings(settings: RunSettings) -> None:
@@ -220,7 +218,6 @@ def _introduce_judge(resolved: Resolved) -> str | None:
 
 def _to_document(ended: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
     outcome = ended.outcome
-    counts = outcome.counts
     of_suite = {"suite": outcome.run.suite, "gate": ended.gate} if outcome.run.suite else {}
     return {
         "run_id": outcome.run.run_id,
@@ -229,15 +226,9 @@ def _to_document(ended: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: W
         "n_samples": outcome.run.n_samples,
         "judge": outcome.run.judge,
         "metrics": {row["metric"]: {key: row[key] for key in row if key != "metric"} for row in rows},
-        "calls": {
-            "requests": counts.requests,
-            "reused": counts.reused,
-            "failed": counts.failed,
-            "prompt_tokens": counts.prompt_tokens,
-            "cached_tokens": counts.cached_tokens,
-            "completion_tokens": counts.completion_tokens,
-            "cost_usd": counts.cost_usd if counts.priced else None,
-        },
+        "calls": outcome.counts.pick(
+            "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
+        ),
         "noise": _describe_noise(outcome),
         "warehouse": warehouse.location.url,
         **of_suite,
@@ -292,7 +283,7 @@ def _describe_tools(run: RunRow) -> str:
 
 def _describe_calls(outcome: "RunOutcome") -> str:
     counts = outcome.counts
-    cost = write_dollars(counts.cost_usd) if counts.priced else "unknown: no price is on the list (--prices FILE)"
+    cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
     cached = f" ({counts.cached_tokens:,} cached)" if counts.cached_tokens else ""
     return (
         f"{counts.requests:,} requests, {counts.reused:,} reused from the record, {counts.failed:,} failed; "

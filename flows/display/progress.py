@@ -147,7 +147,7 @@ def describe_progress(live_run: "LiveRun") -> str:
     n_tokens = counts.prompt_tokens + counts.completion_tokens
     if n_tokens:
         parts.append(f"{shorten_number(n_tokens)} tokens")
-        parts.append(write_dollars(counts.cost_usd) if counts.priced else "$?")
+        parts.append("$?" if counts.unpriced else write_dollars(counts.cost_usd))
     return f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}\n{', '.join(parts)}"
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.server.environment import API_URL, find_api_url
-from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseBusy
@@ -185,7 +185,7 @@ select
     coalesce(sum(prompt_tokens) filter (where status <> 'cached'), 0) as prompt_tokens,
     coalesce(sum(cached_tokens) filter (where status <> 'cached'), 0) as cached_tokens,
     coalesce(sum(completion_tokens) filter (where status <> 'cached'), 0) as completion_tokens,
-    coalesce(sum(cost_usd) filter (where status <> 'cached'), 0) as cost_usd
+    coalesce(sum(cost_usd) filter (where status <> 'cached'), 0) as spent_usd
 from llm_calls
 where run_id = $run_id
 """
@@ -215,15 +215,9 @@ class PoolCounts:
         parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if mended else []}
         (row,) = live_run.warehouse.read_rows(_DONE, parameters)
         live_run.progress.n_done = int(str(row["n"]))
-        counts, now = live_run.asker.counts, _read_calls(live_run.warehouse, live_run.run_id)
-        counts.requests = now.requests - self._before.requests
-        counts.reused = now.reused - self._before.reused
-        counts.failed = now.failed - self._before.failed
-        counts.prompt_tokens = now.prompt_tokens - self._before.prompt_tokens
-        counts.cached_tokens = now.cached_tokens - self._before.cached_tokens
-        counts.completion_tokens = now.completion_tokens - self._before.completion_tokens
-        counts.cost_usd = now.cost_usd - self._before.cost_usd
-        counts.priced = live_run.asker.price is not None or not counts.requests
+        usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
+        usage.unpriced = usage.requests if live_run.asker.price is None else 0
+        live_run.asker.counts = usage
 
 
 @contextlib.asynccontextmanager
@@ -245,10 +239,7 @@ async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[No
         await asyncio.to_thread(counts.refresh, mended=False)
 
 
-def _read_calls(warehouse: Warehouse, run_id: str) -> CallCounts:
+def _read_calls(warehouse: Warehouse, run_id: str) -> Usage:
     (row,) = warehouse.read_rows(_CALLS, {"run_id": run_id})
-    numbers = {name: int(str(value)) for name, value in row.items() if name != "cost_usd"}
-    counts = CallCounts(cost_usd=float(str(row["cost_usd"])))
-    for name, number in numbers.items():
-        setattr(counts, name, number)
-    return counts
+    spent_usd = float(str(row.pop("spent_usd")))
+    return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})

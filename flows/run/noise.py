@@ -156,10 +156,9 @@ def describe_noise(noise: NoiseOutcome) -> str:
         return f"judge's noise: {told}" if noise.problem is None else f"judge's noise: not measured, {told}"
     counts = noise.outcome.counts
     drawn = "unchanged samples" if noise.population == "unchanged" else "samples"
-    cost = write_dollars(counts.cost_usd) if counts.priced else "unknown"
     told = (
         f"judge's noise: {noise.n_samples} {drawn} judged again, {noise.n_changed} with another score; "
-        f"{counts.requests:,} more requests, cost {cost} (run {noise.outcome.run.run_id})"
+        f"{counts.requests:,} more requests, cost {write_dollars(counts.cost_usd)} (run {noise.outcome.run.run_id})"
     )
     return f"{told}; it stopped: {noise.problem}" if noise.problem else told
 
@@ -174,6 +173,6 @@ def describe_noise_plainly(noise: NoiseOutcome) -> dict[str, Any]:
         "n_samples": noise.n_samples,
         "n_changed": noise.n_changed,
         "requests": outcome.counts.requests if outcome else 0,
-        "cost_usd": (outcome.counts.cost_usd if outcome.counts.priced else None) if outcome else 0.0,
+        "cost_usd": outcome.counts.cost_usd if outcome else 0.0,
         "problem": noise.problem,
     }

@@ -2,22 +2,13 @@
 
 The attack set of `tasks/trials/attack_set.py` is planted in small samples of our own and put to the judge beside the
 same samples without it. What that will take is said before anything is asked. Nothing is written to a warehouse: an
-interrupted measurement shows what it has so far, and is begun anew the next time.
+interrupted measurement shows what it has so far, and starts from the beginning the next time.
 """
 
-import asyncio
-import signal
-import sys
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from evalhouse.flows.display.output import (
-    make_console,
     make_table,
     print_line,
     print_notice,
@@ -25,44 +16,17 @@ from evalhouse.flows.display.output import (
     write_dollars,
     write_interval,
 )
-from evalhouse.flows.preparing.live_run import make_prompts
-from evalhouse.prompts import Prompt
-from evalhouse.tasks.asking.asker import Asker, CallCounts
-from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.prices import Price, find_price, load_prices
-from evalhouse.tasks.asking.record import Call
-from evalhouse.tasks.asking.tokens import estimate_tokens
-from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.flows.run.outcome import Watch
+from evalhouse.flows.trials.session import Session, open_session, rehearse
+from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.trials.attack_results import (
-    Result,
-    Tally,
-    count_results,
-    list_requests,
-    make_question,
-    measure_attacks,
-)
+from evalhouse.tasks.trials.attack_results import Result, Tally, count_results, list_requests, measure_attacks
 from evalhouse.tasks.trials.attack_set import load_attacks
-from evalhouse.tasks.trials.attack_trials import Trial, forge_reply, make_trials
-from evalhouse.warehouse.rows.calls import RecordedReply
+from evalhouse.tasks.trials.attack_trials import Trial, make_trials
 
-# What a chat's wrapping adds to each message, as OpenAI's counting has it.
-_TOKENS_A_MESSAGE = 4
-# A judge's reasons are longer than those of a forged reply.
-_REASON_TOKENS = 20
+_NO_STEPS = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
 _COLUMNS = ("by", "group", "#attacks", "#fooled", "#share", "95 % interval", "#no verdict", "#left out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttackEstimate:
-    """What a measurement takes when no reply has to be asked for twice. `cost_usd` is None without a known price."""
-
-    requests: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,121 +37,56 @@ class AttackReport:
     language: str
     n_trials: int
     results: Sequence[Result]
-    counts: CallCounts
-    interrupted: bool
+    usage: Usage
 
-
-class _NoRecord:
-    """Finds nothing and keeps nothing: a measurement is no run, and has no place among those."""
-
-    async def find(self, _: str) -> RecordedReply | None:
-        """Nothing is on record."""
-        return None
-
-    def keep(self, _: Call) -> str:
-        """An id, as every call has one."""
-        return uuid.uuid4().hex
-
-    def close(self) -> None:
-        """Nothing was written."""
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether trials were left."""
+        return len(self.results) < self.n_trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackPlan:
-    """Everything a measurement works with, ready to be asked."""
+    """What a measurement puts to the judge of the settings."""
 
     settings: RunSettings
-    judge: Judge
-    prompts: Mapping[str, Prompt]
     trials: Sequence[Trial]
-    price: Price | None
 
-    def estimate(self) -> AttackEstimate:
-        """Go through all requests without sending any."""
-        prompt_tokens = completion_tokens = 0
-        asked = [(trial, trial.data) for trial in self.trials]
-        asked += [(trial, trial.control) for trial in list_requests(self.trials)]
-        for trial, data in asked:
-            payload: Mapping[str, Any] = self.judge.prepare(make_question(self.prompts, trial, data)).payload
-            messages = payload.get("messages", ())
-            prompt_tokens += sum(estimate_tokens(message["content"]) + _TOKENS_A_MESSAGE for message in messages)
-            completion_tokens += _guess_reply(trial) if messages else 0
-        cost_usd = self.price.cost_usd(prompt_tokens, completion_tokens) if self.price else None
-        return AttackEstimate(
-            requests=len(asked), prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost_usd=cost_usd
+    def estimate(self) -> Usage:
+        """What it takes when no reply has to be asked for twice; raises what would be refused. Nothing is sent."""
+        return rehearse(self.settings, _NO_STEPS, self._measure).usage
+
+    def run(self, watch: Watch) -> AttackReport:
+        """Put all trials to the judge; raises FatalJudgeError when nothing works. Ctrl-C ends it with what is there."""
+        with open_session(self.settings, _NO_STEPS) as session:
+            return session.carry_out(self._measure, watch)
+
+    async def _measure(self, session: Session) -> AttackReport:
+        session.expect(len(self.trials) + len(list_requests(self.trials)), "requests")
+        live_run = session.live_run
+        results = await measure_attacks(live_run.asker, live_run.prompts, self.trials, session.note_done)
+        return AttackReport(
+            judge=live_run.asker.judge.name,
+            language=self.settings.language,
+            n_trials=len(self.trials),
+            results=results,
+            usage=session.usage,
         )
 
-    def describe(self, estimate: AttackEstimate) -> str:
-        """A sentence for whoever is about to pay for it."""
+    def describe(self, estimate: Usage) -> str:
+        """A sentence for the person who is about to pay for it."""
         n_attacks = len({trial.attack.id for trial in self.trials})
         tokens = f"about {estimate.prompt_tokens:,} + {estimate.completion_tokens:,} tokens"
         return (
-            f"{n_attacks} attacks in {len(self.trials)} trials: {estimate.requests} requests to {self.judge.name}, "
-            f"{tokens}, cost {write_dollars(estimate.cost_usd)}"
+            f"{n_attacks} attacks in {len(self.trials)} trials: {estimate.requests} requests to "
+            f"{self.settings.judge}, {tokens}, cost {write_dollars(estimate.cost_usd)}"
         )
 
 
 def plan_attacks(settings: RunSettings) -> AttackPlan:
-    """Make everything a measurement needs; raises what a run would refuse beforehand."""
-    trials = make_trials(load_attacks())
-    judge = make_judge(settings)
-    return AttackPlan(
-        settings=settings,
-        judge=judge,
-        prompts=make_prompts(settings, judge),
-        trials=trials,
-        price=find_price(load_prices(settings.prices), judge.model),
-    )
-
-
-def run_attacks(plan: AttackPlan) -> AttackReport:
-    """Put every trial to the judge; raises FatalJudgeError when nothing works. Ctrl-C ends it with what is there."""
-    asker = Asker(
-        judge=plan.judge,
-        record=_NoRecord(),
-        limit=EndpointLimit(concurrency=plan.settings.concurrency, rpm=plan.settings.rpm, tpm=plan.settings.tpm),
-        attempts=plan.settings.attempts,
-        price=plan.price,
-    )
-    n_requests = len(plan.trials) + len(list_requests(plan.trials))
-    with _show_progress(n_requests) as note_done:
-        results = asyncio.run(_measure(asker, plan, note_done))
-    return AttackReport(
-        judge=plan.judge.name,
-        language=plan.settings.language,
-        n_trials=len(plan.trials),
-        results=results,
-        counts=asker.counts,
-        interrupted=len(results) < len(plan.trials),
-    )
-
-
-async def _measure(asker: Asker, plan: AttackPlan, note_done: Callable[[], None]) -> list[Result]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asker.stop, RunCancelled(f"stopped by {number.name}"))
-    try:
-        return await measure_attacks(asker, plan.prompts, plan.trials, note_done)
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-        await plan.judge.close()
-
-
-@contextmanager
-def _show_progress(n_requests: int) -> Iterator[Callable[[], None]]:
-    """Show answered requests on standard error; silent when that is no terminal."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not sys.stderr.isatty()
-    with Progress(*columns, console=make_console(stderr=True), transient=True, disable=hidden) as progress:
-        task = progress.add_task("", total=n_requests)
-        yield lambda: progress.advance(task)
-
-
-def _guess_reply(trial: Trial) -> int:
-    """About how many tokens a reply has: a finished one with short reasons, and what longer reasons add."""
-    reply = forge_reply(trial.step, trial.attack.wants, trial.control)
-    return estimate_tokens(reply) + _REASON_TOKENS * max(1, reply.count('"reason"'))
+    """Plant all attacks, asked about without record and budget; raises FatalJudgeError for a broken attack set."""
+    own = {"fresh": True, "budget_usd": None, "embeddings": "hashing"}
+    return AttackPlan(settings=settings.model_copy(update=own), trials=make_trials(load_attacks()))
 
 
 def group_results(report: AttackReport) -> dict[str, dict[str, Tally]]:
@@ -213,14 +112,8 @@ def to_document(report: AttackReport) -> dict[str, object]:
         "judge": report.judge,
         "language": report.language,
         "trials": report.n_trials,
-        "interrupted": report.interrupted,
-        "calls": {
-            "requests": report.counts.requests,
-            "failed": report.counts.failed,
-            "prompt_tokens": report.counts.prompt_tokens,
-            "completion_tokens": report.counts.completion_tokens,
-            "cost_usd": report.counts.cost_usd if report.counts.priced else None,
-        },
+        "interrupted": report.is_interrupted,
+        "calls": report.usage.pick("requests", "failed", "prompt_tokens", "completion_tokens", "cost_usd"),
         "total": _describe_tally(count_results(report.results)),
         "by": {
             by: {name: _describe_tally(tally) for name, tally in groups.items()}
@@ -291,7 +184,7 @@ def _print_uncounted(report: AttackReport) -> None:
         if told:
             print_line()
             print_table(make_table(["what was said"], [[line] for line in told], title=head))
-    if report.interrupted:
+    if report.is_interrupted:
         print_notice(
             f"Interrupted: {len(report.results)} of {report.n_trials} trials were judged, and only they are counted."
         )

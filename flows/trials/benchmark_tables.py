@@ -1,7 +1,7 @@
 """What a benchmark says: tables for people, and the same as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from evalhouse.flows.display.output import (
@@ -13,14 +13,16 @@ from evalhouse.flows.display.output import (
     write_dollars,
     write_number,
 )
-from evalhouse.flows.trials.benchmark import BenchmarkOutcome, Costs, JudgedPart
-from evalhouse.flows.trials.benchmark_figures import measure_part
+from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import to_plain
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.trials.label_agreement import measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
+from evalhouse.tasks.trials.labelled_verdicts import Judged
 from evalhouse.tasks.trials.lines import Figure, Line, SetAgreement
-from evalhouse.tasks.trials.rating_agreement import list_unrated
+from evalhouse.tasks.trials.rating_agreement import list_unrated, measure_ratings, measure_splits
 
 _FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
 _NAMES: Final[Mapping[Figure, str]] = {
@@ -35,6 +37,7 @@ _NAMES: Final[Mapping[Figure, str]] = {
 }
 _TOTAL: Final = "all sets"
 _MOST_FAILURES: Final = 5
+_USED: Final = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +71,14 @@ class Report:
         return [_total(kind, sets) for kind, sets in groups.items()]
 
     @property
-    def costs(self) -> Costs:
+    def usage(self) -> Usage:
         """Of all sets together."""
-        return add_costs([one.costs for one in self.outcome.parts])
+        return sum((part.usage for part in self.outcome.parts), start=Usage())
 
     @property
     def n_failed(self) -> int:
         """Rows without a verdict."""
-        return sum(one.failure is not None for part in self.outcome.parts for one in part.judged)
+        return sum(part.n_failed for part in self.outcome.parts)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -93,11 +96,11 @@ class Report:
             ],
             "costs": [
                 {"set": one.part.name, "language": one.part.language, "rows": len(one.part.rows)}
-                | {"left_out": one.part.n_left_out, "not_judged": _count_failed(one)}
-                | asdict(one.costs)
+                | {"left_out": one.part.n_left_out, "not_judged": one.n_failed}
+                | one.usage.pick(*_USED)
                 for one in self.outcome.parts
             ],
-            "calls": asdict(self.costs),
+            "calls": self.usage.pick(*_USED),
             "passed_over": list(self.passed_over),
         }
 
@@ -111,7 +114,7 @@ class Report:
             by_kind.setdefault(one.kind, []).append(one)
         for kind, sets in by_kind.items():
             _print_kind(kind, sets, [total for total in self.totals if total.kind.partition(":")[0] == kind])
-        _print_costs(self.outcome.parts, self.costs)
+        _print_costs(self.outcome.parts, self.usage)
         _print_rest(self)
 
 
@@ -129,7 +132,7 @@ def make_report(
     sets = [
         found
         for place, one in enumerate(outcome.parts)
-        for found in measure_part(one.part, one.judged, seed=seed + place)
+        for found in _measure_part(one.part, one.judged, seed=seed + place)
     ]
     return Report(
         settings=settings,
@@ -142,23 +145,18 @@ def make_report(
     )
 
 
-def add_costs(costs: Sequence[Costs]) -> Costs:
-    """The sums; dollars are None when a part of them is not known."""
-    dollars = [one.cost_usd for one in costs]
-    return Costs(
-        requests=sum(one.requests for one in costs),
-        reused=sum(one.reused for one in costs),
-        failed=sum(one.failed for one in costs),
-        unreadable=sum(one.unreadable for one in costs),
-        prompt_tokens=sum(one.prompt_tokens for one in costs),
-        completion_tokens=sum(one.completion_tokens for one in costs),
-        cost_usd=None if None in dollars else sum(one for one in dollars if one is not None),
-    )
+def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[SetAgreement]:
+    """The agreement on one set in one language, one for each dimension that people rated."""
+    if part.kind == "decomposition":
+        return [measure_splits(part, judged, seed=seed)]
+    if part.kind == "rubric":
+        return list(measure_ratings(part, judged, seed=seed))
+    return [measure_labels(part, judged, seed=seed)]
 
 
-def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Costs]) -> str:
+def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> str:
     """A sentence for whoever is about to pay for it."""
-    whole, n_rows = add_costs(costs), sum(len(part.rows) for part in parts)
+    whole, n_rows = sum(costs, start=Usage()), sum(len(part.rows) for part in parts)
     return (
         f"{n_rows:,} rows of {len({part.name for part in parts})} sets: {whole.requests:,} requests to {judge}, "
         f"{whole.reused:,} replies on record; about {whole.prompt_tokens:,} + {whole.completion_tokens:,} tokens, "
@@ -166,7 +164,7 @@ def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Costs])
     )
 
 
-def print_estimate(parts: Sequence[Part], costs: Sequence[Costs]) -> None:
+def print_estimate(parts: Sequence[Part], costs: Sequence[Usage]) -> None:
     """What each set would take."""
     columns = ["set", "kind", "language", "#rows", "#requests", "#on record", "#tokens in", "#tokens out", "#cost"]
     rows = [
@@ -179,15 +177,15 @@ def print_estimate(parts: Sequence[Part], costs: Sequence[Costs]) -> None:
     print_table(make_table(columns, rows))
 
 
-def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Costs]) -> dict[str, Any]:
+def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> dict[str, Any]:
     """An estimate as JSON has it."""
     return {
         "judge": judge,
         "sets": [
-            {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)} | asdict(one)
+            {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)} | one.pick(*_USED)
             for part, one in zip(parts, costs, strict=True)
         ],
-        "calls": asdict(add_costs(costs)),
+        "calls": sum(costs, start=Usage()).pick(*_USED),
     }
 
 
@@ -265,34 +263,30 @@ def _write_measure(measure: Measure, *, bare: bool) -> str | None:
     return f"{measure.value:.2f} ({measure.ci_low:.2f} to {measure.ci_high:.2f})"
 
 
-def _print_costs(parts: Sequence[JudgedPart], whole: Costs) -> None:
+def _print_costs(parts: Sequence[JudgedPart], whole: Usage) -> None:
     columns = [
         "set", "language", "#rows", "#left out", "#not judged", "#requests", "#on record", "#failed", "#unreadable",
         "#tokens in", "#tokens out", "#cost",
     ]  # fmt: skip
     rows = [
-        [one.part.name, one.part.language, len(one.part.rows), one.part.n_left_out, _count_failed(one),
-         *_write_costs(one.costs)]
+        [one.part.name, one.part.language, len(one.part.rows), one.part.n_left_out, one.n_failed,
+         *_write_costs(one.usage)]
         for one in parts
     ]  # fmt: skip
     if len(parts) > 1:
         n_rows, n_out = (
             sum(counts) for counts in zip(*((len(p.part.rows), p.part.n_left_out) for p in parts), strict=True)
         )
-        rows.append([_TOTAL, "", n_rows, n_out, sum(map(_count_failed, parts)), *_write_costs(whole)])
+        rows.append([_TOTAL, "", n_rows, n_out, sum(part.n_failed for part in parts), *_write_costs(whole)])
     print_table(make_table(columns, rows, title="Costs"))
     print_line()
 
 
-def _write_costs(costs: Costs) -> list[object]:
+def _write_costs(costs: Usage) -> list[object]:
     return [
         f"{costs.requests:,}", f"{costs.reused:,}", costs.failed, costs.unreadable, f"{costs.prompt_tokens:,}",
         f"{costs.completion_tokens:,}", write_dollars(costs.cost_usd),
     ]  # fmt: skip
-
-
-def _count_failed(one: JudgedPart) -> int:
-    return sum(judged.failure is not None for judged in one.judged)
 
 
 def _print_rest(report: Report) -> None:

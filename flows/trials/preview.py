@@ -5,28 +5,19 @@ built-in lexical judge finds (`tasks/models/stand_ins.py`); in a run they come f
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.prompts import Message, Prompt
-from evalhouse.tasks.asking.record import Call
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.judge.protocol import (
-    ModelReply,
-    ModelRequest,
-    Question,
-    hash_canonical,
-    plain_data,
-    require_prompt,
-)
-from evalhouse.tasks.models.stand_ins import make_stand_in
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.calls import RecordedReply
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import add_earlier, find_asking_steps, find_step
 from evalhouse.warehouse.store import Warehouse
@@ -50,45 +41,6 @@ class Preview:
     requests: tuple[PreviewedRequest, ...]
     has_stand_ins: bool
     why_none: str | None
-
-
-class _Nothing:
-    """A record that has nothing and keeps nothing."""
-
-    async def find(self, request_hash: str) -> RecordedReply | None:
-        """Nothing was ever asked."""
-        return None
-
-    def keep(self, call: Call) -> str:
-        """Only the name of the call."""
-        return call.request_hash
-
-    def close(self) -> None:
-        """Nothing was written."""
-
-
-@dataclass(kw_only=True)
-class _Listener:
-    """A judge that remembers what it is asked and answers with stand-ins."""
-
-    name: str = "preview"
-    model: str = "preview"
-    endpoint: str | None = None
-    asked: dict[str, Question] = field(default_factory=dict)
-
-    def prepare(self, question: Question) -> ModelRequest:
-        """Keep the question."""
-        prompt = require_prompt(question)
-        key = hash_canonical([prompt.name, question.step, plain_data(question.data), question.only])
-        self.asked[key] = question
-        return ModelRequest(request_hash=key, payload={})
-
-    async def reply(self, request: ModelRequest) -> ModelReply:
-        """A usable reply, for the steps that go on with it."""
-        return ModelReply(text=make_stand_in(self.asked[request.request_hash]))
-
-    async def close(self) -> None:
-        """Nothing was opened."""
 
 
 def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None) -> Preview:
@@ -115,12 +67,13 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
 
 
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
-    live_run, listener = _lay_out_run(prompt, settings)
+    heard: dict[str, Question] = {}
+    live_run = _lay_out_run(prompt, settings, heard)
     work = make_work(sample)
     await take_asking_steps(live_run, work)
     requests = tuple(
         PreviewedRequest(step=one.step, messages=one.prompt.render(one.data, note=one.instruction))
-        for one in listener.asked.values()
+        for one in heard.values()
         if one.prompt is not None and one.prompt.name == prompt.name
     )
     return Preview(
@@ -131,16 +84,15 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
     )
 
 
-def _lay_out_run(prompt: Prompt, settings: RunSettings) -> tuple[LiveRun, _Listener]:
-    """A live run with the steps that the prompt is asked in, and whoever listens there."""
+def _lay_out_run(prompt: Prompt, settings: RunSettings, heard: dict[str, Question]) -> LiveRun:
+    """A live run with the steps that the prompt is asked in; what is asked there is put into `heard`."""
     # What limits or repeats the asking changes no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
     )
     plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)), optional_steps=frozenset())
-    listener = _Listener()
-    warehouse = Warehouse(settings.warehouse)
-    return make_live_run("preview", quiet, plan, listener, warehouse, record=_Nothing()), listener
+    judge = StandInJudge(None, heard=heard)
+    return make_live_run("preview", quiet, plan, judge, Warehouse(settings.warehouse), record=NoRecord())
 
 
 def _explain_nothing(work: SampleWork) -> str:

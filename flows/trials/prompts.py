@@ -5,41 +5,34 @@ was asked before is found on record. The calls belong to a run of their own, of 
 its parent; it has no scores, and no word or label finds it.
 """
 
-import asyncio
 import json
-import os
-import secrets
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run, make_plan
-from evalhouse.flows.preparing.request import begin_run, now_utc
-from evalhouse.flows.run.estimate import DryJudge, DryRecord
+from evalhouse.flows.preparing.live_run import make_plan
+from evalhouse.flows.preparing.request import begin_run
+from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import Prompt, load_prompts
-from evalhouse.tasks.asking.asker import CallCounts
-from evalhouse.tasks.asking.finder import ReplyFinder
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.reviewed_verdicts import Said, judge_again
-from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
-from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
 BUILT_IN = "built-in"
 _ITEM = ("run_id", "sample_id", "step", "item_id")
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +62,6 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideCosts:
-    """What asking in the words of one side took. `cost_usd` is None without a known price."""
-
-    requests: int
-    reused: int
-    failed: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PromptComparison:
     """What came of it. `n_unjudged` reviewed verdicts have no verdict on one side, where the judge failed."""
 
@@ -88,8 +69,7 @@ class PromptComparison:
     changes: Sequence[Change]
     moves: pl.DataFrame
     n_unjudged: int
-    old: SideCosts
-    new: SideCosts
+    usages: Sequence[Usage]
 
 
 def find_words(store: Warehouse, source: str, language: str) -> Words:
@@ -154,7 +134,7 @@ def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, ol
             "`evalhouse review export` picks some for a person to label"
         )
     by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
-    configs = {run.run_id: _shape(settings, run) for run in newest if run.run_id in by_run}
+    configs = {run.run_id: _settle(settings, run) for run in newest if run.run_id in by_run}
     texts = {
         run_id: read_judged_texts(store, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
@@ -162,7 +142,7 @@ def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, ol
     return Ask(settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs)
 
 
-def _shape(settings: RunSettings, run: RunRow) -> RunSettings:
+def _settle(settings: RunSettings, run: RunRow) -> RunSettings:
     """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
     own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
     return settings.model_copy(
@@ -178,9 +158,8 @@ def _shape(settings: RunSettings, run: RunRow) -> RunSettings:
     )
 
 
-def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptComparison:
+def compare_prompts(ask: Ask, *, seed: int) -> PromptComparison:
     """Ask in both words and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
-    judge = make_judge(ask.settings)
     run = begin_run(
         "prompts",
         ask.settings,
@@ -188,17 +167,11 @@ def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptCompariso
         tags=(f"old {ask.old.source}", f"new {ask.new.source}"),
         n_samples=sum(len(texts) for texts in ask.texts.values()),
     )
-    with hold_run(store.location, run.run_id):
-        insert_run(store, run)
-        status: RunStatus = "failed"
-        try:
-            sides = asyncio.run(_ask_both(store, ask, judge, run.run_id))
-            status = "completed"
-        except RunCancelled:
-            status = "cancelled"
-            raise
-        finally:
-            update_run(store, run.run_id, status=status, finished_at=now_utc())
+    try:
+        with open_session(ask.settings, _plan(ask), run=run) as session:
+            sides = session.carry_out(partial(_ask_both, ask=ask))
+    except RunCancelled as error:
+        raise RunCancelled(f"{error}; what came is kept") from None
     frame = _join(ask.reviewed, sides)
     judged = frame.drop_nulls(["old_label", "new_label"])
     return PromptComparison(
@@ -206,81 +179,41 @@ def compare_prompts(store: Warehouse, ask: Ask, *, seed: int) -> PromptCompariso
         changes=compare_changes(judged, seed=seed),
         moves=list_moves(judged),
         n_unjudged=ask.n_verdicts - judged.n_unique(VERDICT),
-        old=_sum_up(sides[0].counts),
-        new=_sum_up(sides[1].counts),
+        usages=[side.usage for side in sides],
     )
 
 
-def estimate_comparison(store: Warehouse, ask: Ask) -> dict[str, SideCosts]:
-    """What asking would take, less what is on record, with nothing asked and nothing written."""
-    # Nothing is sent, so a price can be had before there is a key.
-    os.environ.setdefault("OPENAI_API_KEY", "none-needed-for-a-dry-run")
-    sides: dict[str, SideCosts] = {}
-    for side, words in (("old", ask.old), ("new", ask.new)):
-        record = DryRecord(finder=None if ask.settings.fresh else ReplyFinder(store))
-        asyncio.run(_ask_dry(store, ask, words, record))
-        tallies = list(record.tallies.values())
-        priced = all(tally.priced for tally in tallies)
-        sides[side] = SideCosts(
-            requests=sum(tally.requests for tally in tallies),
-            reused=sum(tally.reused for tally in tallies),
-            failed=0,
-            prompt_tokens=sum(tally.prompt_tokens for tally in tallies),
-            completion_tokens=sum(tally.completion_tokens for tally in tallies),
-            cost_usd=sum(tally.cached_usd + tally.saved_usd for tally in tallies) if priced else None,
-        )
-    return sides
+def estimate_comparison(ask: Ask) -> list[Usage]:
+    """What asking would take on each side, less what is on record, with nothing asked and nothing written."""
+    return [side.usage for side in rehearse(ask.settings, _plan(ask), partial(_ask_both, ask=ask))]
 
 
-async def _ask_dry(store: Warehouse, ask: Ask, words: Words, record: DryRecord) -> None:
-    judge = DryJudge(make_judge(ask.settings))
-    try:
-        for run_id, texts in ask.texts.items():
-            settings = ask.configs[run_id].model_copy(update={"rpm": None, "tpm": None, "budget_usd": None})
-            live_run = make_live_run("dry-run", settings, make_plan(settings), judge, store, record=record)
-            record.price = live_run.asker.price
-            await judge_again(_fit(live_run, words, settings), texts, ask.steps)
-    finally:
-        await judge.close()
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Side:
     """What the judge says in the words of one side, by reviewed run, and what that took."""
 
-    words: Words
-    counts: CallCounts = field(default_factory=CallCounts)
-    said: dict[str, list[Said]] = field(default_factory=dict)
+    usage: Usage
+    verdicts: Mapping[str, Sequence[Said]]
 
 
-async def _ask_both(store: Warehouse, ask: Ask, judge: Judge, run_id: str) -> list[_Side]:
+async def _ask_both(session: Session, ask: Ask) -> list[_Side]:
     """The old side and the new one."""
-    first = make_live_run(run_id, ask.settings, make_plan(_any_shape(ask)), judge, store)
-    loop = asyncio.get_running_loop()
-    for number in _INTERRUPTS:
-        loop.add_signal_handler(number, first.asker.stop, RunCancelled(f"stopped by {number.name}; what came is kept"))
-    try:
-        sides = [_Side(words=ask.old), _Side(words=ask.new)]
-        for side in sides:
-            # The budget is for both sides.
-            asker = replace(first.asker, counts=side.counts, spent_usd=sides[0].counts.cost_usd)
-            for reviewed_run, texts in ask.texts.items():
-                live_run = replace(_fit(first, side.words, ask.configs[reviewed_run]), asker=asker)
-                await asyncio.to_thread(keep_prompts, live_run)
-                side.said[reviewed_run] = await judge_again(live_run, texts, ask.steps)
-        return sides
-    finally:
-        for number in _INTERRUPTS:
-            loop.remove_signal_handler(number)
-        await judge.close()
-        await asyncio.to_thread(first.asker.record.close)
+    sides: list[_Side] = []
+    for words in (ask.old, ask.new):
+        before = session.usage
+        verdicts: dict[str, list[Said]] = {}
+        for reviewed_run, texts in ask.texts.items():
+            live_run = await session.fit(_shape(session.live_run, words, ask.configs[reviewed_run]))
+            verdicts[reviewed_run] = await judge_again(live_run, texts, ask.steps)
+        sides.append(_Side(usage=session.usage - before, verdicts=verdicts))
+    return sides
 
 
-def _any_shape(ask: Ask) -> RunSettings:
-    return next(iter(ask.configs.values()))
+def _plan(ask: Ask) -> Plan:
+    return make_plan(next(iter(ask.configs.values())))
 
 
-def _fit(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
+def _shape(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
     """The live run with the words of one side and the steps that a reviewed run took."""
     plan = make_plan(settings)
     return replace(
@@ -290,7 +223,6 @@ def _fit(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
         metrics=plan.metrics,
         steps=plan.steps,
         optional_steps=plan.optional_steps,
-        session=secrets.token_hex(4),
     )
 
 
@@ -300,20 +232,9 @@ def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
     for name, side in zip(("old_label", "new_label"), sides, strict=True):
         rows = [
             {"run_id": run_id, "sample_id": one.sample_id, "step": one.step, "item_id": one.item_id, name: one.label}
-            for run_id, said in side.said.items()
-            for one in said
+            for run_id, verdicts in side.verdicts.items()
+            for one in verdicts
         ]
         labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
         frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
     return frame
-
-
-def _sum_up(counts: CallCounts) -> SideCosts:
-    return SideCosts(
-        requests=counts.requests,
-        reused=counts.reused,
-        failed=counts.failed,
-        prompt_tokens=counts.prompt_tokens,
-        completion_tokens=counts.completion_tokens,
-        cost_usd=counts.cost_usd if counts.priced else None,
-    )

@@ -1,7 +1,7 @@
 """What `prompts compare` is given and what it says: settings from the reviewed run and the flags, tables for people."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,12 +11,12 @@ from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.trials.prompts import (
     Ask,
     PromptComparison,
-    SideCosts,
     compare_prompts,
     estimate_comparison,
     find_words,
     plan_ask,
 )
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.settings.run import RunSettings
@@ -32,6 +32,8 @@ _TAKEN = (
 # What is a matter of this comparison alone.
 _OWN = ("budget_usd", "fresh")
 _MOST_MOVES = 20
+_SIDES = ("old", "new")
+_USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class Told:
     """A comparison, or what one would take, ready to be shown."""
 
     ask: Ask
-    costs: Mapping[str, SideCosts]
+    costs: Sequence[Usage]
     comparison: PromptComparison | None
 
     def to_plain(self) -> dict[str, Any]:
@@ -52,7 +54,7 @@ class Told:
             "steps": list(self.ask.steps),
             "reviewed_runs": list(self.ask.texts),
             "n_verdicts": self.ask.n_verdicts,
-            "costs": {side: asdict(costs) for side, costs in self.costs.items()},
+            "costs": {side: usage.pick(*_USED) for side, usage in zip(_SIDES, self.costs, strict=True)},
         }
         if self.comparison is None:
             return plain
@@ -93,9 +95,9 @@ def compare_words(
     words = [find_words(store, source, settings.language) for source in (old, new)]
     ask = plan_ask(store, runs, settings, *words)
     if dry_run:
-        return Told(ask=ask, costs=estimate_comparison(store, ask), comparison=None)
-    comparison = compare_prompts(store, ask, seed=seed)
-    return Told(ask=ask, costs={"old": comparison.old, "new": comparison.new}, comparison=comparison)
+        return Told(ask=ask, costs=estimate_comparison(ask), comparison=None)
+    comparison = compare_prompts(ask, seed=seed)
+    return Told(ask=ask, costs=comparison.usages, comparison=comparison)
 
 
 def _find_runs(store: Warehouse, reviewed: str) -> list[RunRow]:
@@ -170,13 +172,13 @@ def _write_change(measure: Measure | None) -> str | None:
     return f"{measure.value:+.3f} ({write_interval(measure.ci_low, measure.ci_high)})"
 
 
-def _print_costs(costs: Mapping[str, SideCosts]) -> None:
+def _print_costs(costs: Sequence[Usage]) -> None:
     columns = ["words", "#requests", "#on record", "#failed", "#tokens in", "#tokens out", "#cost"]
     rows = [
         [
             side, one.requests, one.reused, one.failed, f"{one.prompt_tokens:,}", f"{one.completion_tokens:,}",
             write_dollars(one.cost_usd),
         ]
-        for side, one in costs.items()
+        for side, one in zip(_SIDES, costs, strict=True)
     ]  # fmt: skip
     print_table(make_table(columns, rows, title="Costs"))

@@ -19,7 +19,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit, Slot
 from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
-from evalhouse.tasks.asking.usage import guess_tokens, price_reply
+from evalhouse.tasks.asking.usage import Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     EndpointDown,
@@ -46,8 +46,6 @@ _NAMED_MOST_S = 60.0
 _OPTIONS_DROPPED_MOST = 2
 # So many requests refused without a reason that lies in them, and not one answered: the rest would end like them.
 _REFUSED_MOST = 8
-# What a reply is taken to be as long as there was none.
-_REPLY_TOKENS = 200
 # In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
 _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
@@ -65,26 +63,6 @@ class Answer(Generic[T]):
     call_id: str
     value: T
     logprobs: str | None = None
-
-
-@dataclass(kw_only=True)
-class CallCounts:
-    """What a run has asked so far; progress and the summary read it."""
-
-    requests: int = 0
-    reused: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    priced: bool = True
-
-    @property
-    def usual_reply_tokens(self) -> int:
-        """The mean length of a reply so far, for guesses at the next one's."""
-        answered = self.requests - self.failed
-        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
 
 
 @dataclass(kw_only=True)
@@ -124,7 +102,7 @@ class Asker:
     price: Price | None
     budget_usd: float | None = None
     spent_usd: float = 0.0
-    counts: CallCounts = field(default_factory=CallCounts)
+    counts: Usage = field(default_factory=Usage)
     stop_sign: StopSign = field(default_factory=StopSign)
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
@@ -312,7 +290,7 @@ class Asker:
 
     def _check_budget(self) -> None:
         self.raise_if_stopped()
-        if self.budget_usd is not None and self.spent_usd + self.counts.cost_usd >= self.budget_usd:
+        if self.budget_usd is not None and self.spent_usd + self.counts.spent_usd >= self.budget_usd:
             raise BudgetExhausted(f"the budget of {self.budget_usd:g} dollars is spent")
 
     async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
@@ -350,6 +328,7 @@ class Asker:
         self, call: Call, clock: float, error: JudgeError, *, reply: ModelReply | None = None, status: str = "error"
     ) -> None:
         self.counts.failed += 1
+        self.counts.unreadable += reply is not None and status == "error"
         self._keep(call, clock, reply, status=status, error=str(error))
 
     def _keep(
@@ -362,8 +341,8 @@ class Asker:
         self.counts.prompt_tokens += prompt_tokens or 0
         self.counts.cached_tokens += cached_tokens or 0
         self.counts.completion_tokens += completion_tokens or 0
-        self.counts.cost_usd += cost or 0.0
-        self.counts.priced = self.counts.priced and self.price is not None
+        self.counts.spent_usd += cost or 0.0
+        self.counts.unpriced += self.price is None
         return self._put_on_record(
             replace(
                 call,

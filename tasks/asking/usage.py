@@ -1,5 +1,5 @@
-"""What a request and its reply take in tokens and dollars where nobody has counted: dry runs, and endpoints that report
-no usage.
+"""What requests took, and what one takes in tokens and dollars where nobody has counted: dry runs, and endpoints that
+report no usage.
 
 Tokenizers of hosted models cut a text into words, numbers, runs of punctuation and, of scripts without spaces, single
 characters. The weights here were fitted to OpenAI's o200k_base over our prompts and sample dataset, English and
@@ -9,6 +9,7 @@ for Chinese. `tokens` has the rougher and quicker rule that decides where reques
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +42,55 @@ _PER_MESSAGE = 4
 _PER_CHAT = 3
 # Who puts the schema of the reply among the instructions. Others constrain the reply with it, at no tokens.
 _CHARGES_SCHEMA = "api.openai.com"
+# What a reply is taken to be as long as there was none.
+_REPLY_TOKENS = 200
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """What requests took, or in a dry run would take; the usages of several add up.
+
+    `failed` requests brought no usable reply, `unreadable` ones among them a reply that could not be read. `spent_usd`
+    is without what the `unpriced` requests cost, for whose model no price is known. `saved_usd` is what of it a
+    provider's cache would save, which only a dry run counts: elsewhere it is saved already.
+    """
+
+    requests: int = 0
+    reused: int = 0
+    failed: int = 0
+    unreadable: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    spent_usd: float = 0.0
+    saved_usd: float = 0.0
+    unpriced: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(Usage)})
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(**{one.name: getattr(self, one.name) - getattr(other, one.name) for one in fields(Usage)})
+
+    @property
+    def cost_usd(self) -> float | None:
+        """All dollars; None where a price is not known."""
+        return None if self.unpriced else self.spent_usd
+
+    @property
+    def cached_usd(self) -> float | None:
+        """The dollars where the provider's cache holds the beginnings that requests share."""
+        return None if self.unpriced else self.spent_usd - self.saved_usd
+
+    @property
+    def usual_reply_tokens(self) -> int:
+        """The mean length of a reply so far, for guesses at the next one's."""
+        answered = self.requests - self.failed
+        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
+
+    def pick(self, *names: str) -> dict[str, object]:
+        """Some of these numbers by name, as JSON has them."""
+        return {name: getattr(self, name) for name in names}
 
 
 @lru_cache(maxsize=256)  # the instructions and worked examples in front of every request

@@ -1,5 +1,5 @@
-"""Replies in a model's place where nothing is asked, so that the steps that rest on replies have some and what a run
-would take can be counted.
+"""What stands in for a judge and for the record of calls where nothing is asked, so that the steps that rest on replies
+have some and what a run would take can be counted.
 
 What the lexical judge can judge gets its verdicts, anything else the reply of the prompt's first worked example.
 Reasons are those of the worked examples, one after the other: so long is what the prompt asks for. How finely a model
@@ -7,6 +7,7 @@ splits a text is its own affair; here a text has the statements that the lexical
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, islice
 from typing import Any
@@ -14,13 +15,149 @@ from typing import Any
 import orjson
 
 from evalhouse.prompts import Prompt
-from evalhouse.tasks.judge.protocol import Question, hash_canonical, plain_data, require_prompt
+from evalhouse.tasks.asking.embedders import pack_vector
+from evalhouse.tasks.asking.finder import ReplyFinder
+from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.record import Call
+from evalhouse.tasks.asking.usage import Usage, count_request, count_tokens
+from evalhouse.tasks.judge.protocol import (
+    Judge,
+    ModelReply,
+    ModelRequest,
+    Question,
+    hash_canonical,
+    plain_data,
+    require_prompt,
+)
 from evalhouse.tasks.lexical.judge import judge_lexically
+from evalhouse.warehouse.rows.calls import RecordedReply
 from evalhouse.warehouse.steps import LEXICAL_PROMPTS
 
 # For prompts without worked examples, which are users' own.
 _REASON = "It says the same as the other one, in other words."
 _QUESTION = "When was it built, and by whom?"
+
+
+class NoRecord:
+    """Finds nothing and keeps nothing."""
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """Nothing is on record."""
+        return None
+
+    def keep(self, call: Call) -> str:
+        """An id, as every call has one."""
+        return call.request_hash
+
+    def close(self) -> None:
+        """Nothing was written."""
+
+
+@dataclass(kw_only=True)
+class DryRecord(NoRecord):
+    """Finds what is on record and keeps nothing, but counts calls by step and remembers what was answered once.
+
+    `price` is the judge's: embeddings share no beginnings, so that a provider's cache saves nothing of them.
+    """
+
+    finder: ReplyFinder | None
+    price: Price | None = None
+    by_step: dict[str, Usage] = field(default_factory=dict)
+    counted: dict[str, RecordedReply] = field(default_factory=dict)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all steps."""
+        return sum(self.by_step.values(), start=Usage())
+
+    async def find(self, request_hash: str) -> RecordedReply | None:
+        """The reply on record, or the stand-in of an equal request that was counted already."""
+        counted = self.counted.get(request_hash)
+        if counted is not None or self.finder is None:
+            return counted
+        return await self.finder.find(request_hash)
+
+    def keep(self, call: Call) -> str:
+        """Count a call, and remember its stand-in."""
+        if call.status == "ok" and call.reply is not None:
+            self.counted[call.request_hash] = RecordedReply(call_id=call.request_hash, reply=call.reply)
+        self.by_step[call.step] = self.by_step.get(call.step, Usage()) + self._measure(call)
+        return call.request_hash
+
+    def _measure(self, call: Call) -> Usage:
+        if call.status == "cached":
+            return Usage(reused=1)
+        saved_usd = 0.0
+        if self.price is not None and call.cached_tokens:
+            whole, less = (self.price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
+            saved_usd = (whole or 0.0) - (less or 0.0)
+        return Usage(
+            requests=1,
+            prompt_tokens=call.prompt_tokens or 0,
+            cached_tokens=call.cached_tokens or 0,
+            completion_tokens=call.completion_tokens or 0,
+            spent_usd=(call.cost_usd or 0.0) + saved_usd,
+            saved_usd=saved_usd,
+            unpriced=call.cost_usd is None,
+        )
+
+
+class StandInJudge:
+    """A judge's real requests with replies that stand in for a model's; without a `judge` requests of no content.
+
+    Each question is put into `heard`, where that is given, by the hash of its request.
+    """
+
+    endpoint = None  # where nothing is asked there are no limits to share
+
+    def __init__(self, judge: Judge | None, *, heard: dict[str, Question] | None = None) -> None:
+        self._judge = judge
+        self._heard = heard
+        self._asked: dict[str, Question] = {}
+        self._beginnings: set[int] = set()
+        self.name, self.model = (judge.name, judge.model) if judge else ("preview", "preview")
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """The request; the question is kept for the stand-in."""
+        request = self._judge.prepare(question) if self._judge else _name_request(question)
+        self._asked[request.request_hash] = question
+        if self._heard is not None:
+            self._heard[request.request_hash] = question
+        return request
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """A stand-in of about the length of a model's reply; the lexical judge itself takes no tokens."""
+        question = self._asked.pop(request.request_hash)
+        if question.prompt is None:
+            return ModelReply(text=pack_vector([1.0]), prompt_tokens=count_request(request.payload))
+        text = make_stand_in(question)
+        if "messages" not in request.payload:
+            return ModelReply(text=text, prompt_tokens=0, completion_tokens=0)
+        return ModelReply(
+            text=text,
+            prompt_tokens=count_request(request.payload),
+            cached_tokens=self._count_cached(request.payload),
+            completion_tokens=round(count_tokens(text)),
+        )
+
+    def _count_cached(self, payload: Mapping[str, Any]) -> int:
+        """Tokens of all messages but the last, when an earlier request began with the same."""
+        beginning = hash(tuple(message["content"] for message in payload["messages"][:-1]))
+        if beginning in self._beginnings:
+            return count_request({**payload, "messages": payload["messages"][:-1]})
+        self._beginnings.add(beginning)
+        return 0
+
+    async def close(self) -> None:
+        """Close what the real judge had opened."""
+        if self._judge is not None:
+            await self._judge.close()
+
+
+def _name_request(question: Question) -> ModelRequest:
+    prompt = require_prompt(question)
+    key = hash_canonical([prompt.name, question.step, plain_data(question.data), question.only])
+    return ModelRequest(request_hash=key, payload={})
 
 
 def make_stand_in(question: Question) -> str:

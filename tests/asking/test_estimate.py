@@ -11,9 +11,9 @@ from live_runs import SAMPLE_STEPS
 from realistic_judge import make_script
 
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
-from evalhouse.flows.run.estimate import Estimate, StepEstimate, estimate_run, print_estimate
+from evalhouse.flows.run.estimate import Estimate, estimate_run, print_estimate
 from evalhouse.prompts import BlockValue, Item, load_prompts
-from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
@@ -34,7 +34,7 @@ def make_settings(warehouse: Path, judge: str, **changes: object) -> RunSettings
     return RunSettings.model_validate({**settings, "warehouse": str(warehouse), **changes})
 
 
-async def judge_for_real(settings: RunSettings) -> CallCounts:
+async def judge_for_real(settings: RunSettings) -> Usage:
     """Take the dataset through all steps without Prefect and return what was asked."""
     warehouse = Warehouse(settings.warehouse)
     warehouse.migrate()
@@ -57,12 +57,12 @@ def test_nothing_is_asked_and_nothing_written(tmp_path: Path, monkeypatch: pytes
         assert endpoint.stats.requests.total() == 0
     assert list(tmp_path.iterdir()) == []
     assert estimate.n_samples == 20
-    assert estimate.requests > 60
-    assert estimate.reused <= 2  # equal questions within the dataset
-    price = estimate.prompt_tokens * 0.40e-6 + estimate.completion_tokens * 1.60e-6
-    assert estimate.cost_usd == pytest.approx(price)
-    assert estimate.cached_usd == pytest.approx(price - estimate.cached_tokens * 0.30e-6)
-    assert 0.5 < estimate.cached_tokens / estimate.prompt_tokens < 1
+    assert estimate.usage.requests > 60
+    assert estimate.usage.reused <= 2  # equal questions within the dataset
+    price = estimate.usage.prompt_tokens * 0.40e-6 + estimate.usage.completion_tokens * 1.60e-6
+    assert estimate.usage.cost_usd == pytest.approx(price)
+    assert estimate.usage.cached_usd == pytest.approx(price - estimate.usage.cached_tokens * 0.30e-6)
+    assert 0.5 < estimate.usage.cached_tokens / estimate.usage.prompt_tokens < 1
 
 
 def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
@@ -76,21 +76,21 @@ def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
         after = estimate_run(settings)
         assert requests == endpoint.stats.requests.total()
     # The endpoint splits texts otherwise than the stand-in, which decides over some requests.
-    assert before.requests == pytest.approx(requests, rel=0.05)
-    assert (after.requests, after.prompt_tokens, after.cost_usd) == (0, 0, 0)
-    assert after.reused >= requests
+    assert before.usage.requests == pytest.approx(requests, rel=0.05)
+    assert (after.usage.requests, after.usage.prompt_tokens, after.usage.cost_usd) == (0, 0, 0)
+    assert after.usage.reused >= requests
 
 
 def test_what_measures_noise_comes_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_noise = make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", noise_share=0.6)
     estimate, plain = estimate_run(with_noise), estimate_run(with_noise.model_copy(update={"noise_share": 0.0}))
     assert plain.noise is None
-    assert (estimate.requests, estimate.cost_usd) == (plain.requests, plain.cost_usd)
+    assert (estimate.usage.requests, estimate.usage.cost_usd) == (plain.usage.requests, plain.usage.cost_usd)
     assert estimate.noise is not None
     assert estimate.noise.n_samples == 12
-    assert estimate.noise.requests == round(0.6 * (plain.requests + plain.reused))
-    assert plain.cost_usd is not None
-    assert estimate.noise.cost_usd == pytest.approx(0.6 * plain.cost_usd, rel=0.1)
+    assert estimate.noise.requests == round(0.6 * (plain.usage.requests + plain.usage.reused))
+    assert plain.usage.cost_usd is not None
+    assert estimate.noise.cost_usd == pytest.approx(0.6 * plain.usage.cost_usd, rel=0.1)
     print_estimate(estimate, as_json=False)
     told = f"noise: 12 samples judged again, about {estimate.noise.requests:,} requests, cost $0.0"
     assert told in " ".join(capsys.readouterr().out.split())
@@ -105,7 +105,7 @@ def test_fresh_counts_what_is_on_record_too(tmp_path: Path) -> None:
     before = estimate_run(settings)
     asyncio.run(judge_for_real(settings))
 
-    assert estimate_run(settings).requests == 0
+    assert estimate_run(settings).usage.requests == 0
     assert estimate_run(settings.model_copy(update={"fresh": True})) == before
 
 
@@ -119,11 +119,11 @@ def test_on_the_sample_dataset_it_is_within_a_tenth_of_the_run(
         estimate = estimate_run(settings)
         counts = asyncio.run(judge_for_real(settings))
     assert counts.requests > 80
-    assert estimate.requests == pytest.approx(counts.requests, rel=0.1)
-    assert estimate.prompt_tokens == pytest.approx(counts.prompt_tokens, rel=0.1)
+    assert estimate.usage.requests == pytest.approx(counts.requests, rel=0.1)
+    assert estimate.usage.prompt_tokens == pytest.approx(counts.prompt_tokens, rel=0.1)
     tokens = counts.prompt_tokens + counts.completion_tokens
-    assert estimate.prompt_tokens + estimate.completion_tokens == pytest.approx(tokens, rel=0.1)
-    assert estimate.cost_usd == pytest.approx(counts.cost_usd, rel=0.1)
+    assert estimate.usage.prompt_tokens + estimate.usage.completion_tokens == pytest.approx(tokens, rel=0.1)
+    assert estimate.usage.cost_usd == pytest.approx(counts.cost_usd, rel=0.1)
 
 
 def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,25 +134,22 @@ def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypa
         estimate = estimate_run(settings)
         counts = asyncio.run(judge_for_real(settings))
     assert counts.cached_tokens > 0
-    assert estimate.cached_tokens == pytest.approx(counts.cached_tokens, rel=0.1)
+    assert estimate.usage.cached_tokens == pytest.approx(counts.cached_tokens, rel=0.1)
 
 
 def test_each_step_has_its_share(tmp_path: Path) -> None:
     estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
-    assert [step.step for step in estimate.steps] == sorted(step.step for step in estimate.steps)
-    assert {step.step for step in estimate.steps} == {
-        "attribute", "classify", "extract_answer", "extract_ground_truth", "rank",
-    }  # fmt: skip
+    assert list(estimate.steps) == ["attribute", "classify", "extract_answer", "extract_ground_truth", "rank"]
     for name in ("requests", "reused", "prompt_tokens", "cached_tokens", "completion_tokens"):
-        assert sum(getattr(step, name) for step in estimate.steps) == getattr(estimate, name)
-    assert sum(step.cost_usd or 0 for step in estimate.steps) == pytest.approx(estimate.cost_usd)
-    assert all(step.requests and step.prompt_tokens > step.cached_tokens > 0 for step in estimate.steps)
+        assert sum(getattr(step, name) for step in estimate.steps.values()) == getattr(estimate.usage, name)
+    assert sum(step.cost_usd or 0 for step in estimate.steps.values()) == pytest.approx(estimate.usage.cost_usd)
+    assert all(step.requests and step.prompt_tokens > step.cached_tokens > 0 for step in estimate.steps.values())
 
 
 def test_votes_and_lone_contexts_are_counted_as_they_are_asked(tmp_path: Path) -> None:
     def count(step: str, **changes: object) -> int:
         estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", **changes))
-        return next(found.requests for found in estimate.steps if found.step == step)
+        return estimate.steps[step].requests
 
     assert count("classify", votes=3) == 3 * count("classify")
     assert count("rank", contexts_alone=True) > 2 * count("rank")
@@ -170,12 +167,12 @@ def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(
         )  # fmt: skip
         estimate = estimate_run(settings)
         assert endpoint.stats.requests.total() == 0
-    requests = {step.step: step.requests for step in estimate.steps}
+    requests = {step: usage.requests for step, usage in estimate.steps.items()}
     assert requests["grade_accuracy"] == requests["grade_relevance"] > 15
     assert requests["relevancy"] > 15
     # Of each answer its questions; and the question, the answer and the ground truth of the sample.
     assert requests["similarity"] > 3 * requests["relevancy"]
-    (embedded,) = [step for step in estimate.steps if step.step == "similarity"]
+    embedded = estimate.steps["similarity"]
     assert embedded.completion_tokens == 0
     assert embedded.cost_usd == pytest.approx(embedded.prompt_tokens * 0.02e-6)
 
@@ -206,13 +203,13 @@ def test_a_stand_in_has_as_many_questions_as_were_asked_for_and_others_for_anoth
 
 def test_a_limit_slows_nothing_down_where_nothing_is_asked(tmp_path: Path) -> None:
     limited = make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", rpm=1, tpm=1)
-    assert estimate_run(limited).requests > 60
+    assert estimate_run(limited).usage.requests > 60
 
 
 def test_a_budget_does_not_end_the_counting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     free = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
     tight = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini", budget_usd=0.001))
-    assert (tight.requests, tight.cost_usd) == (free.requests, free.cost_usd)
+    assert (tight.usage.requests, tight.usage.cost_usd) == (free.usage.requests, free.usage.cost_usd)
     print_estimate(tight, as_json=False)
     assert "more than the budget of $0.001" in capsys.readouterr().out
     print_estimate(free, as_json=False)
@@ -225,13 +222,11 @@ def test_a_budget_without_a_price_is_refused_here_too(tmp_path: Path) -> None:
 
 
 def make_estimate(cost_usd: float | None, cached_usd: float | None) -> Estimate:
-    counts: dict[str, int] = {
-        "requests": 7, "reused": 8, "prompt_tokens": 9000, "cached_tokens": 6000, "completion_tokens": 10,
-    }  # fmt: skip
-    step = StepEstimate(step="rank", cost_usd=cost_usd, cached_usd=cached_usd, **counts)
-    return Estimate(
-        n_samples=3, judge="openai:mine", cost_usd=cost_usd, cached_usd=cached_usd, steps=(step,), **counts
+    usage = Usage(
+        requests=7, reused=8, prompt_tokens=9000, cached_tokens=6000, completion_tokens=10, spent_usd=cost_usd or 0.0,
+        saved_usd=(cost_usd or 0.0) - (cached_usd or 0.0), unpriced=int(cost_usd is None),
     )  # fmt: skip
+    return Estimate(n_samples=3, judge="openai:mine", steps={"rank": usage})
 
 
 @pytest.mark.parametrize(

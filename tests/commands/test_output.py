@@ -35,7 +35,7 @@ from evalhouse.flows.display.output import (
     write_value,
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
-from evalhouse.tasks.asking.asker import CallCounts
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.pipeline.live_run import Progress
 
 
@@ -215,10 +215,10 @@ def test_large_counts_are_short(number: int, written: str) -> None:
     assert shorten_number(number) == written
 
 
-def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of CallCounts
+def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of Usage
     live_run: Any = SimpleNamespace(
         progress=Progress(n_samples=10_000, n_done=1234),
-        asker=SimpleNamespace(counts=CallCounts(**counts)),
+        asker=SimpleNamespace(counts=Usage(**counts)),
         collection=None,
     )
     return describe_progress(live_run)
@@ -226,8 +226,8 @@ def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of CallCounts
 
 def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:
     assert describe(requests=5, reused=2) == "1,234/10,000 samples\n5 calls, 2 reused"
-    known = describe(requests=50_123, reused=12_345, failed=321, prompt_tokens=94_000_000, cost_usd=123.456)
+    known = describe(requests=50_123, reused=12_345, failed=321, prompt_tokens=94_000_000, spent_usd=123.456)
     assert known.endswith("50.1k calls, 12.3k reused, 321 failed, 94.0M tokens, $123.46")
-    unpriced = describe(requests=5, prompt_tokens=900, completion_tokens=100, priced=False)
+    unpriced = describe(requests=5, prompt_tokens=900, completion_tokens=100, unpriced=5)
     assert unpriced.endswith("5 calls, 0 reused, 1000 tokens, $?")
     assert all(len(line) <= 65 for line in known.splitlines())

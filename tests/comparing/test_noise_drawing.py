@@ -15,8 +15,8 @@ from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.anew import AskAnew
-from evalhouse.tasks.asking.asker import CallCounts
 from evalhouse.tasks.asking.embedders import AskedEmbedder
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
@@ -42,7 +42,7 @@ class Again:
         self.live_run, self.run = live_run, run
         live_run.asker.record.close()
         update_run(self.house.warehouse, run.run_id, status="completed")
-        return RunOutcome(run=run, status="completed", counts=CallCounts(requests=3, cost_usd=0.5), problem=None)
+        return RunOutcome(run=run, status="completed", counts=Usage(requests=3, spent_usd=0.5), problem=None)
 
     @property
     def sample_ids(self) -> list[str]:

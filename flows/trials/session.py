@@ -1,0 +1,128 @@
+"""Asking a judge outside of an evaluation: what `benchmark`, `prompts compare` and `doctor --attack` have in common.
+
+The requests go the way a run's requests go, so that a reply on record is used again. The calls belong to a run of
+their own, which has no scores, and which `latest`, `previous` and labels never select; or they are kept nowhere. Ctrl-C
+and SIGTERM stop the asking: what is under way may still finish for a few seconds. What a session would ask is counted
+by the same code in a dry one.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run
+from evalhouse.flows.preparing.request import now_utc
+from evalhouse.flows.run.estimate import ask_dry
+from evalhouse.flows.run.outcome import Watch
+from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.tasks.asking.shared_limit import share_limits
+from evalhouse.tasks.asking.stop_sign import DRAIN_S
+from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
+from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.plan import Plan
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.store import Warehouse
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What asks and what that took. `dry` is the record of a dry session, in which nothing is sent or written.
+
+    `has_failures` says that something was left without a verdict; the run's row then says `incomplete`.
+    """
+
+    live_run: LiveRun
+    dry: DryRecord | None = None
+    has_failures: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        """What the asking took so far, or would take."""
+        return self.dry.usage if self.dry else replace(self.live_run.asker.counts)
+
+    @property
+    def problem(self) -> str | None:
+        """What ended the asking early, if anything did."""
+        try:
+            self.live_run.asker.raise_if_stopped()
+        except FatalJudgeError as error:
+            return str(error)
+        return None
+
+    def note_done(self) -> None:
+        """Let the display know that one more of the things that are asked about is done."""
+        self.live_run.progress.n_done += 1
+
+    def expect(self, number: int, what: str) -> None:
+        """Let the display know how many of `what` there are to ask about."""
+        self.live_run.progress.n_samples, self.live_run.progress.what = number, what
+
+    async def fit(self, live_run: LiveRun) -> LiveRun:
+        """A variant of the session's live run, with other prompts or steps, ready to ask: its prompts are on record."""
+        fitted = replace(live_run, session=secrets.token_hex(4))
+        if self.dry is None:
+            await asyncio.to_thread(keep_prompts, fitted)
+        return fitted
+
+    def carry_out(self, ask: "Callable[[Session], Coroutine[Any, Any, T]]", watch: Watch | None = None) -> T:
+        """Ask, once a session; `watch` is open meanwhile. Raises FatalJudgeError where `ask` does."""
+        return asyncio.run(self._carry_out(ask, watch or (lambda _: nullcontext())))
+
+    async def _carry_out(self, ask: "Callable[[Session], Coroutine[Any, Any, T]]", watch: Watch) -> T:
+        live_run, loop = self.live_run, asyncio.get_running_loop()
+
+        def stop(name: str) -> None:
+            loop.call_soon_threadsafe(partial(live_run.stop, RunCancelled(f"stopped by {name}"), drain_s=DRAIN_S))
+
+        with Interrupts() as interrupts:
+            try:
+                async with share_limits(live_run.shared_limits, concurrency=live_run.settings.concurrency):
+                    with interrupts.answered_by(stop), watch(live_run):
+                        return await ask(self)
+            finally:
+                interrupts.note_only()
+                await live_run.close()
+                await asyncio.to_thread(live_run.asker.record.close)
+
+
+@contextmanager
+def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None) -> Iterator[Session]:
+    """A session whose calls are those of `run`; its row says after the block how it ended. Without one nothing is kept.
+
+    Raises FatalJudgeError for what cannot be asked; nothing is on record then.
+    """
+    warehouse, judge = Warehouse(settings.warehouse), make_judge(settings)
+    if run is None:
+        yield Session(live_run=make_live_run("trial", settings, plan, judge, warehouse, record=NoRecord()))
+        return
+    status: RunStatus = "failed"
+    problem = None
+    with hold_run(warehouse.location, run.run_id):
+        session = Session(live_run=make_live_run(run.run_id, settings, plan, judge, warehouse))
+        insert_run(warehouse, run)
+        try:
+            yield session
+            problem = session.problem
+            status = "cancelled" if problem else "incomplete" if session.has_failures else "completed"
+        except FatalJudgeError as error:
+            problem = str(error)
+            status = "cancelled" if isinstance(error, RunCancelled) else "failed"
+            raise
+        finally:
+            update_run(warehouse, run.run_id, status=status, finished_at=now_utc(), problem=problem)
+
+
+def rehearse(settings: RunSettings, plan: Plan, ask: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """Let `ask` go its way in a dry session, which counts what it would take less what is on record."""
+    return ask_dry(settings, plan, lambda live_run, record: ask(Session(live_run=live_run, dry=record)))
