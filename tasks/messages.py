@@ -21,10 +21,14 @@ def redact(text: str) -> str:
     return _KEY_LIKE.sub("[key]", text)
 
 
-def shorten(text: str, limit: int = 400) -> str:
-    """A text on one line, cut where it is longer than a message should be."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[:limit]} …"
+def shorten(text: str | None, most: int = 400) -> str:
+    """A text on one line, cut with an ellipsis where it has more letters than that; nothing for None."""
+    return cut(" ".join((text or "").split()), most)
+
+
+def cut(text: str, most: int) -> str:
+    """A text as it is, cut with an ellipsis where it has more letters than that."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def list_names(names: Sequence[str], at_most: int = 30) -> str:
@@ -45,8 +49,7 @@ def name_kind(value: object) -> str:
 
 def quote_value(value: object, at_most: int = 60) -> str:
     """A value for a message, on one line and cut short."""
-    text = repr(value)
-    return text if len(text) <= at_most else text[: at_most - 1] + "…"
+    return cut(repr(value), at_most)
 
 
 def hide_credentials(address: str) -> str:

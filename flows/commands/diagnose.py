@@ -7,16 +7,9 @@ from typing import Any, Final, cast
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
-from evalhouse.flows.display.output import (
-    clean_text,
-    make_table,
-    print_json,
-    print_line,
-    print_table,
-    shorten,
-    write_interval,
-)
+from evalhouse.flows.display.output import clean_text, make_table, print_json, print_line, print_table, write_interval
 from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

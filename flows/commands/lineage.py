@@ -9,9 +9,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
-from evalhouse.flows.display.output import clean_text, make_console, print_json, shorten, write_json, write_value
+from evalhouse.flows.display.output import clean_text, make_console, print_json, write_json, write_value
 from evalhouse.flows.documents.lineage import Row, is_splitting, list_steps, read_lineage, read_metadata
 from evalhouse.flows.errors import SettingsError
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.steps import find_step
 from evalhouse.warehouse.store import Warehouse

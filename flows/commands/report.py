@@ -1,7 +1,6 @@
 """`evalhouse report`: a run, or the history of a suite, as one HTML file."""
 
 import re
-from functools import partial
 from pathlib import Path
 
 import click
@@ -11,7 +10,6 @@ from evalhouse.flows.display.output import print_line
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.warehouse.rows.history import find_series, read_series
-from evalhouse.warehouse.rows.report import read_slices, read_summary
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -51,45 +49,28 @@ def report(
 
 
 def _write_run(store: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
-    from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis  # noqa: PLC0415  # what only a run's report needs
-    from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports the chart library
-    from evalhouse.flows.report.samples import read_flips  # noqa: PLC0415  # as the first
-    from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs  # noqa: PLC0415  # imports SciPy
-    from evalhouse.warehouse.rows.run_pairs import RunPair  # noqa: PLC0415  # as the first
+    from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
 
     found = find_run(store, run)
     base = find_run(store, against) if against else None
     if base is not None and base.run_id == found.run_id:
         raise SettingsError(f"RUN and --against are both run {found.run_id}; name two (`evalhouse runs` lists all)")
-    pair = RunPair(store, base, found) if base else None
-    # Tells first, and in words, when the warehouse is of another version.
-    diagnosis = read_diagnosis(store, found, language="en", causes=CAUSES, n_samples=1, n_runs=1)
-    page = build_page(
-        found,
-        base,
-        read_summary(store, found, base),
-        read_slices(store, found, base, with_calls=with_calls),
-        comparison=compare_runs(pair, ComparisonSettings()) if pair else None,
-        read_flips=partial(read_flips, pair) if pair else None,
-        causes=[row for row in diagnosis["causes"] if row["n_samples"]],
-        warehouse=store.location.path.name,
-        with_calls=with_calls,
-    )
+    page = build_page(store, found, base, with_calls=with_calls)
     _write_page(page, output or f"report-{found.run_id}.html", f"{found.n_samples or 0} samples")
 
 
-def _write_history(store: Warehouse, wanted: str, output: str | None) -> None:
-    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # imports the chart library
+def _write_history(store: Warehouse, suite: str, output: str | None) -> None:
+    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # imports SciPy
 
-    series, known = find_series(store, wanted)
+    series, known = find_series(store, suite)
     if series is None:
         raise SettingsError(
-            f"no run with scores of suite {wanted!r} is on record, nor of a dataset of that name outside suites; "
+            f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
             f"known: {', '.join(known) or 'none'}"
         )
     data = read_series(store, series, low_is_good=LOW_IS_GOOD)
     page = build_history(data, warehouse=store.location.path.name)
-    name = re.sub(r"[^\w.-]+", "-", wanted)
+    name = re.sub(r"[^\w.-]+", "-", suite)
     _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")
 
 

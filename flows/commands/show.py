@@ -17,7 +17,6 @@ from evalhouse.flows.display.output import (
     print_json,
     print_line,
     print_table,
-    shorten,
     write_dollars,
 )
 from evalhouse.flows.documents.comparison import corrected_table
@@ -30,6 +29,7 @@ from evalhouse.flows.documents.run_origin import (
 )
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs

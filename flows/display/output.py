@@ -239,12 +239,6 @@ def write_dollars(value: float | None) -> str:
     return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
 
 
-def shorten(text: str | None, most: int = 80) -> str:
-    """A text on one line, cut with an ellipsis."""
-    flat = " ".join((text or "").split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
-
-
 def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> Table:
     """Rows of `run_scores` as a table, in the given order of metrics."""
     places = {metric: place for place, metric in enumerate(order)}

@@ -14,10 +14,10 @@ from evalhouse.flows.display.output import (
     make_table,
     print_line,
     print_table,
-    shorten,
     write_interval,
     write_value,
 )
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, CorrectedPair
 
 Document = Mapping[str, Any]

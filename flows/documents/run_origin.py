@@ -4,7 +4,8 @@ since the run before."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalhouse.flows.display.output import make_table, print_line, print_table, shorten
+from evalhouse.flows.display.output import make_table, print_line, print_table
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name
+from evalhouse.tasks.messages import quote_value
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
@@ -254,7 +255,6 @@ _DUCKDB = "duckdb:///"
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 # Stands in for a judge that flags or the environment may name, so that nothing is refused for being lexical.
 _ANY_JUDGE = "openai:any"
-_LONGEST_SHOWN = 60
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -407,12 +407,12 @@ class _Reading:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             told = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
             where = "" if "name" in self._text.values else " from the name of its file, as there is no `name`"
-            self._refuse(("name",), f"got {_write_input(name)}{where}; {told}")
+            self._refuse(("name",), f"got {quote_value(name)}{where}; {told}")
         return str(name)
 
     def _take_table(self, key: str, value: object) -> None:
         if not isinstance(value, dict):
-            self._refuse((key,), f"got {_write_input(value)}; this is a table: write [{key}] on a line of its own")
+            self._refuse((key,), f"got {quote_value(value)}; this is a table: write [{key}] on a line of its own")
         elif key == "limits":
             for name, limit in value.items():
                 self._take_limit(name, limit)
@@ -468,7 +468,7 @@ def _explain(found: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> st
     told = f"{message[:1].lower()}{message[1:]}"
     if path[:2] == ("notify", "webhook") or isinstance(found["input"], dict):
         return told
-    return f"got {_write_input(found['input'])}; {told}"
+    return f"got {quote_value(found['input'])}; {told}"
 
 
 def _find_model(loc: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:
@@ -481,11 +481,6 @@ def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
     if key in _PLACES and key not in allowed:
         return f"there is no such key here; it belongs into {_PLACES[key]}"
     return explain_unknown(key, allowed)
-
-
-def _write_input(value: object) -> str:
-    written = repr(value)
-    return written if len(written) <= _LONGEST_SHOWN else f"{written[:_LONGEST_SHOWN]}…"
 
 
 def _find_paths(values: Mapping[str, Any], folder: Path) -> dict[str, str]:

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text, shorten
+from evalhouse.flows.display.output import clean_text
 from evalhouse.flows.documents.comparison import name_part
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.messages import shorten
 
 Row = Mapping[str, Any]
 Labels = Mapping[float, str]

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import shorten, write_dollars, write_interval, write_value
+from evalhouse.flows.display.output import write_dollars, write_interval, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
 from evalhouse.flows.report.page import load_template, read_assets, write_policy
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row
 

@@ -13,7 +13,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, write_dollars, write_interval, write_value
 from evalhouse.flows.documents.comparison import name_part
+from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -32,13 +33,15 @@ from evalhouse.flows.report.charts import (
     draw_parts,
     write_change,
 )
-from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples
+from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
 from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
-from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
-from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice, read_slices, read_summary
+from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.store import Warehouse
 
 BLOCK_SAMPLES: Final = 50
 """Samples in a block: under a megabyte to unpack when one of them is opened."""
@@ -96,28 +99,21 @@ class _Index:
         self.failed.append(any(failure.reason.endswith("failed") for failure in record.failures))
 
 
-def build_page(
-    run: RunRow,
-    base: RunRow | None,
-    summary: RunSummary,
-    slices: Iterable[SampleSlice],
-    *,
-    comparison: Comparison | None,
-    read_flips: ReadFlips | None,
-    causes: Sequence[Row],
-    warehouse: str,
-    with_calls: bool,
-) -> str:
-    """The page as text.
+def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool) -> str:
+    """The page as text; `base` is the run to compare with, None for a report of one run alone.
 
-    `base` is the run it is compared with, `comparison` what came of that and `read_flips` gives what the judge says
-    otherwise of samples; all are None for a report of one run alone. `causes` are those of its diagnosis.
+    Raises WarehouseError, in words, for a warehouse of another version.
     """
+    diagnosis = read_diagnosis(warehouse, run, language="en", causes=CAUSES, n_samples=1, n_runs=1)
+    pair = RunPair(warehouse, base, run) if base else None
+    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
+    summary = read_summary(warehouse, run, base)
     metrics = sorted(summary.metrics, key=lambda row: _place_metric(str(row["metric"]), run.metrics))
     names = [str(row["metric"]) for row in metrics]
     index = _start_index(names, summary, has_base=base is not None)
     shared = SharedTexts()
-    blocks = list(_pack_samples(slices, index, shared, read_flips))
+    slices = read_slices(warehouse, run, base, with_calls=with_calls)
+    blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
     scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
     style, script = read_assets("report.css"), read_assets(*_SCRIPTS)
     return load_template("page.html").render(
@@ -134,12 +130,16 @@ def build_page(
         unscored=_describe_unscored(summary.unscored),
         parts=_describe_all_parts(comparison) if comparison else [],
         warnings=comparison.warnings if comparison else (),
-        causes=[{**row, "interval": write_interval(row["ci_low"], row["ci_high"])} for row in causes],
+        causes=[
+            {**row, "interval": write_interval(row["ci_low"], row["ci_high"])}
+            for row in diagnosis["causes"]
+            if row["n_samples"]
+        ],
         costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
         flips=summary.flips,
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
-        warehouse=warehouse,
+        warehouse=warehouse.location.path.name,
     )
 
 
@@ -171,13 +171,13 @@ def _start_index(names: list[str], summary: RunSummary, *, has_base: bool) -> _I
 
 
 def _pack_samples(
-    slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, read_flips: ReadFlips | None
+    slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, find_flips: ReadFlips | None
 ) -> Iterable[Block]:
     records = (
         record
         for rows in slices
         for record in build_samples(
-            rows, shared, read_flips([str(row["sample_id"]) for row in rows.samples]) if read_flips else {}
+            rows, shared, find_flips([str(row["sample_id"]) for row in rows.samples]) if find_flips else {}
         )
     )
     number = 0

@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 import orjson
 from rapidfuzz import fuzz
 
-from evalhouse.flows.display.output import shorten, write_json
+from evalhouse.flows.display.output import write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
 from evalhouse.warehouse.rows.run_pairs import RunPair
 

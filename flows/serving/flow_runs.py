@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from evalhouse.flows.preparing.triggers import Update, check_kb_name
 from evalhouse.flows.server.api import PrefectApi
+from evalhouse.tasks.messages import cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,5 +220,4 @@ def _is_id(item: object) -> bool:
 
 
 def _show(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return cut(json.dumps(value, ensure_ascii=False), 60)

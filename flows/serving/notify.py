@@ -15,6 +15,7 @@ from evalhouse.flows.documents.gate import describe_verdict
 from evalhouse.flows.preparing.triggers import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.serving.gate import find_previous
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -130,8 +131,7 @@ def write_message(message: Mapping[str, Any]) -> str:
     if gate is not None:
         lines.append(describe_verdict(gate))
     if message["problem"]:
-        problem = " ".join(str(message["problem"]).split())
-        lines.append(problem if len(problem) <= _LONGEST_PROBLEM else f"{problem[:_LONGEST_PROBLEM]}…")
+        lines.append(shorten(str(message["problem"]), _LONGEST_PROBLEM))
     if message["metrics"]:
         lines.append(_describe_means(message["metrics"]))
     if message["href"]:

@@ -9,7 +9,6 @@ from evalhouse.flows.display.output import (
     print_line,
     print_notice,
     print_table,
-    shorten,
     write_dollars,
     write_number,
 )
@@ -17,6 +16,7 @@ from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import to_plain
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.label_agreement import measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evalhouse.flows.display.output import make_table, print_line, print_table, shorten, write_dollars, write_interval
+from evalhouse.flows.display.output import make_table, print_line, print_table, write_dollars, write_interval
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.trials.prompts import (
@@ -19,6 +19,7 @@ from evalhouse.flows.trials.prompts import (
 from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run

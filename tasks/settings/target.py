@@ -14,6 +14,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from evalhouse.tasks.messages import cut
+
 Stream = Literal["sse", "jsonl", "text"]
 Method = Literal["GET", "POST", "PUT", "PATCH"]
 _KINDS = ("url", "callable", "runnable")
@@ -167,14 +169,14 @@ def _find_url_problem(url: str) -> str | None:
     except ValueError:  # a port that is no number, half a bracket
         is_address = False
     if not is_address:
-        return f"{_cut(url)!r} is no address; write it like http://localhost:8000/ask"
+        return f"{cut(url, 120)!r} is no address; write it like http://localhost:8000/ask"
     if parts.username is not None or parts.password is not None:
         return (
             "a user and a password in the address would be kept on record; "
             'send them as a header, Authorization = "Basic ${NAME}", with the environment\'s value'
         )
     if any(character.isspace() for character in where):
-        return f"{_cut(url)!r} has white space in it; write it as %20"
+        return f"{cut(url, 120)!r} has white space in it; write it as %20"
     head = re.match(r"[^:]+://[^/?#]*", url)
     if head and MARK.search(head[0]):
         return "a mark may not stand in the host of the address"
@@ -190,7 +192,7 @@ def _find_text_problem(text: str) -> str | None:
             return f"unknown mark {{{{{name}}}}}; known: {_MARKS_SHOWN}{meant}"
     if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):
         return (
-            f"{_cut(text)!r} names a variable of the environment, and those go into headers alone, "
+            f"{cut(text, 120)!r} names a variable of the environment, and those go into headers alone, "
             "where they are kept off the record"
         )
     return None
@@ -212,7 +214,3 @@ def _find_header_problem(name: str, value: str) -> str | None:
             "and set that"
         )
     return None
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:120]} …"

@@ -27,7 +27,6 @@ from evalhouse.flows.display.output import (
     print_notice,
     print_table,
     print_text,
-    shorten,
     wrap_text,
     write_dollars,
     write_interval,
@@ -36,6 +35,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
 from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.pipeline.live_run import Progress
 
 
