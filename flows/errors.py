@@ -13,7 +13,7 @@ GATE_FAILED, BAD_INPUT, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 
 
 def explain(error: Exception) -> str | None:
-    """What to tell a person about an error; None for one that should not be, whose traceback is wanted."""
+    """What to say to a person about an error; None for one that should not be, whose traceback is wanted."""
     if isinstance(error, _known_errors()):
         from evalhouse.flows.display.output import clean_text  # noqa: PLC0415  # imports Rich
 

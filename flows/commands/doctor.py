@@ -184,9 +184,9 @@ def _check_variables(_: RunSettings) -> Finding:
     unknown = find_unknown_variables()
     if not unknown:
         return Finding(what=what, verdict="ok", detail="every EVALHOUSE_ variable is a setting")
-    said = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
+    names = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
     verdict: Verdict = "wrong" if any(unknown.values()) else "note"
-    return Finding(what=what, verdict=verdict, detail=f"no setting, and without effect: {', '.join(said)}")
+    return Finding(what=what, verdict=verdict, detail=f"not a setting, and without effect: {', '.join(names)}")
 
 
 def _check_warehouse(settings: RunSettings) -> Finding:
@@ -266,11 +266,11 @@ def _check_prompts(settings: RunSettings) -> Finding:
 
 def _check_metrics(settings: RunSettings) -> Finding:
     try:
-        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-        plan = plan_run(settings.metrics, known)
+        metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan = plan_run(settings.metrics, metrics)
     except (WarehouseError, UnknownMetric) as error:
         return Finding(what="metrics", verdict="wrong", detail=str(error))
-    return Finding(what="metrics", verdict="ok", detail=f"a run scores {len(plan.metrics)} of {len(known)}")
+    return Finding(what="metrics", verdict="ok", detail=f"a run scores {len(plan.metrics)} of {len(metrics)}")
 
 
 def _check_prefect(_: RunSettings) -> Finding:

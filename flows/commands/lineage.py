@@ -53,12 +53,12 @@ def _explain_nothing(store: Warehouse, run: RunRow, sample: str, metric: str | N
         "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
     )
     if not here:
-        known = ", ".join(str(row["sample_id"]) for row in store.read_rows(_KNOWN, of_run))
-        return f"run {run.run_id} has no sample {sample!r}; its first are: {known or 'none yet'}"
-    known = ", ".join(str(row["metric"]) for row in store.read_rows(_METRICS, of_run))
-    if not known:
+        names = ", ".join(str(row["sample_id"]) for row in store.read_rows(_KNOWN, of_run))
+        return f"run {run.run_id} has no sample {sample!r}; its first are: {names or 'none yet'}"
+    names = ", ".join(str(row["metric"]) for row in store.read_rows(_METRICS, of_run))
+    if not names:
         return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
-    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {known}"
+    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {names}"
 
 
 def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], *, full: bool) -> Tree:
@@ -116,8 +116,10 @@ def _describe_verdict(row: Row, *, reason: str | None) -> Text | None:
     if row["rating"] is not None:
         return _join(f"{row['criterion']} ", (_describe_rating(row), "bold"), why)
     if row["statement_id"] is not None:
-        said = row["label"] if row["label"] is not None else _describe_support(row)
-        return _join(f"[{row['statement_id']}] ", (f"{said} " if said else "", "bold"), row["statement"] or "", why)
+        verdict = row["label"] if row["label"] is not None else _describe_support(row)
+        return _join(
+            f"[{row['statement_id']}] ", (f"{verdict} " if verdict else "", "bold"), row["statement"] or "", why
+        )
     if row["context_rank"] is not None and row["useful"] is not None:
         return _join(f"C{row['context_rank']} ", ("useful" if row["useful"] else "not useful", "bold"), why)
     return _join((row["label"], "bold"), why) if row["label"] is not None else None

@@ -1,4 +1,4 @@
-"""`evalhouse rescore`: scores anew from stored verdicts, with other weights or more metrics, and no model call."""
+"""`evalhouse rescore`: scores again from stored verdicts, with other weights or more metrics, without a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _NO_VERDICTS = "the run has no verdicts for it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RescoringRequest:
     """What a rescoring is to change, as it was asked for."""
 
     metrics: tuple[str, ...]
@@ -61,12 +61,14 @@ def rescore(
 
     Each run keeps its own metrics and settings, except for what is given here.
     """
-    wish = Wish(metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets))
+    request = RescoringRequest(
+        metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets)
+    )
     store = Warehouse(find_warehouse(warehouse))
     found = [find_run(store, name) for name in run_names] if run_names else list_runs(store)
     store.migrate()
     # All are planned before the first is written: a name that is wrong changes nothing.
-    rescorings = [_plan_rescoring(store, run, wish) for run in {run.run_id: run for run in found}.values()]
+    rescorings = [_plan_rescoring(store, run, request) for run in {run.run_id: run for run in found}.values()]
     for rescoring in rescorings:
         _rescore_run(store, rescoring)
     if as_json:
@@ -77,24 +79,24 @@ def rescore(
         print_line(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
 
 
-def _plan_rescoring(store: Warehouse, run: RunRow, wish: Wish) -> Rescoring:
+def _plan_rescoring(store: Warehouse, run: RunRow, request: RescoringRequest) -> Rescoring:
     settings = _read_settings(run)
-    folder = wish.metric_files or settings.metric_files
-    known = load_metrics(Path(folder) if folder else None)
-    own = () if wish.metrics or not wish.metric_files else tuple(known.keys() - load_metrics(None).keys())
-    added = (*wish.metrics, *sorted(own))
-    plan_run([*added, *wish.parameters], known)  # refuses a name that is not known, with the list of those that are
+    folder = request.metric_files or settings.metric_files
+    files = load_metrics(Path(folder) if folder else None)
+    own = () if request.metrics or not request.metric_files else tuple(files.keys() - load_metrics(None).keys())
+    added = (*request.metrics, *sorted(own))
+    plan_run([*added, *request.parameters], files)  # refuses a name that is not known, with the list of those that are
     merged = dict(settings.metric_settings)
-    for name, parameters in wish.parameters.items():
-        resolve_parameters(known[name], parameters)  # refuses a parameter that the metric does not have
+    for name, parameters in request.parameters.items():
+        resolve_parameters(files[name], parameters)  # refuses a parameter that the metric does not have
         merged[name] = {**merged.get(name, {}), **parameters}
     steps = {str(row["step"]) for row in store.read_rows(_ON_RECORD, {"run_id": run.run_id})}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
-        if name not in known:
+        if name not in files:
             left_out[name] = _NO_FILE
-        elif name in run.metrics or steps.issuperset(known[name].needs):
-            scored.append(known[name])
+        elif name in run.metrics or steps.issuperset(files[name].needs):
+            scored.append(files[name])
         else:
             left_out[name] = _NO_VERDICTS
     changed = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
@@ -114,8 +116,8 @@ def _rescore_run(store: Warehouse, rescoring: Rescoring) -> None:
     run_id = rescoring.run.run_id
     score_run(store, run_id, rescoring.metrics, rescoring.settings.metric_settings)
     # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
-    kept = [name for name in rescoring.run.metrics if name in rescoring.left_out]
-    names = [*(metric.name for metric in rescoring.metrics), *kept]
+    unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
+    names = [*(metric.name for metric in rescoring.metrics), *unchanged]
     update_run(store, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
 
 

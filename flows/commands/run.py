@@ -108,13 +108,13 @@ def run(
     asked for answers and a gate; options given here override it. Exit status 1 when the gate fails.
     """
     suite = load_suite(dataset) if is_suite(dataset) else None
-    given = flags | {
+    options = flags | {
         "dataset": None if suite else dataset,
         "metrics": split_list(metrics),
         "mapping": parse_pairs(maps, "--map"),
         "metric_settings": parse_metric_settings(sets),
     }
-    resolved = resolve_settings(given, suite=suite)
+    resolved = resolve_settings(options, suite=suite)
     settings = resolved.settings
     _check_metric_settings(settings)
     _warn_of_variables()
@@ -125,8 +125,8 @@ def run(
     check_prefect_server()
 
     with show_run(_introduce_judge(resolved)) as watch:
-        ended = _start(settings, suite, given, watch)
-    return report_outcome(ended, settings.warehouse, as_json=as_json)
+        suite_outcome = _start(settings, suite, options, watch)
+    return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
 
 
 @click.command()
@@ -148,25 +148,25 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
     url = find_warehouse(warehouse)
     with show_run() as watch:
-        ended = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
-    if ended.outcome.run.kind == "collection":
-        return report_collection(ended.outcome, url, as_json=as_json)
-    return report_outcome(ended, url, as_json=as_json)
+        suite_outcome = resume_suite_run(run, warehouse_url=url, changes=changes, watch=watch)
+    if suite_outcome.outcome.run.kind == "collection":
+        return report_collection(suite_outcome.outcome, url, as_json=as_json)
+    return report_outcome(suite_outcome, url, as_json=as_json)
 
 
-def report_outcome(ended: "SuiteOutcome", url: str, *, as_json: bool) -> int:
+def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
-    outcome = ended.outcome
+    outcome = suite_outcome.outcome
     warehouse = Warehouse(url)
     rows = warehouse.read_rows(
         read_query("runs/means"), {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)}
     )
     if as_json:
-        print_json(_to_document(ended, rows, warehouse))
+        print_json(_to_document(suite_outcome, rows, warehouse))
     else:
-        _print_outcome(ended, rows, read_response_counts(warehouse, outcome.run))
-        _print_next(ended, rows, _name_elsewhere(warehouse))
-    return GATE_FAILED if ended.gate_failed else _STATUSES.get(outcome.status, INCOMPLETE)
+        _print_outcome(suite_outcome, rows, read_response_counts(warehouse, outcome.run))
+        _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
+    return GATE_FAILED if suite_outcome.gate_failed else _STATUSES.get(outcome.status, INCOMPLETE)
 
 
 def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
@@ -191,10 +191,10 @@ def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
 def _check_metric_settings(settings: RunSettings) -> None:
     """Refuse a parameter of a metric that is not there; one of a metric that is not asked for may stay."""
     if settings.metric_settings:
-        known = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-        plan_run(list(settings.metric_settings), known)
+        files = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+        plan_run(list(settings.metric_settings), files)
         for name, parameters in settings.metric_settings.items():
-            resolve_parameters(known[name], parameters)
+            resolve_parameters(files[name], parameters)
 
 
 def _warn_of_variables() -> None:
@@ -216,9 +216,9 @@ def _introduce_judge(resolved: Resolved) -> str | None:
     )
 
 
-def _to_document(ended: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
-    outcome = ended.outcome
-    of_suite = {"suite": outcome.run.suite, "gate": ended.gate} if outcome.run.suite else {}
+def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], warehouse: Warehouse) -> dict[str, object]:
+    outcome = suite_outcome.outcome
+    of_suite = {"suite": outcome.run.suite, "gate": suite_outcome.gate} if outcome.run.suite else {}
     return {
         "run_id": outcome.run.run_id,
         "status": outcome.status,
@@ -244,14 +244,14 @@ def _describe_noise(outcome: "RunOutcome") -> dict[str, Any] | None:
 
 
 def _print_outcome(
-    ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], responses: Mapping[str, Any] | None
+    suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], responses: Mapping[str, Any] | None
 ) -> None:
-    outcome = ended.outcome
+    outcome = suite_outcome.outcome
     run = outcome.run
     of_suite = f" of {run.suite}" if run.suite else ""
-    told = f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}"
-    print_line(told, bold=True)
-    # A run that was stopped has scores of some samples only; `show` has them for whoever wants to look.
+    headline = f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}"
+    print_line(headline, bold=True)
+    # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
         print_table(metrics_table(rows, run.metrics))
@@ -263,10 +263,10 @@ def _print_outcome(
 
         print_line(describe_noise(outcome.noise))
     _print_stop(outcome)
-    if ended.gate is not None:
+    if suite_outcome.gate is not None:
         from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics
 
-        print_gate(ended.gate, names_run=False)
+        print_gate(suite_outcome.gate, names_run=False)
 
 
 def _print_stop(outcome: "RunOutcome") -> None:
@@ -291,13 +291,13 @@ def _describe_calls(outcome: "RunOutcome") -> str:
     )
 
 
-def _print_next(ended: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
-    outcome, run_id = ended.outcome, ended.outcome.run.run_id
+def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
+    outcome, run_id = suite_outcome.outcome, suite_outcome.outcome.run.run_id
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
     show = f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})"
     steps = []
-    if ended.gate is not None and ended.gate_failed and ended.gate["against"]:
-        compare = f"evalhouse compare {ended.gate['against']['run_id']} {run_id}{elsewhere}"
+    if suite_outcome.gate is not None and suite_outcome.gate_failed and suite_outcome.gate["against"]:
+        compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
         steps.append(f"{compare}   (what moved, and why)")
     if outcome.status != "completed":
         resume = f"evalhouse resume {run_id}{elsewhere}"

@@ -69,7 +69,7 @@ def hold_prompt(
     r"""Ask for statements and answer them until `\q` or Ctrl-D.
 
     `find` runs one statement (or `\d`) and stops when the event is set; what is wrong with one, a WarehouseError, is
-    told, and the prompt goes on.
+    shown, and the prompt goes on.
     """
     print_line(r"SQL ends with ;   \d lists tables and views, \d NAME columns, \? helps, \q leaves")
     session: PromptSession[str] = PromptSession(
@@ -83,7 +83,7 @@ def hold_prompt(
     )
     while True:
         try:
-            text = _mend(session.prompt()).strip()
+            text = _replace_bytes(session.prompt()).strip()
             if text.rstrip("; \t\n") == r"\q":
                 return
             _answer(text, find, show)
@@ -139,12 +139,12 @@ def _find_stoppably(find: Find, statement: str) -> "pl.DataFrame":
 
 def _is_finished(text: str) -> bool:
     """Whether Enter ends the input: a command, nothing at all, or statements of which each has its `;`."""
-    text = _mend(text)
+    text = _replace_bytes(text)
     return text.lstrip().startswith("\\") or not text.strip() or (";" in text and not split_statements(text)[-1])
 
 
-def _mend(text: str) -> str:
-    """The text with a question mark for what is no UTF-8: a terminal may send any byte."""
+def _replace_bytes(text: str) -> str:
+    """The text with a question mark for what is not UTF-8: a terminal may send any byte."""
     return text.encode(errors="replace").decode()
 
 
@@ -175,7 +175,7 @@ class _KeptHistory(FileHistory):
         if self._failed:
             return
         try:
-            super().store_string(_mend(string))
+            super().store_string(_replace_bytes(string))
         except OSError as error:
             self._failed = True
             print_notice(f"history is not kept any more: {self.filename!s}: {error.strerror or error}")
@@ -196,12 +196,12 @@ def _open_history() -> History:
 def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]:
     """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins."""
     word = _find(_WORD_AT_END, before)
-    found: dict[str, Suggestion] = {}
+    suggestions: dict[str, Suggestion] = {}
     for name, note in _list_candidates(before, after, catalog):
         if name.lower().startswith(word.lower()):
             text = _write_name(name, note, word, catalog)
-            found.setdefault(text, Suggestion(text=text, n_replaced=len(word), note=note))
-    return list(found.values())
+            suggestions.setdefault(text, Suggestion(text=text, n_replaced=len(word), note=note))
+    return list(suggestions.values())
 
 
 def _list_candidates(before: str, after: str, catalog: Catalog) -> Iterator[tuple[str, str]]:
@@ -226,10 +226,10 @@ def _list_columns(relations: Sequence[Relation]) -> Iterator[tuple[str, str]]:
 
 def _find_named(text: str, catalog: Catalog) -> list[tuple[str, Relation]]:
     """The tables and views that the text names, by their own names and by what they are called there."""
-    known = {relation.name.lower(): relation for relation in catalog.relations}
+    relations = {relation.name.lower(): relation for relation in catalog.relations}
     named = []
     for match in _NAMED.finditer(text):
-        if relation := known.get(match[1].lower()):
+        if relation := relations.get(match[1].lower()):
             named += [(name.lower(), relation) for name in match.groups() if name]
     return named
 

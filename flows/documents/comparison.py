@@ -102,7 +102,7 @@ def _print_differences(document: Document) -> None:
 
 def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: int) -> Table:
     """The columns that stand side by side; `--json` has all."""
-    # Where no sample was judged anew, or nothing is known of the judge, there is no column of zeros or dashes.
+    # Where no sample was judged again, or nothing is known of the judge, there is no column of zeros or dashes.
     columns = [column for column in rows[0] if column != "#noise floor" or any(row[column] for row in rows)]
     for dropped in ((), *_DROPPED):
         columns = [column for column in columns if column not in dropped]
@@ -188,7 +188,7 @@ def _print_sample(sample: Document) -> None:
 
 
 def _print_texts(texts: Document) -> None:
-    """The texts of both runs; one that is the same in both is told once."""
+    """The texts of both runs; one that is the same in both is shown once."""
     for name in ("question", "answer", "ground_truth"):
         _print_text(name, texts["base"][name], texts["candidate"][name])
     before, after = (texts[side]["contexts"] or [] for side in ("base", "candidate"))
@@ -211,11 +211,11 @@ def _write_item(kind: str, item: Document | None) -> str:
         return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
     if kind == "context":
         return f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}: {item['text']}"
-    said = [item["label"]] if item["label"] else []
+    verdicts = [item["label"]] if item["label"] else []
     if item["supported"] is not None:
         ranks: Sequence[int] = item["context_ranks"] or []
-        said.append("in " + ", ".join(f"C{rank}" for rank in ranks) if item["supported"] else "unsupported")
-    return f"{', '.join(said)}: {item['text']}" if said else str(item["text"])
+        verdicts.append("in " + ", ".join(f"C{rank}" for rank in ranks) if item["supported"] else "unsupported")
+    return f"{', '.join(verdicts)}: {item['text']}" if verdicts else str(item["text"])
 
 
 def _write_reason(item: Document | None) -> str:

@@ -226,14 +226,14 @@ def name_check(check: Document) -> str:
 
 def describe_finding(check: Document) -> str:
     """What was found, in one sentence."""
-    told = "undecided, " if check["outcome"] == "undecided" else ""
-    found = f"{told}found {write_amount(check['kind'], check['value'])}"
+    prefix = "undecided, " if check["outcome"] == "undecided" else ""
+    finding = f"{prefix}found {write_amount(check['kind'], check['value'])}"
     if check["ci_low"] is not None:
-        found += f" ({write_interval(check['ci_low'], check['ci_high'])})"
+        finding += f" ({write_interval(check['ci_low'], check['ci_high'])})"
     if check["noise_floor"]:
-        found += f", noise floor {write_number(check['noise_floor'])}"
+        finding += f", noise floor {write_number(check['noise_floor'])}"
     beyond = write_beyond(check)
-    return f"{found}{'' if beyond == '–' else f', beyond the limit by {beyond}'}: {check['detail']}"
+    return f"{finding}{'' if beyond == '–' else f', beyond the limit by {beyond}'}: {check['detail']}"
 
 
 def describe_verdict(document: Document) -> str:
@@ -271,12 +271,12 @@ def write_junit(document: Document) -> bytes:
     for check, ending in zip(checks, endings, strict=True):
         names = {"classname": f"evalhouse.gate.{check['kind']}", "name": _clean_xml(name_check(check)), "time": "0"}
         case = ElementTree.SubElement(suite, "testcase", names)
-        told = _clean_xml(describe_finding(check))
+        text = _clean_xml(describe_finding(check))
         if ending == "passed":
-            ElementTree.SubElement(case, "system-out").text = told
+            ElementTree.SubElement(case, "system-out").text = text
             continue
-        attributes = {"message": told, "type": check["reason"]} if ending == "failure" else {"message": told}
-        ElementTree.SubElement(case, ending, attributes).text = told
+        attributes = {"message": text, "type": check["reason"]} if ending == "failure" else {"message": text}
+        ElementTree.SubElement(case, ending, attributes).text = text
     ElementTree.indent(suites)
     written: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
     return written + b"\n"

@@ -32,15 +32,15 @@ def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | No
     rows: list[dict[str, Any]] = store.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
     own = _find_own_rubrics(store, run_id) if any(row["step"] is None for row in rows) else {}
     scores = _group_by_metric(rows)
-    wanted = {
+    steps_of = {
         name: [*_list_splittings(row["step"] for row in of_metric), *own.get(name, ())]
         for name, of_metric in scores.items()
     }
-    steps = sorted({step for names in wanted.values() for step in names})
+    steps = sorted({step for names in steps_of.values() for step in names})
     query = read_query("lineage/further")
     further: list[dict[str, Any]] = store.read_rows(query, {**sample, "steps": steps}) if steps else []
     return [
-        row for name, of_metric in _group_by_metric(rows).items() for row in _join(of_metric, further, wanted[name])
+        row for name, of_metric in _group_by_metric(rows).items() for row in _join(of_metric, further, steps_of[name])
     ]
 
 
@@ -54,9 +54,9 @@ def read_metadata(store: Warehouse, run_id: str, sample_id: str) -> Mapping[str,
 
 def list_steps(rows: Iterable[Row]) -> list[str]:
     """The steps of some rows, in the order in which they are taken."""
-    found = {row["step"] for row in rows if row["step"] is not None}
+    names = {row["step"] for row in rows if row["step"] is not None}
     order = {step: place for place, step in enumerate(STEPS)}
-    return sorted(found, key=lambda step: (order.get(step, len(order)), step))
+    return sorted(names, key=lambda step: (order.get(step, len(order)), step))
 
 
 def is_splitting(step: str) -> bool:

@@ -23,10 +23,10 @@ def read_changes(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
         return []
     (gone,) = store.read_rows(read_query("changes/gone"), {"run_id": run.run_id, "previous_run_id": previous_run_id})
     nothing = {"n_asked_anew": 0, "n_requests": 0, "n_reused": 0, "previous_run_id": previous_run_id}
-    found: dict[str, dict[str, Any]] = {str(row["change"]): row for row in rows}
-    found["gone"] = {"change": "gone", **gone, **nothing}
+    counts: dict[str, dict[str, Any]] = {str(row["change"]): row for row in rows}
+    counts["gone"] = {"change": "gone", **gone, **nothing}
     kinds = ("changed", "new", "unchanged", "gone")
-    return [found.get(kind) or {"change": kind, "n_samples": 0, **nothing} for kind in kinds]
+    return [counts.get(kind) or {"change": kind, "n_samples": 0, **nothing} for kind in kinds]
 
 
 def read_response_counts(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
@@ -92,14 +92,14 @@ def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _describe_trigger(run: RunRow) -> str | None:
-    """The schedule, or the update with its version and documents; None for a run by hand that was told of none."""
-    told = run.kb_name or ""
-    told += f" {run.kb_version}" if run.kb_version else ""
+    """The schedule, or the update with its version and documents; None for a run by hand that follows none."""
+    update = run.kb_name or ""
+    update += f" {run.kb_version}" if run.kb_version else ""
     if run.kb_changed:
         more = f" and {len(run.kb_changed) - _SHOWN_DOCUMENTS} more" if len(run.kb_changed) > _SHOWN_DOCUMENTS else ""
-        told += f" ({len(run.kb_changed)} changed: {', '.join(run.kb_changed[:_SHOWN_DOCUMENTS])}{more})"
+        update += f" ({len(run.kb_changed)} changed: {', '.join(run.kb_changed[:_SHOWN_DOCUMENTS])}{more})"
     if run.trigger == "event":
-        return f"update of {told.strip()}"
+        return f"update of {update.strip()}"
     if run.trigger == "schedule":
         return "schedule"
-    return f"hand, told of an update of {told.strip()}" if told else None
+    return f"hand, for an update of {update.strip()}" if update else None

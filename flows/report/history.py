@@ -97,15 +97,15 @@ def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Itera
                 yield _Change(place=place, text=text, is_break=True)
         for text in _compare_prompts(prompts[before["run_id"]], prompts[after["run_id"]]):
             yield _Change(place=place, text=text, is_break=True)
-        known = [" ".join(filter(None, (run["kb_name"], run["kb_version"]))) for run in (before, after)]
-        if known[0] != known[1]:
-            text = f"knowledge base: {known[0] or 'none'} → {known[1] or 'none'}"
+        bases = [" ".join(filter(None, (run["kb_name"], run["kb_version"]))) for run in (before, after)]
+        if bases[0] != bases[1]:
+            text = f"knowledge base: {bases[0] or 'none'} → {bases[1] or 'none'}"
             yield _Change(place=place, text=text, is_break=False)
         if before["suite_hash"] != after["suite_hash"]:
             yield _Change(place=place, text="suite file: another text", is_break=False)
     for metric, rows in means.items():
-        known_rows = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
-        for (_, old), (place, new) in pairwise(known_rows):
+        versions = [(place, row["metric_version"]) for place, row in enumerate(rows) if "metric_version" in row]
+        for (_, old), (place, new) in pairwise(versions):
             if old != new:
                 text = f"formula of {metric}: version {old} → {new}"
                 yield _Change(place=place, text=text, is_break=True, metric=metric)
@@ -113,10 +113,10 @@ def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Itera
 
 def _group_prompts(rows: Sequence[Row]) -> defaultdict[str, dict[str, dict[str, str]]]:
     """By run and name of a prompt its versions by hash."""
-    found: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    prompts: defaultdict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for row in rows:
-        found[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
-    return found
+        prompts[str(row["run_id"])].setdefault(str(row["prompt"]), {})[str(row["prompt_hash"])] = str(row["version"])
+    return prompts
 
 
 def _compare_prompts(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -145,12 +145,12 @@ def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Se
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
         "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in scored[1:]),
-        "change": _tell_change(data, rows),
+        "change": _describe_change(data, rows),
     }
 
 
 def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
-    """One mark a place, which tells all that changed there."""
+    """One mark a place, which names all that changed there."""
     joined: dict[int, Mark] = {}
     for mark in marks:
         there = joined.get(mark.place)
@@ -162,7 +162,7 @@ def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
     return list(joined.values())
 
 
-def _tell_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
+def _describe_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
     """How far the mean is from that of the run a week before."""
     if data.since is None:
         return None
@@ -213,16 +213,16 @@ def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
     counted = [{row["cause"]: row["n_samples"] for row in data.causes[str(run["run_id"])]} for run in runs]
     advice = load_advice("en")
     # What is fine stands at the bottom, so that the failures are what rises above it.
-    known = [cause for cause in reversed(list(advice)) if any(of_run.get(cause) for of_run in counted)]
+    causes = [cause for cause in reversed(list(advice)) if any(of_run.get(cause) for of_run in counted)]
     totals = [sum(of_run.values()) or 1 for of_run in counted]
     shares = {
         advice[cause].name: [of_run.get(cause, 0) / total for of_run, total in zip(counted, totals, strict=True)]
-        for cause in known
+        for cause in causes
     }
     key = [
         {"place": place, "name": name, "meaning": advice[cause].meaning, "n_samples": counted[-1].get(cause, 0),
          "first": f"{values[0]:.1%}", "last": f"{values[-1]:.1%}"}
-        for place, (cause, (name, values)) in enumerate(zip(known, shares.items(), strict=True))
+        for place, (cause, (name, values)) in enumerate(zip(causes, shares.items(), strict=True))
     ]  # fmt: skip
     return {"chart": draw_shares(runs, shares), "key": key[::-1], "n_runs": len(runs)}
 

@@ -198,7 +198,7 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
     name, mean = str(row["metric"]), row["mean"]
     compared = next((one for one in comparison.metrics if one.metric == name), None) if comparison else None
     base_mean = compared.mean_base if compared else None
-    told = {
+    cells = {
         "name": name,
         "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
         "mean": write_value(mean),
@@ -207,9 +207,9 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
         "n_unscored": row["n_unscored"],
     }
     if compared:
-        return told | _describe_comparison(compared)
+        return cells | _describe_comparison(compared)
     is_alike = row["same_yardstick"] is not False
-    return told | {
+    return cells | {
         "change": write_change(row["change"]) + ("" if is_alike else " (measured otherwise)"),
         "since": row["previous_run_id"] or "–",
     }
@@ -289,7 +289,8 @@ def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
         metrics[row["reason"]].append(f"{row['metric']} {row['n_samples']}")
         examples[row["reason"]] = examples.get(row["reason"]) or row["example"] or ""
     return [
-        {"reason": reason, "metrics": ", ".join(told), "example": examples[reason]} for reason, told in metrics.items()
+        {"reason": reason, "metrics": ", ".join(counts), "example": examples[reason]}
+        for reason, counts in metrics.items()
     ]
 
 

@@ -173,7 +173,7 @@ class SampleRecord:
 
 @dataclass(kw_only=True)
 class SharedTexts:
-    """Texts kept once each; `keep` tells the place."""
+    """Texts kept once each; `keep` returns the place."""
 
     texts: list[str] = field(default_factory=list)
     _places: dict[str, int] = field(default_factory=dict)
@@ -240,8 +240,8 @@ def _build_statements(sample: Row, verdicts: Sequence[Row], places: Mapping[str,
     for row in verdicts:
         if row["statement_id"] is not None:
             by_statement.setdefault(row["statement_id"], {})[str(row["step"]).split("_")[0]] = row
-    found = [steps for steps in by_statement.values() if "extract" in steps]
-    for steps in sorted(found, key=lambda steps: (steps["extract"]["source"], steps["extract"]["ordinal"])):
+    extracted = [steps for steps in by_statement.values() if "extract" in steps]
+    for steps in sorted(extracted, key=lambda steps: (steps["extract"]["source"], steps["extract"]["ordinal"])):
         split, label, support = steps["extract"], steps.get("classify", {}), steps.get("attribute", {})
         ranks = tuple(support.get("context_ranks") or ())
         calls = {name: places.get(row["call_id"]) for name, row in steps.items() if row["call_id"] is not None}
@@ -326,19 +326,19 @@ def _split_request(text: str | None) -> tuple[str | None, str | None]:
 
 def find_span(statement: str, text: str) -> Span | None:
     """The stretch of `text` that says the statement; None when nothing there is alike enough."""
-    wanted, there = _fold(statement.strip().rstrip(".。!！?？")), _fold(text)
-    if len(wanted) < _LEAST_LETTERS or not there:
+    words, folded = _fold(statement.strip().rstrip(".。!！?？")), _fold(text)
+    if len(words) < _LEAST_LETTERS or not folded:
         return None
-    start = there.find(wanted)
+    start = folded.find(words)
     if start >= 0:
-        return Span(start=start, end=start + len(wanted))
-    if max(len(wanted), len(there)) > _MOST_LETTERS:
+        return Span(start=start, end=start + len(words))
+    if max(len(words), len(folded)) > _MOST_LETTERS:
         return None
-    found = fuzz.partial_ratio_alignment(wanted, there, score_cutoff=_ALIKE)
-    if found is None or len(wanted) > len(there):
-        # Of a text shorter than the statement the alignment tells where in the statement it stands.
-        return None if found is None else Span(start=0, end=len(text))
-    return _widen(text, found.dest_start, found.dest_end)
+    alignment = fuzz.partial_ratio_alignment(words, folded, score_cutoff=_ALIKE)
+    if alignment is None or len(words) > len(folded):
+        # Of a text shorter than the statement the alignment says where in the statement it stands.
+        return None if alignment is None else Span(start=0, end=len(text))
+    return _widen(text, alignment.dest_start, alignment.dest_end)
 
 
 def _fold(text: str) -> str:
@@ -369,27 +369,27 @@ def read_flips(pair: RunPair, sample_ids: Sequence[str]) -> Flips:
 
     A context with the same verdict at another rank is no flip here.
     """
-    found = find_flips(
+    flips_of = find_flips(
         statements=pair.read_statements(sample_ids),
         contexts=pair.read_contexts(sample_ids),
         grades=pair.read_grades(sample_ids),
     )
-    told = {sample_id: tuple(_tell_flips(flips)) for sample_id, flips in found.items()}
-    return {sample_id: flips for sample_id, flips in told.items() if flips}
+    records = {sample_id: tuple(_describe_flips(flips)) for sample_id, flips in flips_of.items()}
+    return {sample_id: flips for sample_id, flips in records.items() if flips}
 
 
-def _tell_flips(flips: Sequence[Flip]) -> Iterator[FlipRecord]:
+def _describe_flips(flips: Sequence[Flip]) -> Iterator[FlipRecord]:
     for flip in flips:
         if flip.change != "moved":
             yield FlipRecord(
                 kind=_KINDS[flip.kind],
                 change=flip.change,
-                base=_tell_side(flip.kind, flip.base),
-                candidate=_tell_side(flip.kind, flip.candidate),
+                base=_describe_side(flip.kind, flip.base),
+                candidate=_describe_side(flip.kind, flip.candidate),
             )
 
 
-def _tell_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:
+def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:
     if item is None:
         return None
     text = str(item["text"])
@@ -399,10 +399,10 @@ def _tell_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | None:
         verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
         return SideRecord(text=shorten(text, _MOST_CONTEXT), verdict=verdict, reason=item["reason"])
     reasons = [str(item[name]) for name in ("label_reason", "support_reason") if item[name]]
-    return SideRecord(text=text, verdict=", ".join(_tell_verdicts(item)) or "–", reason=" / ".join(reasons) or None)
+    return SideRecord(text=text, verdict=", ".join(_list_verdicts(item)) or "–", reason=" / ".join(reasons) or None)
 
 
-def _tell_verdicts(item: Mapping[str, Any]) -> Iterator[str]:
+def _list_verdicts(item: Mapping[str, Any]) -> Iterator[str]:
     if item["label"]:
         yield str(item["label"])
     if item["supported"] is not None:
