@@ -20,6 +20,7 @@ from evalhouse.prompts.errors import PromptProblem
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]
+Better = Literal["high", "low"]
 
 # The blocks that are made from a sample; the others belong to single steps.
 _BLOCKS = ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema", "expected_sql", "sql")
@@ -37,7 +38,7 @@ class Criterion(BaseModel):
     `rating` is a whole number from `min` to `max`; `spread` is two neighbouring numbers of that scale with
     probabilities, of which the weighted mean counts; `flag` is true or false, 1 or 0. `anchors` are the ratings that
     the instructions describe. `metric` names the score made of it (rating / max) where that is not the rubric's own
-    name; null for none.
+    name; null for none. `better: low` is for ratings of faults.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -46,6 +47,7 @@ class Criterion(BaseModel):
     max: int = Field(default=1, ge=1, le=100)
     anchors: list[int] = []
     metric: str | None = ""
+    better: Better = "high"
 
 
 class When(BaseModel):
@@ -75,6 +77,7 @@ class Total(BaseModel):
     over: int = Field(ge=1)
     decimals: int = Field(ge=0, le=6)
     metric: str
+    better: Better = "high"
 
 
 class RubricContent(BaseModel):
@@ -130,6 +133,10 @@ class Rubric:
     def metrics(self) -> dict[str, str]:
         """The scores this rubric gives: metric -> criterion or total."""
         return {metric: name for name, metric in _name_scores(self.name, self.criteria, self.totals).items()}
+
+    def find_better(self, name: str) -> Better:
+        """Which way the score of a criterion or total is better."""
+        return (self.criteria.get(name) or self.totals[name]).better
 
     def settle(
         self, said: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]

@@ -1,7 +1,8 @@
 """Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view.
 
-A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on and
-which numbers it takes; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
+A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on,
+which numbers it takes, which way is better, whether a run that names no metric takes it, and whether people's labels
+can correct its mean; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
 connection that runs it belongs to `warehouse/rows/scores.py` and `warehouse/engine/migrate.py`, so nothing here knows
 DuckDB.
 """
@@ -10,21 +11,28 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
 
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
-_KEYS: Final = ("metric", "version", "needs", "parameter")
+Better = Literal["high", "low"]
+"""Which way a metric is better."""
+
+_KEYS: Final = ("metric", "version", "needs", "parameter", "better", "default", "correctable")
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
+_DEFAULT: Final = re.compile(r"no|yes(?:, place ([1-9][0-9]*))?")
+_LAST_PLACE: Final = 1000
+_CORRECTABLE: Final = ("yes", "no, ratio", "no, joined", "no, ranks")
 _PARAMETER: Final = re.compile(r"(\S+)\s*=\s*(\S+)")
 _NOT_CODE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMENT_ON_COLUMN: Final = re.compile(r"^comment on column ", re.MULTILINE)
@@ -36,7 +44,13 @@ class MetricFileError(WarehouseError):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricFile:
-    """One metric: `sql` is one SELECT that gives run_id, sample_id, value, unscored_reason for $run_id."""
+    """One metric: `sql` is one SELECT that gives run_id, sample_id, value, unscored_reason for $run_id.
+
+    `default_place` is where it stands among the metrics of a run that names none; None where it is not one of them.
+    `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
+    `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
+    for a metric that rests on no verdict which people review.
+    """
 
     name: str
     version: str
@@ -45,6 +59,9 @@ class MetricFile:
     parameters: dict[str, float]
     description: str
     sql: str
+    better: Better = "high"
+    default_place: int | None = None
+    correctable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +94,7 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
     Raises MetricFileError for a folder that is none, a file that breaks the rules, or a name that is built in: the same
     name must mean the same formula wherever a score is read.
     """
-    texts = _read_folder("metrics")
-    metrics = {name: parse_metric(text, name=name, place=f"{name}.sql") for name, text in texts.items()}
+    metrics = dict(_load_built_in())
     if folder is None:
         return metrics
     if not folder.is_dir():
@@ -92,6 +108,12 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
             raise MetricFileError(f"{path} cannot be read as UTF-8 text: {error}") from None
         metrics[path.stem] = parse_metric(text, name=path.stem, place=str(path))
     return dict(sorted(metrics.items()))
+
+
+@cache
+def _load_built_in() -> dict[str, MetricFile]:
+    texts = _read_folder("metrics")
+    return {name: parse_metric(text, name=name, place=f"{name}.sql") for name, text in texts.items()}
 
 
 def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
@@ -124,19 +146,25 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         parameters=header.parameters,
         description=" ".join(header.description),
         sql=sql,
+        better="low" if _read_choice(header, "better", ("high", "low"), place) == "low" else "high",
+        default_place=_read_default_place(header.values.get("default", "no"), place),
+        correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
     )
 
 
-def write_rubric_metric(metric: str, *, rubric: str, criterion: str) -> str:
+def write_rubric_metric(metric: str, *, rubric: str, criterion: str, better: Better = "high") -> str:
     """The text of a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    The built-in rubrics have such files; those of a user's own rubrics are made while a run is planned.
+    The built-in rubrics have such files; those of users' rubrics are made while a run is planned.
     """
+    direction = "-- better: low\n" if better == "low" else ""
     return f"""-- metric: {metric}
 -- version: 1
 -- needs: {GRADE_STEP}{rubric}
--- One row per sample of the run: the rating of {criterion} by the rubric {rubric}, after its rules, over the scale's
--- maximum.
+{direction}-- One row per sample of the run: the rating of {criterion} by the rubric {rubric}, after its rules, over
+-- the scale's maximum.
+
+-- Generated by `write_rubric_metric` from the rubric's prompt file.
 with steps as (
     select
         run_samples.run_id,
@@ -276,6 +304,20 @@ def _read_header(lines: Iterable[str], place: str) -> _Header:
         else:
             header.values[match[1]] = match[2]
     return header
+
+
+def _read_choice(header: _Header, key: str, allowed: tuple[str, ...], place: str) -> str | None:
+    value = header.values.get(key)
+    if value is not None and value not in allowed:
+        raise MetricFileError(f"{place}: {key} is {value!r}; it must be {' or '.join(map(repr, allowed))}")
+    return value
+
+
+def _read_default_place(value: str, place: str) -> int | None:
+    match = _DEFAULT.fullmatch(value)
+    if match is None:
+        raise MetricFileError(f"{place}: default is {value!r}; it must be 'no', 'yes' or 'yes, place <number>'")
+    return None if value == "no" else int(match[1] or _LAST_PLACE)
 
 
 def _add_parameter(parameters: dict[str, float], text: str, place: str) -> None:

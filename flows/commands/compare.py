@@ -141,6 +141,7 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
 def _flatten(compared: MetricComparison) -> dict[str, Any]:
     metric = asdict(compared)
     paired, parts = metric.pop("paired"), metric.pop("parts")
+    metric.pop("better")
     return {
         **metric,
         "n_common": paired.pop("n"),

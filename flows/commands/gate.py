@@ -10,7 +10,6 @@ from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUS
 from evalhouse.flows.display.output import print_json, print_text
 from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonError, ComparisonSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -41,7 +40,7 @@ class RunUnfinished(click.ClickException):
     "maximums",
     multiple=True,
     metavar=_LIMIT,
-    help=f"Most mean, for metrics of faults ({', '.join(LOW_IS_GOOD)}); decided like --min. Repeatable.",
+    help="Most mean, for metrics that are better when low, such as hallucination; decided like --min. Repeatable.",
 )
 @click.option(
     "--max-drop",
@@ -124,7 +123,7 @@ def gate(
         coverages=_parse_coverages(coverages, scores),
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
-    _check_limits(limits, against)
+    _check_limits(limits, against, scores)
     base = None if against is None else _find_base(store, found, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     try:
@@ -149,7 +148,7 @@ def _check_status(run: RunRow) -> None:
         )
 
 
-def _check_limits(limits: Limits, against: str | None) -> None:
+def _check_limits(limits: Limits, against: str | None, scores: Mapping[str, Score]) -> None:
     """Raises SettingsError where limits are missing or make no sense together."""
     if limits == Limits():
         raise SettingsError(
@@ -160,8 +159,8 @@ def _check_limits(limits: Limits, against: str | None) -> None:
     if against is not None and not limits.drops:
         raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
     for metric in limits.minimums:
-        if metric in LOW_IS_GOOD:
-            raise SettingsError(f"--min {metric}: of this metric a low value is good; use --max")
+        if scores[metric].better == "low":
+            raise SettingsError(f"--min {metric}: this metric is better when low; use --max")
 
 
 def _parse_limits(

@@ -8,7 +8,6 @@ import click
 from evalhouse.flows.commands.options import WAREHOUSE_OPTION, find_warehouse
 from evalhouse.flows.display.output import print_line
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
@@ -68,7 +67,7 @@ def _write_history(store: Warehouse, suite: str, output: str | None) -> None:
             f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
             f"known: {', '.join(known) or 'none'}"
         )
-    data = read_series(store, series, low_is_good=LOW_IS_GOOD)
+    data = read_series(store, series)
     page = build_history(data, warehouse=store.location.path.name)
     name = re.sub(r"[^\w.-]+", "-", suite)
     _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")

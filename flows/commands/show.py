@@ -28,7 +28,6 @@ from evalhouse.flows.documents.run_origin import (
     read_response_counts,
 )
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.queries import read_query
@@ -148,7 +147,7 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
 
 
 def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
-    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": metric in LOW_IS_GOOD}
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst}
     return store.read_rows(read_query("show/worst"), parameters)
 
 

@@ -19,11 +19,14 @@ def make_rubric_metrics(prompts: Iterable[Prompt], known: Mapping[str, MetricFil
         raise MetricFileError("; ".join(problems))
     return {
         metric: parse_metric(
-            write_rubric_metric(metric, rubric=prompt.name, criterion=criterion),
+            write_rubric_metric(
+                metric, rubric=prompt.name, criterion=criterion, better=prompt.rubric.find_better(criterion)
+            ),
             name=metric,
             place=f"the metric of the rubric {prompt.name}",
         )
         for prompt in prompts
+        if prompt.rubric
         for metric, criterion in _list_scores(prompt)
         if metric not in known
     }

@@ -34,7 +34,6 @@ from evalhouse.flows.report.charts import (
     write_change,
 )
 from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
@@ -110,7 +109,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     summary = read_summary(warehouse, run, base)
     metrics = sorted(summary.metrics, key=lambda row: _place_metric(str(row["metric"]), run.metrics))
     names = [str(row["metric"]) for row in metrics]
-    index = _start_index(names, summary, has_base=base is not None)
+    index = _start_index(metrics, summary, has_base=base is not None)
     shared = SharedTexts()
     slices = read_slices(warehouse, run, base, with_calls=with_calls)
     blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
@@ -147,14 +146,15 @@ def _place_metric(metric: str, order: Sequence[str]) -> tuple[int, str]:
     return (order.index(metric) if metric in order else len(order), metric)
 
 
-def _start_index(names: list[str], summary: RunSummary, *, has_base: bool) -> _Index:
+def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool) -> _Index:
+    names = [str(row["metric"]) for row in metrics]
     places = {
         sample_id: place for place, sample_id in enumerate(dict.fromkeys(row["sample_id"] for row in summary.scores))
     }
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
         metrics=names,
-        low_is_good=[name in LOW_IS_GOOD for name in names],
+        low_is_good=[row["better"] == "low" for row in metrics],
         scores=[[None] * len(places) for _ in names],
         reasons=[[None] * len(places) for _ in names],
         base=[[None] * len(places) for _ in names] if has_base else None,
@@ -247,7 +247,7 @@ def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[s
         "candidate": write_value(compared.mean_candidate),
         "change": write_change(compared.change),
         "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
-        "chart": draw_parts(parts, low_is_good=compared.metric in LOW_IS_GOOD),
+        "chart": draw_parts(parts, low_is_good=compared.better == "low"),
         "rows": [*rows, total],
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.pipeline.plan import Plan
-from evalhouse.tasks.settings.suite import SuiteGate
+from evalhouse.tasks.settings.suite import SuiteGate, explain_low
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
 from evalhouse.warehouse.store import Warehouse
@@ -21,7 +21,7 @@ PREVIOUS = "previous"
 
 
 def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
-    """Refuse limits of metrics that the run does not score; raises SettingsError."""
+    """Refuse limits of metrics that the run does not score, or that are the wrong way round; raises SettingsError."""
     scored = {metric.name for metric in plan.metrics}
     missing = [name for name in gate.metrics if name not in scored]
     if missing:
@@ -29,6 +29,9 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
             f"[gate] has limits of {', '.join(missing)}, which the run does not score; it scores: "
             f"{', '.join(sorted(scored))}"
         )
+    problem = explain_low(gate.min, {metric.name: metric for metric in plan.metrics})
+    if problem:
+        raise SettingsError(f"[gate.min] {problem}")
 
 
 def decide_suite_gate(store: Warehouse, run: RunRow) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from typing import Final, Literal
 from scipy.special import stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.paired import ROUNDING, correct_by_holm
 from evalhouse.tasks.comparing.runs import MetricComparison
+from evalhouse.warehouse.metric_files import Better
 
 Kind = Literal["min", "max", "max_drop", "min_coverage", "max_cost"]
 Outcome = Literal["failed", "undecided", "passed"]
@@ -54,6 +54,7 @@ class Score:
     spread: float | None
     n_scored: int
     n_samples: int
+    better: Better = "high"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ def _leave_open(metric: str, limit: float) -> Check:
 
 def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> Check:
     paired = comparison.paired
-    is_fault = comparison.metric in LOW_IS_GOOD
+    is_fault = comparison.better == "low"
     drop = _turn(paired.difference, is_fault)
     ends = (paired.ci_low, paired.ci_high) if is_fault else (paired.ci_high, paired.ci_low)
     low, high = (_turn(end, is_fault) for end in ends)

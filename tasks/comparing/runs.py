@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
@@ -29,6 +28,7 @@ from evalhouse.tasks.comparing.parts import (
     name_changes,
     split_difference,
 )
+from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 
@@ -73,6 +73,7 @@ class MetricComparison:
     change: float | None
     parts: tuple[Part, ...]
     noise: MetricNoise | None = None
+    better: Better = "high"
 
     @property
     def noise_floor(self) -> float | None:
@@ -112,6 +113,7 @@ class _Column:
     changed: Sequence[str]
     steps: frozenset[str]
     version: str | None
+    better: Better
 
     @property
     def in_both(self) -> Flags:
@@ -157,7 +159,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     paired = compare_paired(
         differences,
         clusters,
-        low_is_good=[column.metric in LOW_IS_GOOD for column in columns],
+        low_is_good=[column.better == "low" for column in columns],
         seed=settings.seed,
         resamples=settings.resamples,
     )
@@ -208,6 +210,7 @@ def _build_columns(
             changed=name_changes(causes),
             steps=of_metric,
             version=_find_version(frame),
+            better="low" if "low" in frame["better"] else "high",
         )
 
 
@@ -300,6 +303,7 @@ def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise
         common_candidate=_mean(column.candidate[both]),
         paired=_hold_against(noise, paired),
         noise=noise,
+        better=column.better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
         parts=tuple(
             split_difference(

@@ -1,15 +1,10 @@
 """Which steps a set of metrics needs, from the `needs` line of each metric's file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.steps import add_earlier
-
-DEFAULT_METRICS = (
-    "factual_precision", "factual_recall", "factual_f1", "answer_correctness", "context_recall", "context_precision",
-    "faithfulness",
-)  # fmt: skip
 
 
 class UnknownMetric(Exception):
@@ -33,9 +28,15 @@ def plan_run(wanted: Sequence[str], known: dict[str, MetricFile]) -> Plan:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    chosen = [known[name] for name in dict.fromkeys(wanted or DEFAULT_METRICS)]
+    chosen = [known[name] for name in dict.fromkeys(wanted or list_default(known))]
     steps = add_earlier(step for metric in chosen for step in metric.needs)
     if not wanted:
         chosen += [metric for metric in known.values() if metric not in chosen and add_earlier(metric.needs) <= steps]
     optional = add_earlier(step for metric in chosen for step in metric.optional_needs) - steps
     return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
+
+
+def list_default(known: Mapping[str, MetricFile]) -> list[str]:
+    """The metrics of a run that names none, in the order that their files give them."""
+    places = {name: metric.default_place for name, metric in known.items() if metric.default_place is not None}
+    return sorted(places, key=lambda name: (places[name], name))

@@ -9,39 +9,23 @@ no sum over verdicts, and would take samples that people labelled whole, picked 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.corrected_means import read_corrected
 from evalhouse.warehouse.store import Warehouse
-
-CORRECTABLE: Final = ("faithfulness", "context_recall", "factual_precision", "precision_at_k")
 
 LEAST_EFFECTIVE: Final = 20
 LEAST_SAMPLES: Final = 10
 LEAST_COVERAGE: Final = 0.5
 """As in the view, which gives no corrected mean below."""
 
-Obstacle = Literal["ratio", "joined", "ranks"]
-_WORDS: Final[Mapping[Obstacle, str]] = {
-    "ratio": "which divide counts of verdicts by each other",
-    "joined": "which join two verdicts on a statement, and these are not picked together",
-    "ranks": "which depend on all verdicts of a ranking at once",
+_OBSTACLES: Final[Mapping[str, str]] = {
+    "no, ratio": "which divide counts of verdicts by each other",
+    "no, joined": "which join two verdicts on a statement, and these are not picked together",
+    "no, ranks": "which depend on all verdicts of a ranking at once",
 }
-_OBSTACLES: Final[Mapping[str, Obstacle]] = {
-    "factual_recall": "ratio",
-    "factual_f1": "ratio",
-    "answer_correctness": "ratio",
-    "context_utilization": "ratio",
-    "recall_at_k": "ratio",
-    "hallucination": "joined",
-    "self_knowledge": "joined",
-    "noise_sensitivity_relevant": "joined",
-    "noise_sensitivity_irrelevant": "joined",
-    "context_precision": "ranks",
-    "hit_at_k": "ranks",
-    "mrr": "ranks",
-    "ndcg_at_k": "ranks",
-}
+"""What metric files say of metrics that cannot be corrected, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +77,13 @@ def pair_corrected(warehouse: Warehouse, base: str, candidate: str) -> list[Corr
 
 def explain_uncorrected(metrics: Sequence[str]) -> list[str]:
     """Why metrics that rest on reviewable verdicts have no corrected mean, a sentence for each reason."""
-    by_obstacle: dict[Obstacle, list[str]] = {}
+    files = load_metrics()
+    by_obstacle: dict[str, list[str]] = {}
     for metric in metrics:
-        if metric in _OBSTACLES:
-            by_obstacle.setdefault(_OBSTACLES[metric], []).append(metric)
-    return [f"no corrected mean: {', '.join(names)}, {_WORDS[obstacle]}" for obstacle, names in by_obstacle.items()]
+        obstacle = files[metric].correctable if metric in files else None
+        if obstacle is not None and obstacle in _OBSTACLES:
+            by_obstacle.setdefault(obstacle, []).append(metric)
+    return [f"no corrected mean: {', '.join(names)}, {_OBSTACLES[why]}" for why, names in by_obstacle.items()]
 
 
 def _make(row: Mapping[str, Any]) -> CorrectedMean:

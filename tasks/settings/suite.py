@@ -5,13 +5,14 @@ started with.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0)]
@@ -19,6 +20,12 @@ Ending = Literal["completed", "incomplete", "failed", "gate_failed"]
 Format = Literal["json", "slack", "dingtalk", "feishu"]
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """How a text of a suite names an environment variable."""
+
+
+def explain_low(minimums: Iterable[str], metrics: Mapping[str, MetricFile]) -> str | None:
+    """What is wrong with least means of metrics that are better when low; None where there is none of them."""
+    low = [name for name in minimums if name in metrics and metrics[name].better == "low"]
+    return f"{', '.join(low)}: better when low; put a limit into [gate.max]" if low else None
 
 
 class SuiteGate(BaseModel):
@@ -36,17 +43,16 @@ class SuiteGate(BaseModel):
     cluster: str | None = Field(default=None, description="metadata column of samples that are not independent")
     min_coverage: float | None = Field(default=None, ge=0, le=1, description="least share scored, of all metrics")
     min: dict[str, float] = Field(default={}, description="least means by metric")
-    max: dict[str, float] = Field(default={}, description="most means by metric, for metrics of faults")
+    max: dict[str, float] = Field(default={}, description="most means by metric, for metrics that are better when low")
     max_drop: dict[str, _NotNegative] = Field(default={}, description="most drops against the baseline by metric")
     coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
 
     @field_validator("min")
     @classmethod
     def _check_min(cls, limits: dict[str, float]) -> dict[str, float]:
-        faults = [name for name in limits if name in LOW_IS_GOOD]
-        if faults:
-            told = f"of {', '.join(faults)} a low value is good; put a limit into [gate.max]"
-            raise PydanticCustomError("low_is_good", "{told}", {"told": told})
+        problem = explain_low(limits, load_metrics())
+        if problem:
+            raise PydanticCustomError("better_low", "{problem}", {"problem": problem})
         return limits
 
     @model_validator(mode="after")

@@ -42,11 +42,11 @@ class Nights:
         with duckdb.connect(self.path) as connection:
             connection.execute(sql)
 
-    def score(self, run: str, metric: str, value: str, version: str = "1") -> None:
+    def score(self, run: str, metric: str, value: str, version: str = "1", better: str = "high") -> None:
         """Give all samples of a run a score, in SQL over `n`, the number of the sample."""
         self.change(
-            f"insert into scores (run_id, sample_id, metric, metric_version, value) "
-            f"select '{run}', 's' || n, '{metric}', '{version}', {value} from range(40) as numbers (n)"
+            f"insert into scores (run_id, sample_id, metric, metric_version, better, value) "
+            f"select '{run}', 's' || n, '{metric}', '{version}', '{better}', {value} from range(40) as numbers (n)"
         )
 
     def gate(self, *arguments: str) -> Finished:
@@ -378,7 +378,7 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
         (("--min", "factual_f1=nan"), "'factual_f1=nan' is out of range"),
         (("--min", "nothing=0.5"), "--min: the run has no metric 'nothing'; it has: "),
         (("--min", "factual_f1=0.5", "--min", "factual_f1=0.6"), "factual_f1 came twice"),
-        (("--min", "hallucination=0.5"), "a low value is good; use --max"),
+        (("--min", "hallucination=0.5"), "this metric is better when low; use --max"),
         (("--max-drop", "factual_f1=0.1"), "--max-drop needs a baseline"),
         (("--against", "previous", "--max-cost", "1"), "has nothing to compare"),
         (("--against", "previous", "--max-drop", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),

@@ -41,12 +41,14 @@ USERS_VIEWS = (
 
 def make_metrics_block() -> str:
     """A row per metric: what it is, what it needs."""
-    lines = ["| metric | what it is | rests on |", "| --- | --- | --- |"]
+    lines = ["| metric | what it is | better | rests on |", "| --- | --- | --- | --- |"]
     for metric in load_metrics().values():
         what = metric.description.removeprefix("One row per sample of the run: ").replace("|", "\\|")
         needs = [*metric.needs, *(f"{step}, or reference ids" for step in metric.optional_needs)]
         parameters = "".join(f"; `{name}` = {value:g}" for name, value in metric.parameters.items())
-        lines.append(f"| `{metric.name}` | {what[0].upper()}{what[1:]} | {', '.join(needs)}{parameters} |")
+        lines.append(
+            f"| `{metric.name}` | {what[0].upper()}{what[1:]} | {metric.better} | {', '.join(needs)}{parameters} |"
+        )
     return "\n".join(lines)
 
 

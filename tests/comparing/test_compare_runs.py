@@ -22,6 +22,7 @@ from evalhouse.tasks.comparing.runs import (
     MetricComparison,
     compare_runs,
 )
+from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
@@ -60,13 +61,24 @@ class Nights:
             ),
         )
 
-    def add_scores(self, run_id: str, metric: str, values: Mapping[str, float | None], version: str = "1") -> None:
+    def add_scores(
+        self,
+        run_id: str,
+        metric: str,
+        values: Mapping[str, float | None],
+        version: str = "1",
+        *,
+        better: str | None = None,
+    ) -> None:
+        metrics = load_metrics()
+        better = better or (metrics[metric].better if metric in metrics else "high")
         self.add(
             "scores",
             *(
                 {
                     "run_id": run_id, "sample_id": sample_id, "metric": metric, "value": value,
                     "unscored_reason": "no_answer" if value is None else None, "metric_version": version,
+                    "better": better,
                 }
                 for sample_id, value in values.items()
             ),
@@ -111,9 +123,9 @@ def test_scores_of_both_runs_stand_side_by_side(make: Make) -> None:
     nights.add_scores(BASE, "m", {"a": 0.5, "b": None})
     nights.add_scores(CANDIDATE, "m", {"b": 1.0, "c": 0.0}, version="2")
     assert nights.pair.read_scores().rows() == [
-        ("m", "a", 0.5, None, "1", None),
-        ("m", "b", None, 1.0, "1", "2"),
-        ("m", "c", None, 0.0, None, "2"),
+        ("m", "a", 0.5, None, "1", None, "high"),
+        ("m", "b", None, 1.0, "1", "2", "high"),
+        ("m", "c", None, 0.0, None, "2", "high"),
     ]
 
 
@@ -245,6 +257,15 @@ def test_a_high_value_of_a_metric_of_faults_is_worse(make: Make) -> None:
     comparison = nights.compare()
     assert get(comparison, "hallucination").paired.verdict == "worse"
     assert get(comparison, "faithfulness").paired.verdict == "better"
+
+
+def test_which_way_is_better_is_what_the_scores_have_on_record(make: Make) -> None:
+    nights = make()
+    ids = name_ids(12)
+    for run_id, value in ((BASE, 0.0), (CANDIDATE, 0.5)):
+        nights.add_samples(run_id, dict.fromkeys(ids, "1"))
+        nights.add_scores(run_id, "blunders", dict.fromkeys(ids, value), better="low")
+    assert get(nights.compare(), "blunders").paired.verdict == "worse"
 
 
 def test_runs_without_a_score_or_a_sample(make: Make) -> None:

@@ -13,7 +13,8 @@ from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, 
 from scipy.optimize import minimize_scalar
 from scipy.stats import t as student
 
-from evalhouse.tasks.reviews.corrected_means import CORRECTABLE, explain_uncorrected
+from evalhouse.tasks.reviews.corrected_means import explain_uncorrected
+from evalhouse.warehouse.metric_files import load_metrics
 
 N_RUNS = 400
 AT = datetime(2026, 1, 1)
@@ -221,7 +222,8 @@ def test_each_metric_has_its_own_verdicts() -> None:
         "attribute s G1": "supported", "rank s C2": "useful",
     }  # fmt: skip
     with open_rows() as con:
-        add_scored(con, sample, CORRECTABLE)
+        correctable = [metric.name for metric in load_metrics().values() if metric.correctable == "yes"]
+        add_scored(con, sample, correctable)
         review(con, labels)
         rows = read(con, "from corrected_verdicts order by metric, statement_id")
     found = [(row["metric"], row["statement_id"], row["judged"], row["said"], row["share"]) for row in rows]

@@ -52,6 +52,15 @@ def test_whole_file() -> None:
     assert metric.sql.endswith("$run_id")
 
 
+def test_a_header_says_which_way_is_better_and_whether_it_is_a_default() -> None:
+    plain = parse(WHOLE)
+    assert (plain.better, plain.default_place, plain.correctable) == ("high", None, None)
+    further = parse(HEADER + "-- better: low\n-- default: yes\n-- correctable: no, ratio\n" + SAYS + BODY)
+    assert (further.better, further.correctable) == ("low", "no, ratio")
+    assert further.default_place is not None
+    assert metric_version(plain, {}) == metric_version(further, {}), "scores by an older header are the same formula's"
+
+
 def test_metric_that_needs_no_step() -> None:
     metric = parse(WHOLE.replace("needs: classify", "needs: -"))
     assert metric.needs == metric.optional_needs == ()
@@ -76,7 +85,10 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("metric: share", "metric: Share"), "must be the file's name"),
         (WHOLE.replace("version: 1", "version: 1.2"), "version is '1.2'; it must be a whole number from 1"),
         (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
-        (WHOLE.replace("version", "revision"), "unknown header 'revision'; known: metric, version, needs, parameter"),
+        (
+            WHOLE.replace("version", "revision"),
+            "unknown header 'revision'; known: metric, version, needs, parameter, better, default, correctable",
+        ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
         (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' stands after the description"),
         (HEADER + BODY, "does not say what one row is"),
@@ -85,6 +97,9 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("classify", "classify, classify"), "'classify' is in needs twice"),
         (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),
         (WHOLE.replace("classify", "classify,"), "unknown step ''"),
+        (HEADER + "-- better: lower\n" + SAYS + BODY, "better is 'lower'; it must be 'high' or 'low'"),
+        (HEADER + "-- default: 3\n" + SAYS + BODY, "default is '3'; it must be 'no', 'yes' or 'yes, place <number>'"),
+        (HEADER + "-- correctable: no\n" + SAYS + BODY, "correctable is 'no'; it must be 'yes' or 'no, ratio'"),
         (HEADER + "-- parameter: k\n" + SAYS + BODY, "parameter is 'k'; it must be '<name> = <default number>'"),
         (HEADER + "-- parameter: k = five\n" + SAYS + BODY, "parameter is 'k = five'"),
         (HEADER + "-- parameter: k = nan\n" + SAYS + BODY, "parameter is 'k = nan'"),

@@ -45,6 +45,7 @@ def make_comparison(
         paired=paired,
         change=None,
         parts=parts,
+        better="low" if metric == "hallucination" else "high",
         noise=None if floor is None else MetricNoise(n_anew=50, measured=None, floor=floor),
     )
 

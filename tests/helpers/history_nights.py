@@ -265,7 +265,8 @@ with valued as (
 select run_id, sample_id, metric, if(is_missing, null, value) as value,
        case when is_failed and is_missing then 'judge_failed' when is_missing then 'no_statements' end
            as unscored_reason,
-       if(metric = 'faithfulness', formula, '1') as metric_version
+       if(metric = 'faithfulness', formula, '1') as metric_version,
+       if(metric in ('hallucination', 'noise_sensitivity_relevant'), 'low', 'high') as better
 from (select *, value is null or (is_failed and metric in ('context_precision', 'mrr')) as is_missing from valued)
 order by night, sample
 """

@@ -141,11 +141,17 @@ def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
     if not rows:
         return
     schema = _read_schema(table)
-    given = [{**_DEFAULTS.get(table, {}), **row} for row in rows]
+    given = [{**_DEFAULTS.get(table, {}), **_name_way(table, row), **row} for row in rows]
     assert not {name for row in given for name in row} - set(schema)
     con.register("given_rows", pl.DataFrame(given, schema=schema))
     con.execute(f"insert into {table} by name select * from given_rows")
     con.unregister("given_rows")
+
+
+def _name_way(table: str, row: Row) -> Row:
+    """Which way a score is better, as its metric's file says."""
+    metric = read_metrics().get(str(row.get("metric"))) if table == "scores" else None
+    return {"better": metric.better} if metric else {}
 
 
 def add_samples(con: duckdb.DuckDBPyConnection, *samples: Sample, run_id: str = "r") -> None:

@@ -16,7 +16,7 @@ from cli_process import Finished, call_here
 from history_nights import METRICS, SUITE, Size, write_nights
 from report_pages import ReportPage
 
-from evalhouse.tasks.comparing.directions import LOW_IS_GOOD
+from evalhouse.warehouse.metric_files import load_metrics
 
 Write = Callable[..., ReportPage]
 SIZE = Size(nights=45, samples=40)
@@ -130,7 +130,11 @@ def test_the_worst_are_those_that_fell_since_a_week_ago(write: Write, con: duckd
     fallen: dict[str, list[float]] = {}
     for (sample_id, metric), value in after.items():
         old = before[sample_id, metric]
-        move = 0.0 if value is None or old is None else (value - old) * (1 if metric in LOW_IS_GOOD else -1)
+        move = (
+            0.0
+            if value is None or old is None
+            else (value - old) * (1 if load_metrics()[metric].better == "low" else -1)
+        )
         if move > 1e-9:
             fallen.setdefault(sample_id, []).append(move)
     ranked = sorted(fallen, key=lambda one: (-max(fallen[one]), -round(sum(fallen[one]), 9), one))

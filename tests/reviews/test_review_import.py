@@ -237,8 +237,8 @@ def test_all_problems_in_one_message_and_nothing_written(warehouse: Warehouse, c
     assert told[0] == f"Error: nothing was imported: {len(wanted) + 2} problems"
     for number, message in enumerate(wanted, start=2):
         assert any(line.startswith(f"  bad.jsonl line {number}: ") and message in line for line in told), message
-    assert any("bad.jsonl line 15: is no JSON" in line for line in told)
-    assert any("bad.jsonl line 16: is no JSON object" in line for line in told)
+    assert any("bad.jsonl line 15: is not valid JSON" in line for line in told)
+    assert any("bad.jsonl line 16: is not a JSON object" in line for line in told)
 
 
 def test_one_bad_file_keeps_the_good_one_out(warehouse: Warehouse, call: Call, exported: Rows) -> None:

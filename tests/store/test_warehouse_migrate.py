@@ -118,7 +118,7 @@ def test_a_kill_within_a_migration_leaves_the_state_before_it(tmp_path: Path, nu
         rows = fill_tables(location.path)
     # The tables of that migration are made, and its record is about to be written.
     killed = run_script(
-        "from warehouse import migrate as m\nrecord = m._record\n"
+        "from evalhouse.warehouse.engine import migrate as m\nrecord = m._record\n"
         f"m._record = lambda con, number, *a: kill_self() if number == {number} else record(con, number, *a)\n"
         "Warehouse(PATH).migrate()",
         location.path,

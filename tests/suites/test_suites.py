@@ -216,7 +216,7 @@ on = ["fialed"]
         "Europe/Berlin, Asia/Shanghai",
         "line 21: trigger.knowledge_base: is missing",
         "line 22: trigger.debounce_s: got 3; input should be greater than or equal to 10",
-        "line 25: gate.min: of hallucination a low value is good; put a limit into [gate.max]",
+        "line 25: gate.min: hallucination: better when low; put a limit into [gate.max]",
         "line 28: gate.coverage.factual_f1: got 90; input should be less than or equal to 1",
         "line 31: notify.webhook: give an address that begins with https:// or http://, or ${NAME}",
         "line 32: notify.on[1]: got 'fialed'; input should be 'completed', 'incomplete', 'failed' or 'gate_failed'",

@@ -1,6 +1,8 @@
 -- metric: context_precision
 -- version: 1
 -- needs: rank
+-- default: yes, place 6
+-- correctable: no, ranks
 -- One row per sample of the run: the mean, over the useful contexts, of the share of useful contexts down to
 -- their rank k, sum(useful_k * useful in the top k / k) / sum(useful_k); 0 when none is useful.
 with steps as (

@@ -1,6 +1,8 @@
 -- metric: context_recall
 -- version: 1
 -- needs: attribute_ground_truth
+-- default: yes, place 5
+-- correctable: yes
 -- One row per sample of the run: the share of ground-truth statements that at least one retrieved context
 -- supports; NULL when the ground truth has no statements.
 with steps as (

@@ -1,6 +1,8 @@
 -- metric: factual_precision
 -- version: 1
 -- needs: classify
+-- default: yes, place 1
+-- correctable: yes
 -- One row per sample of the run: the share of answer statements that the ground truth bears out, TP / (TP + FP);
 -- NULL when the answer has no statements.
 with steps as (

@@ -1,6 +1,8 @@
 -- metric: faithfulness
 -- version: 1
 -- needs: attribute_answer
+-- default: yes, place 7
+-- correctable: yes
 -- One row per sample of the run: the share of answer statements that at least one retrieved context supports;
 -- NULL when the answer has no statements.
 with steps as (

@@ -1,6 +1,8 @@
 -- metric: hallucination
 -- version: 1
 -- needs: classify, attribute_answer
+-- better: low
+-- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by no retrieved
 -- context; NULL when the answer has no statements. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067).
 with steps as (

@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: rank?
 -- parameter: k = 5
+-- correctable: no, ranks
 -- One row per sample of the run: 1 when a relevant context is among the first k, else 0.
 with checked as (
     select

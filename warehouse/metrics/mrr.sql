@@ -1,6 +1,7 @@
 -- metric: mrr
 -- version: 1
 -- needs: rank?
+-- correctable: no, ranks
 -- One row per sample of the run: 1 / rank of the first relevant context in the whole list; 0 when there is none.
 -- Its mean over the run is the mean reciprocal rank.
 select

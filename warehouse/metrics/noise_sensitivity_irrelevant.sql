@@ -1,6 +1,8 @@
 -- metric: noise_sensitivity_irrelevant
 -- version: 1
 -- needs: classify, attribute_answer, attribute_ground_truth
+-- better: low
+-- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by irrelevant contexts
 -- only, those that support no ground-truth statement; so it never counts what noise_sensitivity_relevant counts;
 -- NULL when either text has no statements. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067).

@@ -1,6 +1,8 @@
 -- metric: noise_sensitivity_relevant
 -- version: 1
 -- needs: classify, attribute_answer, attribute_ground_truth
+-- better: low
+-- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by at least one
 -- relevant context, one that also supports a ground-truth statement; NULL when either text has no statements, for
 -- without ground-truth statements no context can be told relevant. Source: RAGChecker (Ru et al. 2024,

@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: rank?
 -- parameter: k = 5
+-- correctable: yes
 -- One row per sample of the run: relevant contexts among the first k, divided by k even when fewer were retrieved
 -- (as trec_eval does).
 with checked as (

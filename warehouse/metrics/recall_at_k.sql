@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: rank?
 -- parameter: k = 5
+-- correctable: no, ratio
 -- One row per sample of the run: relevant contexts among the first k, divided by all relevant ones: the distinct
 -- reference ids, or without them the useful contexts among all retrieved; 0 when none is useful, as for
 -- context_precision.

@@ -1,6 +1,7 @@
 -- metric: self_knowledge
 -- version: 1
 -- needs: classify, attribute_answer
+-- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are TP and supported by no retrieved
 -- context: what the model knew by itself; NULL when the answer has no statements. Source: RAGChecker (Ru et al.
 -- 2024, arXiv:2408.08067).

@@ -5,7 +5,6 @@ over all of it; whatever needs rows of single samples is read of a few runs alon
 `flows/report/history.py` makes the page.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -56,7 +55,7 @@ def find_series(store: Warehouse, wanted: str) -> tuple[str | None, list[str]]:
     return next((series for series in meant if series in known), None), known
 
 
-def read_series(store: Warehouse, series: str, *, low_is_good: Sequence[str]) -> SeriesData:
+def read_series(store: Warehouse, series: str) -> SeriesData:
     """Everything about a series of which at least one run has scores."""
     of_series = {"series": series}
     runs, means = (
@@ -80,11 +79,7 @@ def read_series(store: Warehouse, series: str, *, low_is_good: Sequence[str]) ->
         flaky=store.read_rows(read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}),
         since=since,
         newest=newest,
-        worse=store.read_rows(
-            read_query("history/worse"), {**pair, "low_is_good": list(low_is_good), "most": MOST_SAMPLES}
-        )
-        if since
-        else [],
+        worse=store.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}) if since else [],
     )
 
 

@@ -49,8 +49,15 @@ def _score_metric(
     connection.execute(
         """
         insert into scores by name
-        select $run_id as run_id, sample_id, $metric as metric, value, unscored_reason, $version as metric_version
+        select
+            $run_id as run_id, sample_id, $metric as metric, value, unscored_reason, $version as metric_version,
+            $better as better
         from metric_scores
         """,
-        {"run_id": run_id, "metric": metric.name, "version": metric_version(metric, settings)},
+        {
+            "run_id": run_id,
+            "metric": metric.name,
+            "version": metric_version(metric, settings),
+            "better": metric.better,
+        },
     )

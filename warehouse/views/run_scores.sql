@@ -10,6 +10,7 @@ with sums as (
         run_id,
         metric,
         any_value(metric_version) as metric_version,
+        coalesce(any_value(better), 'high') as better,
         avg(value) as mean,
         sum(value) as total,
         sum(value * value) as total_squared,
@@ -46,7 +47,8 @@ select
     case when has_interval then least(centre + half_width, 1) end as ci_high,
     n_scored,
     n_unscored,
-    metric_version
+    metric_version,
+    better
 from bounded;
 
 comment on view run_scores is 'One row per run and metric: the mean over its scored samples with a 95 % interval.';
@@ -58,3 +60,4 @@ comment on column run_scores.ci_high is 'Upper end of the 95 % interval of the m
 comment on column run_scores.n_scored is 'Samples with a value.';
 comment on column run_scores.n_unscored is 'Samples without one; the view unscored says why.';
 comment on column run_scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
+comment on column run_scores.better is 'Which way is better: high or low.';

@@ -1,10 +1,10 @@
-with after as (select sample_id, metric, value, metric_version from scores where run_id = $candidate),
+with after as (select sample_id, metric, value, metric_version, better from scores where run_id = $candidate),
 
 before as (select sample_id, metric, value, metric_version from scores where run_id = $base),
 
 fallen as (
     select after.sample_id, after.metric, before.value as before, after.value as after,
-           if(after.metric in (select unnest($low_is_good)), after.value - before.value, before.value - after.value)
+           if(after.better = 'low', after.value - before.value, before.value - after.value)
                as worse_by,
            after.metric_version <> before.metric_version as formula_changed
     from after

@@ -8,7 +8,8 @@ select
     base.value as base,
     candidate.value as candidate,
     base.metric_version as base_version,
-    candidate.metric_version as candidate_version
+    candidate.metric_version as candidate_version,
+    coalesce(candidate.better, base.better, 'high') as better
 from base
 full join candidate using (metric, sample_id)
 order by metric, sample_id

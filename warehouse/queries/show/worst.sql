@@ -4,5 +4,5 @@ from scores
 join run_samples using (run_id, sample_id)
 join samples using (sample_id, input_hash)
 where scores.run_id = $run_id and scores.metric = $metric and scores.value is not null
-order by case when $low_is_good then -scores.value else scores.value end, run_samples.ordinal
+order by if(scores.better = 'low', -scores.value, scores.value), run_samples.ordinal
 limit $worst

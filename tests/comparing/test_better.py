@@ -1,0 +1,101 @@
+"""Which way is better, from the header of a user's metric file and from a user's rubric to compare, gate and report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+from cli_process import call_here
+from report_pages import ReportPage
+from rows import fill
+from warehouse_runs import make_run
+
+from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
+from evalhouse.prompts import load_prompts
+from evalhouse.prompts.rubric import Criterion, Rubric
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics
+from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.store import Warehouse
+
+N = 12
+RISE = {"base": 1.0, "candidate": 4.0}
+OWN_METRIC = """\
+-- metric: blunders
+-- version: 1
+-- needs: -
+-- better: low
+-- One row per sample of the run: how many blunders are on record, of five.
+select run_id, sample_id, rating / scale_max as value, null as unscored_reason
+from grades
+where run_id = $run_id and rubric = 'blunder'
+"""
+
+
+def make_own_metric(folder: Path) -> MetricFile:
+    (folder / "blunders.sql").write_text(OWN_METRIC, encoding="utf-8")
+    return load_metrics(folder)["blunders"]
+
+
+def make_own_rubric(_: Path) -> MetricFile:
+    criterion = Criterion.model_validate({"min": 0, "max": 5, "metric": "blunders", "better": "low"})
+    rubric = Rubric(name="blunder", needs=("answer",), criteria={"blunder": criterion}, rules=(), totals={})
+    prompt = replace(load_prompts()["answer_validity"], name="blunder", rubric=rubric)
+    return make_rubric_metrics([prompt], load_metrics())["blunders"]
+
+
+def build_nights(folder: Path, metric: MetricFile) -> Warehouse:
+    """Two runs in which every sample's rating rises from 1 to 4 of 5, scored by the metric."""
+    warehouse = Warehouse(str(folder / "nights.duckdb"))
+    warehouse.migrate()
+    for minute, (run_id, rating) in enumerate(RISE.items()):
+        columns = {"label": run_id, "status": "completed", "metrics": ("blunders",), "n_samples": N}
+        insert_run(warehouse, make_run(run_id, minute=minute, **columns))
+        keys = [{"run_id": run_id, "sample_id": f"s{number}"} for number in range(N)]
+        with duckdb.connect(str(warehouse.location.path)) as con:
+            fill(con, "run_samples", *({**key, "input_hash": "h", "ordinal": n} for n, key in enumerate(keys)))
+            fill(con, "outcomes", *({**key, "step": "grade_blunder"} for key in keys))
+            graded = {"rubric": "blunder", "criterion": "blunder", "scale_max": 5.0}
+            # Equal differences would have no spread to draw from.
+            fill(
+                con, "grades", *({**key, **graded, "rating": rating + 0.05 * n * minute} for n, key in enumerate(keys))
+            )
+            if not minute:
+                fill(con, "samples", *({"sample_id": key["sample_id"], "input_hash": "h"} for key in keys))
+        score_run(warehouse, run_id, [metric], {})
+    return warehouse
+
+
+@pytest.mark.parametrize("make", [make_own_metric, make_own_rubric])
+def test_a_rise_of_what_is_better_low_is_called_worse(
+    make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(make)
+    metric = make(tmp_path)
+    assert metric.better == "low"
+    at = ("--warehouse", build_nights(tmp_path, metric).location.name)
+
+    (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
+    assert compared["difference"] > 0.5
+    assert compared["verdict"] == "worse"
+
+    gated = call_here(
+        capsys, "gate", "candidate", "--against", "base", "--max-drop", "blunders=0.1", "--max", "blunders=1",
+        "--json", *at,
+    )  # fmt: skip
+    outcomes = {check["kind"]: (check["outcome"], check["value"] > 0) for check in gated.document["checks"]}
+    assert (gated.status, outcomes) == (1, {"max_drop": ("failed", True), "max": ("passed", True)})
+    refused = call_here(capsys, "gate", "candidate", "--min", "blunders=0.1", *at)
+    assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
+
+    path = tmp_path / "report.html"
+    call_here(capsys, "report", "candidate", "--against", "base", "-o", str(path), *at)
+    page = ReportPage(path)
+    assert page.unpack("index")["low_is_good"] == [True]
+    assert "worse" in page.rows("scores")[0]
+    assert page.find("path", **{"class": "part-down"}), "a bar that is no good news"
+
+    worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
+    assert worst[0]["value"] == max(row["value"] for row in worst)
