@@ -7,13 +7,50 @@ from pathlib import Path
 
 import pytest
 from cli_house import House, build_house
-from cli_process import LEFT_OUT, Finished, Place, SharedServer, call_here
+from cli_process import LEFT_OUT, Finished, call_here
+from hypothesis import is_hypothesis_test, settings
+from prefect_holder import close_session, find_home, open_session
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # What processes tell each other of a shared limit stays in a folder of the session.
 _LIMITS = tempfile.TemporaryDirectory(prefix="evalhouse-limits-")
 os.environ["EVALHOUSE_LIMITS_DIR"] = _LIMITS.name
+open_session()
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
+
+
+# These take longest and wait much, and so are begun first, with one worker more than there are cores.
+_LONGEST = (
+    "test_serve_crash.py", "test_serve.py", "test_serve_server.py", "test_pool_runs.py", "test_pool_stops.py",
+    "test_pool_bucket.py", "test_kills.py", "test_bad_machine.py", "test_collect.py", "test_local_server.py",
+    "test_lake.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
+    "test_shared_limit_prefect.py",
+)  # fmt: skip
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("slow", max_examples=200, deadline=None)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("slow" if config.option.markexpr == "slow" else "quick")
+
+
+def pytest_unconfigure() -> None:
+    close_session()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first; among the slow tests every property once more, on more examples."""
+    places = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    if config.option.markexpr == "slow":
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +70,9 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Prefect's folder for all `evalhouse` processes of the session, which share a server (see `cli_process.Place`)."""
-    shared = SharedServer(tmp_path_factory.mktemp("prefect"))
-    Place.shared = shared
-    yield shared.home
-    Place.shared = None
-    shared.stop()
+def prefect_home() -> Path:
+    """Prefect's folder for all `evalhouse` commands of the session, which share a server (see `cli_process.Place`)."""
+    return find_home()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import itertools
 from bisect import bisect_left
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from virtual_time import in_virtual_time, read_clock, run_virtually
 
@@ -197,7 +197,6 @@ async def test_requests_a_minute_are_spread_over_the_minute() -> None:
     assert count_most(starts) == 120
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rpm=st.integers(2, 3000),
     pauses=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=30),
@@ -289,7 +288,6 @@ async def test_wish_counts_those_in_flight_and_those_who_wait() -> None:
 # What holds always
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     concurrency=st.integers(1, 12),
     bears=st.integers(1, 12),
@@ -328,7 +326,6 @@ def test_never_too_many_and_no_slot_is_lost(
     run_virtually(run())
 
 
-@settings(deadline=None, max_examples=50)
 @given(concurrency=st.integers(1, 5), asked=st.integers(1, 30), cause=st.sampled_from(["full", "pause", "rate"]))
 def test_closing_wakes_all_who_wait_and_lets_nobody_in(concurrency: int, asked: int, cause: str) -> None:
     async def run() -> None:

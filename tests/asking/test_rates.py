@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from endpoint_limits import Counted, Window
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from virtual_time import in_virtual_time, read_clock, run_virtually
 
@@ -222,7 +222,6 @@ _COUNTS = st.none() | st.integers(0, 10_000)
 _RESETS = st.none() | st.floats(0.0, 1e6)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     told=st.lists(st.builds(Told, limit=st.none() | st.integers(1, 10_000), remaining=_COUNTS, reset_s=_RESETS)),
     fraction=st.floats(0.01, 1.0),

@@ -3,7 +3,6 @@ it fails."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from endpoint import Endpoint, running_endpoint
+from prefect_holder import find_server
 from sharing_processes import KEY, Sharer, Slots, started_sharers, wait_until
 
-from evalhouse.flows.server.local import LocalServer
 from evalhouse.tasks.asking.file_board import FOLDER_VARIABLE
 from evalhouse.tasks.asking.prefect_board import PrefectBoard
 from evalhouse.tasks.asking.shared_limit import share_limits
@@ -69,22 +68,11 @@ class Api:
 
 
 @pytest.fixture(scope="module")
-def api(prefect_home: Path) -> Iterator[Api]:
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith("PREFECT_"):
-            del os.environ[name]
-    os.environ["PREFECT_HOME"] = str(prefect_home)
-    server = LocalServer.start()
-    os.environ.clear()
-    os.environ.update(before)
-    server.wait_until_ready()
-    api = Api(server.api_url, server.auth_string)
-    try:
-        yield api
-    finally:
-        api.close()
-        server.stop(drain_timeout_s=1)
+def api() -> Iterator[Api]:
+    variables = find_server()
+    api = Api(variables["PREFECT_API_URL"], variables["PREFECT_API_AUTH_STRING"])
+    yield api
+    api.close()
 
 
 @pytest.fixture
@@ -335,6 +323,7 @@ def start(api: Api, endpoint: Endpoint, key: str, tmp_path: Path) -> Iterator[Ca
     assert not (tmp_path / "unused").exists()
 
 
+@pytest.mark.slow
 def test_processes_of_several_machines_never_exceed_the_limit(
     start: Callable[[int], Sharer], endpoint: Endpoint, api: Api, key: str
 ) -> None:

@@ -77,7 +77,7 @@ def main() -> None:
         )
         if not lane.kill_at(half):
             raise SystemExit("the run ended before it was killed; give it more samples or latency")
-        finished = lane.place.call("resume", "latest", "--json", timeout_s=3600.0)
+        finished = lane.place.call_process("resume", "latest", "--json", timeout_s=3600.0)
         if finished.status != 0:
             raise SystemExit(finished.stderr)
         report(lane, lane.lives[0], finished.document)

@@ -55,12 +55,11 @@ def assert_stopped_early(finished: Finished, endpoint: Endpoint, told: str) -> N
 
 
 def test_a_wrong_key_and_an_unknown_model_stop_a_run_with_one_message(place: Place, endpoint: Endpoint) -> None:
-    """Both at once, which saves time, each in a warehouse of its own."""
+    """Each in a warehouse of its own."""
     options = ("berths.jsonl", "--concurrency", str(CONCURRENCY), "--warehouse")
     wrong = place.with_variables(OPENAI_API_KEY=WRONG_KEY)
-    refused = wrong.start("run", *options, "refused.duckdb", "--judge", "openai:judge")
-    unknown = place.start("run", *options, "unknown.duckdb", "--judge", "openai:nobody")
-    refused_end, unknown_end = finish(refused), finish(unknown)
+    refused_end = wrong.call("run", *options, "refused.duckdb", "--judge", "openai:judge")
+    unknown_end = place.call("run", *options, "unknown.duckdb", "--judge", "openai:nobody")
     assert_stopped_early(refused_end, endpoint, "OPENAI_API_KEY")
     assert_stopped_early(unknown_end, endpoint, "openai:nobody")
     assert WRONG_KEY not in refused_end.stdout + refused_end.stderr
@@ -91,7 +90,7 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
     n_duplicates = endpoint.stats.duplicates_answered
     assert n_duplicates == 0, "the resumed run asked again what the stopped one had been told"
 
-    finished = place.call("resume", resume[1], "--json")
+    finished = place.call_process("resume", resume[1], "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["run_id"] == resume[1]
     assert finished.document["status"] == "completed"

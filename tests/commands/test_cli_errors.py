@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,7 +107,7 @@ def test_wrong_usage_is_refused_at_once(ask: Ask, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> list[Finished]:
-    """How all of IN_A_RUN ended; two at a time, because each only waits for imports."""
+    """How all of IN_A_RUN ended."""
     folder = tmp_path_factory.mktemp("refused")
     write_dataset(folder, ROWS)
     (folder / "notes.xyz").write_text("x")
@@ -119,8 +118,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> li
     with duckdb.connect(str(folder / "foreign.duckdb")) as connection:
         connection.execute("create table ledger as select 1 as entry")
     place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(lambda case: place.with_variables(**case.variables).call(*case.arguments), IN_A_RUN))
+    return [place.with_variables(**case.variables).call(*case.arguments) for case in IN_A_RUN]
 
 
 @pytest.mark.parametrize("number", range(len(IN_A_RUN)), ids=lambda number: " ".join(IN_A_RUN[number].arguments)[4:60])

@@ -85,7 +85,7 @@ def served(server: Server, house: House) -> Served:
     """A third run over the same warehouse that is to differ in whatever can be chosen."""
     place = house.place.with_variables(PREFECT_API_URL=server.url)
     own = write_metric(place.folder)
-    finished = place.call(
+    finished = place.call_process(
         "run", "harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED), "--json", "--fresh",
         "--judge", "lexical", "--language", "zh", "--metrics", METRICS, "--metric-files", str(own),
         "--set", "answer_length.per=10", "--set", "answer_correctness.factual_weight=1",
@@ -167,7 +167,7 @@ def test_language_is_on_record(served: Served) -> None:
 
 
 def test_doctor_finds_the_server(served: Served) -> None:
-    report = served.place.call("doctor", "--json").document
+    report = served.place.call_process("doctor", "--json").document
     (finding,) = [finding for finding in report["findings"] if finding["what"] == "prefect"]
     assert finding["verdict"] == "ok"
     assert served.server.url in finding["detail"]

@@ -19,7 +19,6 @@ from cli_process import Finished, Place, Terminal, in_terminal
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from test_cli_imports import list_modules
 
 from evalhouse.flows.display.sql_prompt import find_history_file, hold_prompt, suggest_words
 from evalhouse.warehouse.errors import QueryError
@@ -345,13 +344,8 @@ def test_statements_are_split_where_sql_ends_them(text: str, pieces: list[str]) 
     assert split_statements(text) == pieces
 
 
-def test_the_prompts_library_is_imported_for_the_prompt_alone(house: House, tmp_path: Path) -> None:
-    assert "prompt_toolkit" not in list_modules(house, tmp_path, "query", "select 1 as one")
-    assert "prompt_toolkit" not in list_modules(house, tmp_path, "query", "\\d runs")
-
-
 def test_sql_on_standard_input_opens_no_prompt(house: House) -> None:
-    finished: Finished = house.place.call("query", "--format", "csv", stdin="select 42 as answer")
+    finished: Finished = house.place.call_process("query", "--format", "csv", stdin="select 42 as answer")
     assert (finished.status, finished.stdout) == (0, "answer\n42\n")
     nothing = house.place.call("query", stdin="")
     assert nothing.status == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evalhouse.tasks.datasets.read import DatasetError, SampleRow
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.recursive(

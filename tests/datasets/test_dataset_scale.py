@@ -56,10 +56,10 @@ def measure_peak(path: Path) -> int:
     ("ending", "write", "n_rows"),
     [
         (".jsonl", write_lines, 5_000),
-        (".json", write_json, 1_000),
-        (".csv", write_csv, 1_000),
-        (".parquet", write_parquet, 1_000),
-        (".arrow", write_arrow, 1_000),
+        pytest.param(".json", write_json, 1_000, marks=pytest.mark.slow),
+        pytest.param(".csv", write_csv, 1_000, marks=pytest.mark.slow),
+        pytest.param(".parquet", write_parquet, 1_000, marks=pytest.mark.slow),
+        pytest.param(".arrow", write_arrow, 1_000, marks=pytest.mark.slow),
     ],
 )
 def test_ten_times_the_rows_need_the_same_memory(
@@ -74,6 +74,7 @@ def test_ten_times_the_rows_need_the_same_memory(
     assert peaks[1] < peaks[0] * 1.2 + n_rows * 9 * 24
 
 
+@pytest.mark.slow
 def test_reading_stays_quick(tmp_path: Path) -> None:
     path = tmp_path / "qa.jsonl"
     write_lines(path, 20_000)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import select
@@ -20,12 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
+from in_process import Finished, is_running, run_here
+from prefect_holder import find_home, find_server
 
 from evalhouse.flows.cli import main
-from evalhouse.flows.server.local import LocalServer
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from evalhouse.flows.cli import main; main()"]
@@ -39,61 +38,16 @@ LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
-    """How a command ended; in a terminal both streams are in `stdout`."""
-
-    status: int
-    stdout: str
-    stderr: str = ""
-    seconds: float = 0.0
-
-    @property
-    def document(self) -> Any:  # noqa: ANN401  # whatever the command's JSON is
-        """Standard output, all of it, as one JSON document."""
-        return json.loads(self.stdout)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.stdout.splitlines()
-
-
-class SharedServer:
-    """One Prefect server for the commands of a test process whose `PREFECT_HOME` is `home`: a server of its own costs
-    each run 4 s of CPU. It starts when the first of them is called."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._server: LocalServer | None = None
-
-    def find_variables(self) -> dict[str, str]:
-        """What leads a command to the server."""
-        if self._server is None:
-            kept = os.environ.get("PREFECT_HOME")
-            os.environ["PREFECT_HOME"] = str(self.home)
-            try:
-                self._server = LocalServer.start()
-            finally:
-                os.environ.pop("PREFECT_HOME") if kept is None else os.environ.update(PREFECT_HOME=kept)
-            self._server.wait_until_ready()
-        return {"PREFECT_API_URL": self._server.api_url, "PREFECT_API_AUTH_STRING": str(self._server.auth_string)}
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop(drain_timeout_s=0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Place:
     """A folder to call commands in, with the variables they are given.
 
-    With `own_server` each run starts a Prefect server of its own, as on a machine where none is configured.
+    With the `PREFECT_HOME` of the session's server, commands use that. With `own_server` each run starts a Prefect
+    server of its own, as on a machine where none is configured.
     """
 
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     own_server: bool = False
-
-    shared: ClassVar[SharedServer | None] = None
 
     def with_variables(self, **variables: str) -> Place:
         return replace(self, variables={**self.variables, **variables})
@@ -101,15 +55,20 @@ class Place:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
         limits = {"EVALHOUSE_LIMITS_DIR": os.environ.get("EVALHOUSE_LIMITS_DIR", str(self.folder / "limits"))}
-        server = self._find_server()
+        server = find_server() if self.uses_shared_server else {}
         return {**kept, **limits, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **server, **self.variables}
 
-    def _find_server(self) -> dict[str, str]:
-        shared = Place.shared
-        is_of_home = shared is not None and self.variables.get("PREFECT_HOME") == str(shared.home)
-        if shared is None or not is_of_home or self.own_server or "PREFECT_API_URL" in self.variables:
-            return {}
-        return shared.find_variables()
+    @property
+    def uses_shared_server(self) -> bool:
+        is_of_home = self.variables.get("PREFECT_HOME") == str(find_home())
+        return is_of_home and not self.own_server and "PREFECT_API_URL" not in self.variables
+
+    def call(self, *arguments: str, stdin: str | None = None) -> Finished:
+        """A command in this process, at a third of what a process costs, unless it starts a server of its own."""
+        environment = self.environment()
+        if "PREFECT_API_URL" not in environment and is_running(arguments):
+            return self.call_process(*arguments, stdin=stdin)
+        return run_here(self.folder, environment, *arguments, stdin=stdin)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -122,7 +81,8 @@ class Place:
             text=True,
         )
 
-    def call(self, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> Finished:
+    def call_process(self, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> Finished:
+        """A command in a process of its own, for its exit status, its streams, and a server of its own."""
         began = time.monotonic()
         done = subprocess.run(
             [*COMMAND, *arguments],
@@ -139,7 +99,7 @@ class Place:
 
 
 def call_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
-    """A command in this process, for those that start no run."""
+    """A command in this process and in the environment as it is, for those that start no run."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     written = capsys.readouterr()

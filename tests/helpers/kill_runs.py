@@ -19,12 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import duckdb
-import pytest
 from aiohttp import web
 from cli_process import Place, finish
 from endpoint import Asked, Endpoint, Options
-
-from evalhouse.flows.server.local import LocalServer
 
 Texts = tuple[str, ...]
 Stage = Literal["starting", "asking", "ending"]
@@ -75,19 +72,6 @@ def noting_endpoint(**options: Any) -> Iterator[NotingEndpoint]:  # noqa: ANN401
         yield endpoint
     finally:
         endpoint.stop()
-
-
-@contextlib.contextmanager
-def shared_prefect_server(prefect_home: Path) -> Iterator[dict[str, str]]:
-    """One Prefect server for many short lives; yields the variables that lead to it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(prefect_home))
-        server = LocalServer.start()
-    try:
-        server.wait_until_ready()
-        yield {"PREFECT_API_URL": server.api_url, "PREFECT_API_AUTH_STRING": server.auth_string}
-    finally:
-        server.stop(drain_timeout_s=0)
 
 
 @dataclass(frozen=True, kw_only=True)

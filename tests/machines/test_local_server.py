@@ -179,6 +179,7 @@ def clean_environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     os.environ.update(before)
 
 
+@pytest.mark.slow
 def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     both = [finish(run) for run in [start_run(home), start_run(home)]]
@@ -223,7 +224,7 @@ def test_ctrl_c_reaches_the_flow_and_leaves_the_server_to_record_it(warm_home: P
     assert not is_alive(server_pid)
 
 
-@pytest.mark.parametrize("moment", ["starting", "running"])
+@pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.slow), "running"])
 def test_the_server_does_not_outlive_a_killed_run(warm_home: Path, moment: str) -> None:
     run = start_run(warm_home, "hang")
     started = read_message(run)

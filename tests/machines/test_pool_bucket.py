@@ -14,7 +14,10 @@ from moto.server import ThreadedMotoServer
 from pool_house import POOL, TIMEOUT_S, open_pool_house, write_samples
 from postgres_server import start_postgres
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc"),
+]
 
 N_SAMPLES = 60
 N_CALLS = 5
@@ -59,7 +62,7 @@ def test_workers_that_share_a_bucket_and_a_prefect_server(
             for _ in range(2):
                 house.start_worker()
             arguments = ("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "30", "--json")
-            ended = house.place.call(*arguments, "--concurrency", str(IN_FLIGHT), timeout_s=TIMEOUT_S)
+            ended = house.place.call_process(*arguments, "--concurrency", str(IN_FLIGHT), timeout_s=TIMEOUT_S)
             assert ended.status == 0, (ended, house.read_logs())
             limits = house.post("/v2/concurrency_limits/filter", {})
             (row,) = house.query("select count(*) as n, count(distinct (sample_id, step)) as n_keys from outcomes")

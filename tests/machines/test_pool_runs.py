@@ -20,19 +20,29 @@ from postgres_server import PostgresServer, start_postgres
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
 
-N_SAMPLES = 300
-N_WORKERS = 4
-N_KILLS = 3
 N_CALLS = 5  # of a sample: two splits, classify, attribute, rank
 IN_FLIGHT = 12
 # What was answered so long before a kill may not have been read by the process that died.
 _UNREAD_S = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    n_samples: int
+    n_workers: int
+    n_kills: int
+    part_size: int
+
+
+SMALL = Size(n_samples=24, n_workers=2, n_kills=1, part_size=12)
+LARGE = Size(n_samples=300, n_workers=4, n_kills=3, part_size=75)
+
+
 @dataclass(kw_only=True)
 class PoolRun:
     """A run over the pool, and what was seen of it from outside."""
 
+    size: Size
     house: PoolHouse
     ended: Finished
     endpoint: NotingEndpoint
@@ -46,36 +56,51 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def pool_run(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolRun]:
-    """300 samples over four workers, of which three are killed at their work, one after the other."""
+@pytest.fixture(scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+def pool_run(
+    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PoolRun]:
+    """Samples over workers, of which one is killed at its work, or several, one after the other."""
+    size: Size = request.param
     folder = tmp_path_factory.mktemp("pool")
-    url = f"ducklake:{postgres.make_database('lake')}?data={folder / 'files'}"
-    write_samples(folder / "items.jsonl", N_SAMPLES)
+    url = f"ducklake:{postgres.make_database(f'lake{size.n_samples}')}?data={folder / 'files'}"
+    write_samples(folder / "items.jsonl", size.n_samples)
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
         patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
-        with open_pool_house(folder, url, endpoint, database=postgres.make_database("prefect")) as house:
-            for _ in range(N_WORKERS):
+        with open_pool_house(
+            folder, url, endpoint, database=postgres.make_database(f"prefect{size.n_samples}")
+        ) as house:
+            for _ in range(size.n_workers):
                 house.start_worker()
             with reading(url, folder, n_readers=2) as paths:
-                killed_at, ended = _run_and_kill(house)
+                killed_at, ended = _run_and_kill(house, size)
             readers = [read_seen(path) for path in paths]
-            yield PoolRun(house=house, ended=ended, endpoint=endpoint, readers=readers, killed_at=killed_at)
+            yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, readers=readers, killed_at=killed_at)
 
 
-def _run_and_kill(house: PoolHouse) -> tuple[list[float], Finished]:
-    """Kill a worker that is at a part each time another quarter of the requests was answered; start a new one."""
+def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
+    """Kill a worker that is at a part each time another share of the requests was answered; start a new one."""
     dice = random.Random(7)
     process = house.place.start(
-        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", "75", "--json"),
+        *(
+            "run",
+            "items.jsonl",
+            "--judge",
+            "openai:judge",
+            "--pool",
+            POOL,
+            "--part-size",
+            str(size.part_size),
+            "--json",
+        ),
         *("--concurrency", str(IN_FLIGHT)),
     )
     killed_at = []
-    for number in range(1, N_KILLS + 1):
-        enough = N_SAMPLES * N_CALLS * number // (N_KILLS + 1)
+    for number in range(1, size.n_kills + 1):
+        enough = size.n_samples * N_CALLS * number // (size.n_kills + 1)
         house.wait_until(lambda: len(house.endpoint.settled) >= enough, process)  # noqa: B023  # called at once
-        time.sleep(dice.uniform(0.0, 0.5))
+        time.sleep(dice.uniform(0.0, 0.5) * (size is LARGE))
         _pick_busy(house, dice).kill()
         killed_at.append(time.monotonic())
         house.start_worker()
@@ -92,8 +117,8 @@ def _pick_busy(house: PoolHouse, dice: random.Random) -> Worker:
 def test_the_run_completes_and_tells_what_it_asked(pool_run: PoolRun) -> None:
     assert pool_run.ended.status == 0, (pool_run.ended, pool_run.house.read_logs())
     document = pool_run.ended.document
-    assert (document["status"], document["n_samples"]) == ("completed", N_SAMPLES)
-    assert document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
+    assert (document["status"], document["n_samples"]) == ("completed", pool_run.size.n_samples)
+    assert document["metrics"]["factual_f1"]["n_scored"] == pool_run.size.n_samples
     (calls,) = pool_run.house.query("select count(*) as n from llm_calls where status <> 'cached'")
     assert document["calls"]["requests"] == calls["n"]
 
@@ -113,13 +138,13 @@ def test_every_sample_is_judged_once(pool_run: PoolRun) -> None:
             f"select count(*) as n, count(distinct (sample_id, {keys[table]})) as n_keys, "
             f"count(distinct sample_id) as n_samples from {table}"
         )
-        assert row["n_samples"] == N_SAMPLES, table
+        assert row["n_samples"] == pool_run.size.n_samples, table
         assert row["n"] == row["n_keys"], table
 
 
 def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: PoolRun) -> None:
     asked = Counter(noted.texts for noted in pool_run.endpoint.asked)
-    assert len(asked) == N_SAMPLES * N_CALLS
+    assert len(asked) == pool_run.size.n_samples * N_CALLS
     answered = {(noted.texts, noted.at) for noted in pool_run.endpoint.answered}
     for texts in [texts for texts, times in asked.items() if times > 1]:
         asked_at = sorted(noted.at for noted in pool_run.endpoint.asked if noted.texts == texts)
@@ -131,7 +156,7 @@ def test_nothing_is_paid_twice_beyond_what_was_in_flight_at_a_kill(pool_run: Poo
     # Each kill can have cost at most what one process had in flight.
     assert sum(asked.values()) - len(asked) <= len(pool_run.killed_at) * IN_FLIGHT
     (row,) = pool_run.house.query("select count(*) filter (where status = 'ok') as n from llm_calls")
-    assert N_SAMPLES * N_CALLS <= row["n"] <= sum(asked.values())
+    assert pool_run.size.n_samples * N_CALLS <= row["n"] <= sum(asked.values())
 
 
 def test_the_limit_holds_over_all_workers(pool_run: PoolRun) -> None:
@@ -144,7 +169,7 @@ def test_readers_see_whole_batches_and_never_fewer(pool_run: PoolRun) -> None:
     for seen in pool_run.readers:
         assert seen.wrong == []
         assert seen.n_reads >= 5
-        assert seen.last["n_judged"] == N_SAMPLES
+        assert seen.last["n_judged"] == pool_run.size.n_samples
 
 
 def test_a_lost_part_is_given_to_another_worker(pool_run: PoolRun) -> None:

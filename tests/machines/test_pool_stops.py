@@ -15,7 +15,10 @@ from cli_process import ROOT, finish
 from kill_runs import NotingEndpoint, noting_endpoint
 from pool_house import POOL, TIMEOUT_S, PoolHouse, open_pool_house, write_samples
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc"),
+]
 
 N_SAMPLES = 40
 N_CALLS = 5
@@ -64,7 +67,7 @@ def _count_repeated(endpoint: NotingEndpoint) -> int:
 
 
 def test_a_pool_that_is_not_there_is_named_beside_those_that_are(house: PoolHouse, lake: str) -> None:
-    ended = house.place.call(*_arguments(house, first=0), "--pool", "jugdes", timeout_s=TIMEOUT_S)
+    ended = house.place.call_process(*_arguments(house, first=0), "--pool", "jugdes", timeout_s=TIMEOUT_S)
     assert ended.status in (2, 3)
     told = ended.stderr + ended.stdout
     assert "no work pool 'jugdes' (it has: judges)" in told
@@ -74,7 +77,7 @@ def test_a_pool_that_is_not_there_is_named_beside_those_that_are(house: PoolHous
 def test_a_wrong_key_ends_the_run_as_in_one_process(house: PoolHouse, lake: str) -> None:
     house.endpoint.configure(expected_key="sk-other")
     try:
-        ended = house.place.call(*_arguments(house, first=100), "--pool", POOL, timeout_s=TIMEOUT_S)
+        ended = house.place.call_process(*_arguments(house, first=100), "--pool", POOL, timeout_s=TIMEOUT_S)
     finally:
         house.endpoint.configure(expected_key=KEY)
     assert ended.status == 3, (ended, house.read_logs())
@@ -105,7 +108,7 @@ def test_ctrl_c_ends_all_parts_and_resume_goes_on(house: PoolHouse, lake: str) -
     (calls,) = house.query("select count(*) as n from llm_calls where status = 'ok'")
     assert calls["n"] == n_asked  # whatever was under way was waited for, and is on record
 
-    resumed = house.place.call("resume", "latest", "--json", timeout_s=TIMEOUT_S)
+    resumed = house.place.call_process("resume", "latest", "--json", timeout_s=TIMEOUT_S)
     assert resumed.status == 0, (resumed, house.read_logs())
     assert _count_repeated(house.endpoint) == 0
     assert resumed.document["calls"]["requests"] == N_SAMPLES * N_CALLS - n_asked
@@ -118,7 +121,7 @@ def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse,
     house.wait_until(lambda: len(house.endpoint.settled) >= N_CALLS * 2, process)
     process.kill()
     finish(process)
-    resumed = house.place.call("resume", "latest", "--json", timeout_s=TIMEOUT_S)
+    resumed = house.place.call_process("resume", "latest", "--json", timeout_s=TIMEOUT_S)
     assert resumed.status == 0, (resumed, house.read_logs())
     assert _count_repeated(house.endpoint) == 0
     # Nobody was put off the part that was under way; no other flow run was made for it.
@@ -130,7 +133,7 @@ def test_a_run_whose_coordinator_was_killed_takes_up_its_parts(house: PoolHouse,
 def test_a_task_runner_judges_the_same_parts(house: PoolHouse, lake: str) -> None:
     place = house.place.with_variables(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]))
     arguments = (*_arguments(house, first=400), "--task-runner", "pool_runners:make_two_processes")
-    ended = place.call(*arguments, timeout_s=TIMEOUT_S)
+    ended = place.call_process(*arguments, timeout_s=TIMEOUT_S)
     assert ended.status == 0, ended
     assert ended.document["status"] == "completed"
     assert ended.document["metrics"]["factual_f1"]["n_scored"] == N_SAMPLES
@@ -144,6 +147,6 @@ def test_a_wrong_key_ends_a_task_runners_run_too(house: PoolHouse, lake: str) ->
         PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")]), OPENAI_API_KEY="sk-wrong"
     )
     arguments = (*_arguments(house, first=500), "--task-runner", "pool_runners:make_two_processes")
-    ended = place.call(*arguments, timeout_s=TIMEOUT_S)
+    ended = place.call_process(*arguments, timeout_s=TIMEOUT_S)
     assert ended.status == 3, ended
     assert "Incorrect API key" in ended.document["problem"]

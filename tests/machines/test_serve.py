@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house, soon
 
 from evalhouse.flows.server.api import PrefectApiError
 
-WAYS = ("command", "python", "curl")
 PYTHON = """
 from prefect.events import emit_event
 emit_event(
@@ -24,20 +24,31 @@ emit_event(
 """
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeHouse]:
-    """Three suites that have run once, each on its schedule, and are served on."""
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """What serves, and its suites: each is named after the way in which an update is announced to it."""
+
+    house: ServeHouse
+    ways: tuple[str, ...]
+
+
+@pytest.fixture(
+    scope="module", params=[("command",), pytest.param(("python", "curl"), marks=pytest.mark.slow)], ids=" ".join
+)
+def night(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
+    """Suites that run once on their schedule, and are served on."""
+    ways: tuple[str, ...] = request.param
     with open_serve_house(tmp_path_factory.mktemp("serve")) as house:
-        suites = [house.write_suite(way, cron=soon(45), kb_name=way) for way in WAYS]
-        house.serve(*suites, parallel=len(WAYS))
-        yield house
+        suites = [house.write_suite(way, cron=soon(40), kb_name=way) for way in ways]
+        house.serve(*suites, parallel=len(ways))
+        yield Night(house=house, ways=ways)
 
 
 def announce(house: ServeHouse, way: str) -> None:
     environment = house.client.environment()
     match way:
         case "command":
-            done = house.client.call("kb-updated", way, "--version", "v2", "--changed", "lamp.txt#1", "--json")
+            done = house.client.call_process("kb-updated", way, "--version", "v2", "--changed", "lamp.txt#1", "--json")
             assert done.status == 0, done.stderr
             assert set(done.document) == {"event_id", "knowledge_base", "version", "changed"}
         case "python":
@@ -56,98 +67,104 @@ def announce(house: ServeHouse, way: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def scheduled(house: ServeHouse) -> ServeHouse:
+def scheduled(night: Night) -> Night:
     """When every suite has run on its schedule."""
-    for way in WAYS:
-        house.wait_for_runs(way, 1)
-    return house
+    for way in night.ways:
+        night.house.wait_for_runs(way, 1)
+    return night
 
 
 @pytest.fixture(scope="module")
-def updated(scheduled: ServeHouse) -> ServeHouse:
+def updated(scheduled: Night) -> Night:
     """When a document has changed, each way of announcing it was used, and its run has ended."""
-    scheduled.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
-    for way in WAYS:
-        announce(scheduled, way)
-    for way in WAYS:
-        scheduled.wait_for_runs(way, 1, trigger="event")
+    house = scheduled.house
+    house.write_document("lamp.txt", DOCUMENTS["lamp.txt"].replace("green", "red"))
+    for way in scheduled.ways:
+        announce(house, way)
+    for way in scheduled.ways:
+        house.wait_for_runs(way, 1, trigger="event")
     return scheduled
 
 
-def test_what_is_served_is_told_with_all_a_newcomer_needs(house: ServeHouse) -> None:
-    assert house.api_url in house.told
-    assert "next 20" in house.told
-    assert "evalhouse kb-updated command --version V --changed ID" in house.told
+def test_what_is_served_is_told_with_all_a_newcomer_needs(night: Night) -> None:
+    assert night.house.api_url in night.house.told
+    assert "next 20" in night.house.told
+    assert f"evalhouse kb-updated {night.ways[0]} --version V --changed ID" in night.house.told
 
 
-def test_a_suite_runs_on_its_schedule(scheduled: ServeHouse) -> None:
-    for way in WAYS:
-        (run,) = scheduled.list_runs(way, "schedule")
+def test_a_suite_runs_on_its_schedule(scheduled: Night) -> None:
+    for way in scheduled.ways:
+        (run,) = scheduled.house.list_runs(way, "schedule")
         assert (run["suite"], run["n_samples"], run["kb_name"]) == (way, len(QUESTIONS), None)
-        (flow_run,) = scheduled.list_flow_runs(way)
+        (flow_run,) = scheduled.house.list_flow_runs(way)
         assert flow_run["state_type"] == "COMPLETED"
         assert flow_run["name"] == f"{way} {run['run_id']}"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_announced_update_leads_to_a_run_that_says_so(updated: ServeHouse, way: str) -> None:
-    (run,) = updated.list_runs(way, "event")
-    assert (run["kb_name"], run["kb_version"], run["kb_changed"]) == (way, "v2", ["lamp.txt#1"])
-    assert run["suite_hash"]
-    (answered,) = updated.query(way, "from kb_updates")
-    assert (answered["run_id"], answered["kb_version"]) == (run["run_id"], "v2")
+def test_an_announced_update_leads_to_a_run_that_says_so(updated: Night) -> None:
+    for way in updated.ways:
+        (run,) = updated.house.list_runs(way, "event")
+        assert (run["kb_name"], run["kb_version"], run["kb_changed"]) == (way, "v2", ["lamp.txt#1"])
+        assert run["suite_hash"]
+        (answered,) = updated.house.query(way, "from kb_updates")
+        assert (answered["run_id"], answered["kb_version"]) == (run["run_id"], "v2")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_only_what_changed_is_judged_again(updated: ServeHouse, way: str) -> None:
-    (before,) = updated.list_runs(way, "schedule")
-    (run,) = updated.list_runs(way, "event")
-    assert updated.count_judged(way, before["run_id"]) == {"asked": set(QUESTIONS), "reused": set()}
-    first, second = (updated.list_responses(way, one["run_id"]) for one in (before, run))
-    changed = {sample_id for sample_id in QUESTIONS if first[sample_id] != second[sample_id]}
-    assert "red" in second["lamp"]["answer"]
-    assert "tide" not in changed
-    assert updated.count_judged(way, run["run_id"])["asked"] == changed
+def test_only_what_changed_is_judged_again(updated: Night) -> None:
+    house = updated.house
+    for way in updated.ways:
+        (before,) = house.list_runs(way, "schedule")
+        (run,) = house.list_runs(way, "event")
+        assert house.count_judged(way, before["run_id"]) == {"asked": set(QUESTIONS), "reused": set()}
+        first, second = (house.list_responses(way, one["run_id"]) for one in (before, run))
+        changed = {sample_id for sample_id in QUESTIONS if first[sample_id] != second[sample_id]}
+        assert "red" in second["lamp"]["answer"]
+        assert "tide" not in changed
+        assert house.count_judged(way, run["run_id"])["asked"] == changed
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_prefect_shows_the_run_with_its_page(updated: ServeHouse, way: str) -> None:
-    (run,) = updated.list_runs(way, "event")
-    flow_run = updated.list_flow_runs(way)[-1]
-    assert flow_run["name"] == f"{way} {run['run_id']}"
-    assert run["run_id"] in flow_run["state"]["message"]
-    (page,) = updated.post("/artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run["id"]]}}})
-    assert (page["key"], page["type"]) == (f"suite-{way}", "markdown")
-    assert f"evalhouse show {run['run_id']}" in page["data"]
-    assert "was updated to version v2, 1 changed document" in page["data"]
-    assert run["flow_run_id"] in page["data"]
+def test_prefect_shows_the_run_with_its_page(updated: Night) -> None:
+    for way in updated.ways:
+        (run,) = updated.house.list_runs(way, "event")
+        flow_run = updated.house.list_flow_runs(way)[-1]
+        assert flow_run["name"] == f"{way} {run['run_id']}"
+        assert run["run_id"] in flow_run["state"]["message"]
+        (page,) = updated.house.post("/artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run["id"]]}}})
+        assert (page["key"], page["type"]) == (f"suite-{way}", "markdown")
+        assert f"evalhouse show {run['run_id']}" in page["data"]
+        assert "was updated to version v2, 1 changed document" in page["data"]
+        assert run["flow_run_id"] in page["data"]
 
 
-def test_each_run_is_told_when_it_starts_and_when_it_ends(updated: ServeHouse) -> None:
-    for way in WAYS:
-        for run in updated.list_runs(way):
-            updated.wait_until(lambda: f"{way}: run {run['run_id']} completed" in updated.told)  # noqa: B023
-            lines = [line for line in updated.told.splitlines() if run["run_id"] in line]
+def test_each_run_is_told_when_it_starts_and_when_it_ends(updated: Night) -> None:
+    house = updated.house
+    for way in updated.ways:
+        for run in house.list_runs(way):
+            house.wait_until(lambda: f"{way}: run {run['run_id']} completed" in house.told)  # noqa: B023
+            lines = [line for line in house.told.splitlines() if run["run_id"] in line]
             assert len(lines) == 2, lines
 
 
-def test_a_gate_that_is_not_passed_fails_the_flow_run(updated: ServeHouse) -> None:
-    updated.write_suite("python", kb_name="python", more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
-    flow_run = start(updated, "python")
+def test_a_gate_that_is_not_passed_fails_the_flow_run(updated: Night) -> None:
+    house, way = updated.house, updated.ways[0]
+    house.write_suite(way, kb_name=way, more="[gate.min]\nfactual_f1 = 1.5\n[gate.max_drop]\nmrr = 1")
+    flow_run = start(house, way)
     assert flow_run["state_type"] == "FAILED"
     assert "gate failed: " in flow_run["state"]["message"]
-    assert [(run["status"], run["gate"]) for run in updated.list_runs("python", "manual")] == [("completed", "failed")]
+    assert [(run["status"], run["gate"]) for run in house.list_runs(way, "manual")] == [("completed", "failed")]
 
 
-def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: ServeHouse) -> None:
-    path = updated.write_suite("command", kb_name="command", more="judge_ = 1")
-    flow_run = start(updated, "command")
+def test_a_suite_that_cannot_be_read_is_told_and_serving_goes_on(updated: Night) -> None:
+    house, way = updated.house, updated.ways[0]
+    path = house.write_suite(way, kb_name=way, more="judge_ = 1")
+    flow_run = start(house, way)
     assert flow_run["state_type"] == "FAILED"
-    assert "command.toml, line 4: judge_" in flow_run["state"]["message"]
-    updated.wait_until(lambda: "judge_" in updated.told)
+    assert f"{way}.toml, line 4: judge_" in flow_run["state"]["message"]
+    house.wait_until(lambda: "judge_" in house.told)
     path.unlink()
-    assert "command.toml" in start(updated, "command")["state"]["message"]
-    assert start(updated, "curl")["state_type"] == "COMPLETED"
+    assert f"{way}.toml" in start(house, way)["state"]["message"]
+    house.write_suite(way, kb_name=way)
+    assert start(house, way)["state_type"] == "COMPLETED"
 
 
 def start(house: ServeHouse, suite: str) -> dict[str, Any]:
@@ -164,9 +181,9 @@ def start(house: ServeHouse, suite: str) -> dict[str, Any]:
     return found[0]
 
 
-def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: ServeHouse) -> None:
+def test_ctrl_c_ends_it_and_its_server_and_leaves_nothing_behind(updated: Night) -> None:
     """The last test of the module: nothing is served afterwards."""
-    assert updated.stop() == 0
-    assert "Traceback" not in updated.told
+    assert updated.house.stop() == 0
+    assert "Traceback" not in updated.house.told
     with pytest.raises(PrefectApiError, match="cannot be asked"):
-        updated.post("/flow_runs/filter", {})
+        updated.house.post("/flow_runs/filter", {})

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from serve_house import DOCUMENTS, QUESTIONS, ServeHouse, open_serve_house
 
+pytestmark = pytest.mark.slow
+
 SUITE, KB = "watch", "docs"
 BURST = [f"v{number}" for number in range(1, 21)]
 N_ANSWERED = 2

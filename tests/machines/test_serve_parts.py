@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_process import ROOT, Place
+from in_process import run_here
 from warehouse_runs import make_run
 
 from evalhouse.flows.server.api import PrefectApi
@@ -65,7 +66,7 @@ def test_what_cannot_be_served_is_refused_in_words(
     (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
     (place.folder / "sub").mkdir()
     (place.folder / "sub" / "nightly.toml").write_text(SCHEDULED)
-    done = place.with_variables(**variables).call("serve", *arguments)
+    done = run_here(place.folder, place.with_variables(**variables).environment(), "serve", *arguments)
     assert done.status == 2
     assert "Traceback" not in done.stderr
     for text in told:
@@ -75,7 +76,7 @@ def test_what_cannot_be_served_is_refused_in_words(
 def test_a_port_that_is_taken_is_named(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = place.call("serve", "nightly.toml", "--with-server", "--port", port)
+        done = place.call_process("serve", "nightly.toml", "--with-server", "--port", port)
     assert done.status == 2
     assert f"port {port} of this machine cannot be had" in done.stderr
 

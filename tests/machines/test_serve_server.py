@@ -14,6 +14,8 @@ import yaml
 from cli_process import ROOT
 from serve_house import QUESTIONS, ServeHouse, open_serve_house, start_prefect_server
 
+pytestmark = pytest.mark.slow
+
 SUITE, KB = "night_watch", "the handbook"
 MISSED, N_MISSED = "missed", 4
 
@@ -88,13 +90,13 @@ def test_of_the_schedule_that_was_missed_one_run_is_made_up(served_again: ServeH
 
 
 def test_a_second_process_does_not_serve_the_same_suite(served_again: ServeHouse) -> None:
-    done = served_again.client.call("serve", f"{SUITE}.toml")
+    done = served_again.client.call_process("serve", f"{SUITE}.toml")
     assert done.status == 2
     assert f"suite {SUITE} is served by another process of this machine already" in done.stderr
 
 
 def test_without_its_key_nothing_is_announced(house: ServeHouse) -> None:
-    done = house.place.with_variables(PREFECT_API_URL=house.api_url).call("kb-updated", KB, "--version", "v9")
+    done = house.place.with_variables(PREFECT_API_URL=house.api_url).call_process("kb-updated", KB, "--version", "v9")
     assert done.status == 2
     assert "PREFECT_API_AUTH_STRING" in done.stderr
     assert "Traceback" not in done.stderr

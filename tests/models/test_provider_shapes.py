@@ -15,16 +15,14 @@ from typing import Any
 import orjson
 import pytest
 from endpoint import Asked, Endpoint, Raw, running_endpoint
-from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
+from live_runs import lay_out_run, make_settings, point_to, read_calls
+from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.errors import translate_error
 
-KEY = "sk-test-0123456789"
 CHAT = "/v1/chat/completions"
-GOOD = ["It is red.", "Its number is 1."]
 PAGE = "<!DOCTYPE html><html><head><title>x</title><style>p {}</style></head><body><h1>{}</h1><hr>nginx</body></html>"
 
 
@@ -33,19 +31,6 @@ def endpoint() -> Iterator[Endpoint]:
     with running_endpoint() as running:
         point_to(running.base_url, KEY)
         yield running
-
-
-def make_question(number: int = 1) -> Question:
-    data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
-    return Question(step="extract_answer", sample_id=f"s{number}", prompt=PROMPTS["extract"], data=data)
-
-
-async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401
-    """Ask one after the other; a value or an error for each."""
-    async with lay_out_run(folder, make_settings(**settings)) as live_run:
-        asked = (live_run.asker.ask(question, read_statements) for question in questions or (make_question(),))
-        results = [(await asyncio.gather(one, return_exceptions=True))[0] for one in asked]
-    return [result if isinstance(result, BaseException) else result.value for result in results]
 
 
 def complete(message: object, finish: str = "stop", **more: object) -> Raw:

@@ -18,7 +18,7 @@ import pytest
 from endpoint import Endpoint, running_endpoint
 from live_runs import point_to, read_calls
 from odd_server import read_request, serving, write_answer, write_completion
-from test_provider_shapes import GOOD, KEY, ask, make_question
+from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.endpoint import find_endpoint

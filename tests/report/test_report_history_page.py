@@ -99,7 +99,7 @@ def test_marks_and_bars_tell_what_they_are(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('.causes .rect').length") > 20
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
 def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
     page.show_as(width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

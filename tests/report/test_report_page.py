@@ -308,7 +308,7 @@ def test_what_is_put_into_the_page_by_force_neither_runs_nor_loads(
     page.send("Page.close")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
 def test_nothing_is_wider_than_the_window(page: Page, report: Callable[..., Path], house: House, width: int) -> None:
     page.show_as(width=width)
     page.open(report("latest", "--against", house.run_id))
@@ -316,7 +316,7 @@ def test_nothing_is_wider_than_the_window(page: Page, report: Callable[..., Path
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_colours_follow_the_reader_and_can_be_read(
     page: Page, report: Callable[..., Path], house: House, dark: bool
 ) -> None:

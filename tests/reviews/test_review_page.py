@@ -156,6 +156,7 @@ def test_the_judges_verdict_is_hidden_until_one_has_decided(page: Page, export: 
     assert not is_shown(page, "verdict")
 
 
+@pytest.mark.slow
 def test_the_first_label_is_kept_beside_the_final_one(page: Page, export: Export, tmp_path: Path) -> None:
     begin(page, export("-n", "6", "--steps", "rank"), "Ann")
     press(page, "1", "2", "Enter")
@@ -170,6 +171,7 @@ def test_the_first_label_is_kept_beside_the_final_one(page: Page, export: Export
     ]
 
 
+@pytest.mark.slow
 def test_the_mouse_is_enough(page: Page, export: Export) -> None:
     begin(page, export("-n", "3"), "Ann")
     for _ in range(3):
@@ -183,6 +185,7 @@ def test_the_mouse_is_enough(page: Page, export: Export) -> None:
     assert is_shown(page, "work")
 
 
+@pytest.mark.slow
 def test_a_pressed_button_is_not_pressed_again_by_enter(page: Page, export: Export) -> None:
     begin(page, export("-n", "6"), "Ann")
     page.evaluate("document.querySelector('.choice-1').click()")
@@ -191,6 +194,7 @@ def test_a_pressed_button_is_not_pressed_again_by_enter(page: Page, export: Expo
     assert read_progress(page) == "1 labelled, 0 skipped, 5 to go"
 
 
+@pytest.mark.slow
 def test_two_people_at_one_browser_have_their_own_labels(page: Page, export: Export) -> None:
     path = export("-n", "6", "--reviewer", "Cy")
     page.open(path)
@@ -210,6 +214,7 @@ def test_without_a_name_there_is_no_start(page: Page, export: Export) -> None:
     assert not is_shown(page, "work")
 
 
+@pytest.mark.slow
 def test_a_browser_that_keeps_nothing_says_so(page: Page, export: Export) -> None:
     path = export("-n", "3")
     page.open(path)
@@ -278,7 +283,7 @@ def test_what_is_put_into_the_page_by_force_neither_runs_nor_loads(browser: Brow
     page.send("Page.close")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
 def test_nothing_is_wider_than_the_window_and_labels_stay_in_sight(page: Page, export: Export, width: int) -> None:
     page.show_as(width=width, height=700)
     begin(page, export("-n", "1000"), "Ann")
@@ -291,7 +296,7 @@ def test_nothing_is_wider_than_the_window_and_labels_stay_in_sight(page: Page, e
     assert 0 <= box[0] < box[1] <= 700
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_labels_and_verdicts_can_be_read(page: Page, export: Export, dark: bool) -> None:
     page.show_as(dark=dark)
     begin(page, export("-n", "6", "--steps", "rank"), "Ann")

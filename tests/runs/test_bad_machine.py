@@ -19,7 +19,8 @@ import pytest
 from cli_house import make_rows, write_dataset
 from cli_process import Finished, Place, finish, in_terminal, wait_for
 from endpoint import Endpoint, running_endpoint
-from kill_runs import read_recorded, read_rows, shared_prefect_server
+from kill_runs import read_recorded, read_rows
+from prefect_holder import find_server
 from warehouse_processes import BIND_RIGHTS, FULL_DISK, make_warehouse
 
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "8")
@@ -28,10 +29,9 @@ INTERRUPTED, INCOMPLETE, BAD_INPUT = 130, 3, 2
 
 
 @pytest.fixture(scope="module")
-def server(prefect_home: Path) -> Iterator[dict[str, str]]:
+def server() -> dict[str, str]:
     """The variables of one Prefect server for those tests that are not about bringing one along."""
-    with shared_prefect_server(prefect_home) as variables:
-        yield variables
+    return find_server()
 
 
 @pytest.fixture
@@ -73,7 +73,9 @@ def list_runs(place: Place) -> list[dict[str, Any]]:
 
 
 def call_limited(place: Place, limits: str, *arguments: str) -> Finished:
-    """A command in a process that first takes something from itself."""
+    """A command in a process that first takes something from itself, where it has to."""
+    if not limits:
+        return place.call(*arguments)
     done = subprocess.run(
         [sys.executable, "-c", f"import os\n{limits}\n{MAIN}", *arguments],
         cwd=place.folder, env=place.environment(), capture_output=True, text=True, timeout=90, check=False,
@@ -100,7 +102,7 @@ def assert_resumable(place: Place, run_id: str) -> None:
     assert set(read_recorded(warehouse_path(place)).values()) == {1}, "nothing on record was asked again"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
     own: Place, endpoint: Endpoint, number: signal.Signals
 ) -> None:
@@ -117,6 +119,7 @@ def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
     assert list(Path(own.variables["TMPDIR"]).iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_while_prefect_comes_up_tells_the_run(
     own: Place, endpoint: Endpoint, number: signal.Signals
@@ -135,7 +138,7 @@ def test_an_interruption_while_prefect_comes_up_tells_the_run(
         assert_resumable(own, run["run_id"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_replies_under_way_are_kept_at_the_first_interruption(
     place: Place, endpoint: Endpoint, number: signal.Signals
 ) -> None:
@@ -159,6 +162,7 @@ def test_replies_under_way_are_kept_at_the_first_interruption(
 
 
 @pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.slow
 def test_requests_that_hang_do_not_keep_an_interrupted_run(place: Place, endpoint: Endpoint, times: int) -> None:
     """Once: they are given up after seconds. Twice: the process is gone at once, and nothing needs to be tidied."""
     endpoint.configure(latency=0.05)
@@ -182,6 +186,7 @@ def test_requests_that_hang_do_not_keep_an_interrupted_run(place: Place, endpoin
     assert_resumable(place, run["run_id"])
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_leaves_a_run_to_resume(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=0.2)
     with in_terminal(place, *RUN) as terminal:
@@ -302,6 +307,7 @@ def test_a_run_that_is_under_way_is_not_taken_up_by_another_process(place: Place
     assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_share_a_warehouse(place: Place, endpoint: Endpoint) -> None:
     endpoint.configure(latency=0.05)
     rows = make_rows(48)
@@ -309,7 +315,7 @@ def test_two_runs_at_once_share_a_warehouse(place: Place, endpoint: Endpoint) ->
     write_dataset(place.folder, rows[24:], "second.jsonl")
     with ThreadPoolExecutor(max_workers=2) as pool:
         ended = list(
-            pool.map(lambda name: place.call("run", name, *RUN[2:], "--json"), ("first.jsonl", "second.jsonl"))
+            pool.map(lambda name: place.call_process("run", name, *RUN[2:], "--json"), ("first.jsonl", "second.jsonl"))
         )
     assert [finished.status for finished in ended] == [0, 0], ended
     assert len({finished.document["run_id"] for finished in ended}) == 2

@@ -18,7 +18,8 @@ from endpoint_replies import ID_FAULTS, Fault
 KEY = "sk-test-77d0c1be42"
 CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
-N_SAMPLES = 300
+N_SAMPLES = 60
+MANY_SAMPLES = 300
 CONCURRENCY = 16
 # What is recorded of each; a fence and prose are read as they come.
 TOLD: Mapping[Fault, str | None] = {
@@ -138,15 +139,16 @@ def mix(share: float, *, slow: float = 1.0) -> dict[Fault, float]:
     return {fault: share * weight / sum(weights.values()) for fault, weight in weights.items()}
 
 
+@pytest.mark.slow
 def test_with_one_fault_in_twenty_requests_every_sample_is_scored(place: Place, endpoint: Endpoint) -> None:
-    write_dataset(place.folder, make_rows(N_SAMPLES), "parcels.jsonl")
+    write_dataset(place.folder, make_rows(MANY_SAMPLES), "parcels.jsonl")
     endpoint.configure(faults=mix(0.05), seed=5)
-    ended = place.call("run", "parcels.jsonl", *options_for("--timeout", "3", "--json"), timeout_s=240)
+    ended = place.call("run", "parcels.jsonl", *options_for("--timeout", "3", "--json"))
     assert ended.status == 0, ended.stdout + ended.stderr
     assert ended.document["status"] == "completed"
     means = ended.document["metrics"]
     assert {name: (means[name]["n_scored"], means[name]["n_unscored"]) for name in METRICS} == dict.fromkeys(
-        METRICS, (N_SAMPLES, 0)
+        METRICS, (MANY_SAMPLES, 0)
     )
     assert set(TOLD) - set(endpoint.stats.faults) <= ID_FAULTS, "those that any request can show came up"
     assert set(endpoint.stats.faults) & ID_FAULTS
@@ -154,24 +156,25 @@ def test_with_one_fault_in_twenty_requests_every_sample_is_scored(place: Place, 
     assert_faults_are_told(place, endpoint)
 
 
-def test_with_one_fault_in_three_requests_every_sample_is_scored_or_has_a_reason(
-    place: Place, endpoint: Endpoint
+@pytest.mark.parametrize(
+    ("n_samples", "share"), [(N_SAMPLES, 0.4), pytest.param(MANY_SAMPLES, 0.3, marks=pytest.mark.slow)]
+)
+def test_with_a_fault_in_every_third_request_every_sample_is_scored_or_has_a_reason(
+    place: Place, endpoint: Endpoint, n_samples: int, share: float
 ) -> None:
-    write_dataset(place.folder, make_rows(N_SAMPLES), "parcels.jsonl")
-    endpoint.configure(faults=mix(0.3, slow=0.25), seed=6)
-    ended = place.call(
-        "run", "parcels.jsonl", *options_for("--timeout", "2", "--attempts", "3", "--json"), timeout_s=240
-    )
+    write_dataset(place.folder, make_rows(n_samples), "parcels.jsonl")
+    endpoint.configure(faults=mix(share, slow=0.25), seed=6)
+    ended = place.call("run", "parcels.jsonl", *options_for("--timeout", "2", "--attempts", "3", "--json"))
     unscored = read(place, "select distinct sample_id from scores where value is null")
     assert unscored, "three attempts are too few for all of them"
-    assert len(unscored) < N_SAMPLES / 3
+    assert len(unscored) < n_samples / 3
     assert (ended.status, ended.document["status"]) == (3, "incomplete"), ended.stdout + ended.stderr
     assert count_missing(place) == []
     assert_every_request_is_on_record(place, endpoint)
     assert_faults_are_told(place, endpoint)
 
     endpoint.configure(faults={})
-    mended = place.call("resume", ended.document["run_id"], "--json", timeout_s=240)
+    mended = place.call("resume", ended.document["run_id"], "--json")
     assert (mended.status, mended.document["status"]) == (0, "completed"), mended.stdout + mended.stderr
     assert read(place, "select count(*) as n from scores where value is null") == [{"n": 0}]
 

@@ -109,7 +109,7 @@ def test_a_run_that_died_before_its_dataset_was_loaded_is_refused_when_the_datas
     warehouse = Warehouse(str(place.folder / "w.duckdb"))
     warehouse.migrate()
     insert_run(warehouse, make_run(dataset, "another hash"))
-    ended = place.call("resume", "latest", "--warehouse", "w.duckdb")
+    ended = place.call_process("resume", "latest", "--warehouse", "w.duckdb")
     assert ended.status == 2
     assert "has changed since" in ended.stderr
     assert "start a new run" in ended.stderr

@@ -49,7 +49,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A lake that is not there yet."""
     monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
@@ -98,6 +98,7 @@ def test_a_batch_is_written_once_whoever_brings_it(url: str) -> None:
     assert _count(warehouse, "select count(*) from statements") == 7
 
 
+@pytest.mark.slow
 def test_writers_at_once_lose_nothing_and_double_nothing(url: str) -> None:
     warehouse = Warehouse(url)
     warehouse.migrate()
@@ -116,6 +117,7 @@ def test_writers_at_once_lose_nothing_and_double_nothing(url: str) -> None:
     assert all(number % 5 == 0 for number in seen)
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(url: str) -> None:
     warehouse = Warehouse(url)
     warehouse.migrate()
@@ -313,6 +315,7 @@ def test_a_kept_connection_leaves_no_transaction_open(
     assert states == [("idle",)] * 4
 
 
+@pytest.mark.slow
 def test_threads_share_no_connection(url: str) -> None:
     warehouse = Warehouse(url)
     warehouse.migrate()

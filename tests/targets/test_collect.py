@@ -11,21 +11,14 @@ from typing import Any
 import pytest
 from cli_process import Finished, finish, wait_for
 from collect_house import QUESTIONS, Harbour, N, build_harbour
-from kill_runs import shared_prefect_server
 from rag_bot import start_rag_bot
 
 SUITE = "harbour.toml"
 
 
-@pytest.fixture(scope="module")
-def variables(prefect_home: Path) -> Iterator[dict[str, str]]:
-    with shared_prefect_server(prefect_home) as shared:
-        yield {"PREFECT_HOME": str(prefect_home), **shared}
-
-
 @pytest.fixture
-def harbour(tmp_path: Path, variables: dict[str, str]) -> Iterator[Harbour]:
-    built = build_harbour(tmp_path / "harbour", variables)
+def harbour(tmp_path: Path, prefect_home: Path) -> Iterator[Harbour]:
+    built = build_harbour(tmp_path / "harbour", {"PREFECT_HOME": str(prefect_home)})
     with built.bot:
         yield built
 
@@ -51,7 +44,7 @@ def read_judged(harbour: Harbour, run_id: str) -> dict[str, str | None]:
 
 
 def test_the_bots_answers_are_judged_in_the_place_of_the_datasets(harbour: Harbour) -> None:
-    finished = harbour.place.call("run", SUITE, "--json")
+    finished = harbour.place.call_process("run", SUITE, "--json")
     assert finished.status == 0, finished.stderr
     assert finished.stderr.count("answers or contexts for 1 of its 4 samples") == 1
     run_id = finished.document["run_id"]
@@ -152,7 +145,7 @@ def test_a_failed_response_is_failed_wherever_it_is_judged(harbour: Harbour) -> 
 
 def test_what_collect_prints(harbour: Harbour) -> None:
     harbour.bot.configure(refuse="mayor", fail_status=418)
-    finished = harbour.place.call("collect", SUITE)
+    finished = harbour.place.call_process("collect", SUITE)
     assert finished.status == 3
     run_id = harbour.read("select run_id from runs")[0]["run_id"]
     assert finished.lines[0] == f"run {run_id} incomplete: {N} samples, nothing judged"

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from cli_process import finish, wait_for
 from collect_house import build_harbour
-from kill_runs import shared_prefect_server
 
 N_QUESTIONS = 60
 CONCURRENCY = 4
@@ -22,33 +21,37 @@ N_KILLS = 4
 SEED = 20261121
 
 
-@pytest.mark.parametrize("command", ["run", "collect"])
-def test_a_killed_run_asks_again_only_for_what_was_in_flight(tmp_path: Path, prefect_home: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "n_kills"),
+    [("run", 1), *(pytest.param(c, N_KILLS, marks=pytest.mark.slow) for c in ("run", "collect"))],
+)
+def test_a_killed_run_asks_again_only_for_what_was_in_flight(
+    tmp_path: Path, prefect_home: Path, command: str, n_kills: int
+) -> None:
     dice = random.Random(SEED)
-    with shared_prefect_server(prefect_home) as shared:
-        harbour = build_harbour(
-            tmp_path / "harbour", {"PREFECT_HOME": str(prefect_home), **shared}, concurrency=CONCURRENCY, slow_s=0.02
-        )
-        with harbour.bot:
-            rows = [{"id": f"q{n}", "question": f"Who was mayor number {n}?"} for n in range(N_QUESTIONS)]
-            harbour.write_questions(rows)
-            arguments = [command, "harbour.toml"]
-            for _ in range(N_KILLS):
-                n_before = harbour.bot.stats.n_requests
-                process = harbour.place.start(*arguments)
-                enough = n_before + dice.randrange(1, 12)
-                wait_for(lambda enough=enough: harbour.bot.stats.n_requests >= enough, process)  # type: ignore[misc]
-                process.send_signal(signal.SIGKILL)
-                assert finish(process).status == -signal.SIGKILL
-                (run_id,) = (row["run_id"] for row in harbour.read("select run_id from runs"))
-                arguments = ["resume", run_id]
-            finished = harbour.place.call("resume", run_id, "--json")
-            assert finished.status == 0, finished.stderr
-            asked = Counter(harbour.bot.stats.questions)
+    harbour = build_harbour(
+        tmp_path / "harbour", {"PREFECT_HOME": str(prefect_home)}, concurrency=CONCURRENCY, slow_s=0.02
+    )
+    with harbour.bot:
+        rows = [{"id": f"q{n}", "question": f"Who was mayor number {n}?"} for n in range(N_QUESTIONS)]
+        harbour.write_questions(rows)
+        arguments = [command, "harbour.toml"]
+        for _ in range(n_kills):
+            n_before = harbour.bot.stats.n_requests
+            process = harbour.place.start(*arguments)
+            enough = n_before + dice.randrange(1, 12)
+            wait_for(lambda enough=enough: harbour.bot.stats.n_requests >= enough, process)  # type: ignore[misc]
+            process.send_signal(signal.SIGKILL)
+            assert finish(process).status == -signal.SIGKILL
+            (run_id,) = (row["run_id"] for row in harbour.read("select run_id from runs"))
+            arguments = ["resume", run_id]
+        finished = harbour.place.call_process("resume", run_id, "--json")
+        assert finished.status == 0, finished.stderr
+        asked = Counter(harbour.bot.stats.questions)
     assert asked.keys() == {row["question"] for row in rows}
     n_again = asked.total() - N_QUESTIONS
-    print(f"{command}: {N_KILLS} kills, {N_QUESTIONS} questions, {n_again} asked again")
-    assert n_again <= N_KILLS * CONCURRENCY
+    print(f"{command}: {n_kills} kills, {N_QUESTIONS} questions, {n_again} asked again")
+    assert n_again <= n_kills * CONCURRENCY
     responses = harbour.read("select count(*) as n, count(distinct sample_id) as n_samples from responses")
     assert responses == [{"n": N_QUESTIONS, "n_samples": N_QUESTIONS}]
     loaded = harbour.read(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from fences import INDENT, ORDINARY, ReadBlock, read_blocks, undo
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalhouse.prompts import BlockValue, Item, load_prompts
@@ -148,7 +148,6 @@ hostile_texts = st.lists(st.sampled_from(PIECES), max_size=25).map("".join)
 any_texts = st.one_of(hostile_texts, st.text(max_size=60), st.sampled_from(sorted(HOSTILE.values())))
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(question=any_texts, ground_truth=any_texts, contexts=st.lists(any_texts, max_size=6))
 @example(question="", ground_truth="", contexts=[])
 @example(question="\n", ground_truth="\n\n", contexts=["", "\n", "\n[C1] "])
@@ -162,7 +161,6 @@ def test_exactly_the_ids_sent_can_be_read_back(question: str, ground_truth: str,
     assert [undo(line) for line in blocks["question"].lines] == [undo(line) for line in question.splitlines()]
 
 
-@settings(deadline=None)
 @given(text=hostile_texts)
 def test_nothing_that_looks_like_a_mark_is_left(text: str) -> None:
     blocks = render_contexts(text, "g", [text])
@@ -170,7 +168,6 @@ def test_nothing_that_looks_like_a_mark_is_left(text: str) -> None:
     assert list(find_marks(blocks["contexts"].read_items()["C1"])) == []
 
 
-@settings(deadline=None)
 @given(question=any_texts)
 def test_equal_data_gives_an_equal_nonce_that_is_nowhere_in_it(question: str) -> None:
     prompt = load_prompts()["extract"]

@@ -1,0 +1,85 @@
+"""The import name is `evalhouse` alone: a project that has its own `tasks`, `flows` and `prompts` keeps them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_house import ROWS, write_dataset
+from cli_process import LEFT_OUT, Finished
+from prefect_holder import find_home, find_server
+
+# The command as pip lays it beside Python; nothing but the installation says where the product is.
+COMMAND = Path(sys.executable).with_name("evalhouse")
+BOT = """
+from prompts import SYSTEM
+from tasks import greet
+import flows.nightly
+
+def ask(question):
+    return {"answer": f"{greet()} {SYSTEM} {flows.nightly.HOUR}", "contexts": ["The lamp is green."]}
+"""
+SUITE = """
+dataset = "questions.jsonl"
+judge = "lexical"
+metrics = ["faithfulness"]
+
+[target]
+callable = "bot:ask"
+"""
+SCRIPT = """
+import sys
+sys.path.insert(0, "")
+from prompts import SYSTEM
+from tasks import greet
+from evalhouse.flows import evaluate
+import flows.nightly
+samples = [{"question": "Which colour?", "answer": SYSTEM, "contexts": [SYSTEM]}]
+result = evaluate(samples, metrics=["faithfulness"], judge="lexical", warehouse="python.duckdb")
+print(greet(), flows.nightly.HOUR, result.mean("faithfulness"))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's repository with every name that a folder of ours has."""
+    for folder in ("tasks", "flows", "warehouse"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("def greet():\n    return 'Good evening.'\n")
+    (tmp_path / "flows" / "nightly.py").write_text("HOUR = 'It is three.'\n")
+    (tmp_path / "prompts.py").write_text("SYSTEM = 'The lamp is green.'\n")
+    (tmp_path / "bot.py").write_text(BOT)
+    (tmp_path / "nightly.toml").write_text(SUITE)
+    write_dataset(tmp_path, [{key: row[key] for key in ("id", "question")} for row in ROWS], "questions.jsonl")
+    return tmp_path
+
+
+def call(project: Path, *command: str) -> Finished:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith((*LEFT_OUT, "PYTHON"))}
+    done = subprocess.run(
+        command,
+        cwd=project,
+        env={**environment, "PREFECT_HOME": str(find_home()), **find_server()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Finished(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> None:
+    finished = call(project, str(COMMAND), "run", "nightly.toml", "--json")
+    assert finished.status == 0, finished.stderr
+    assert finished.document["metrics"]["faithfulness"]["n_scored"] == len(ROWS)
+    answers = call(project, str(COMMAND), "query", "select distinct answer from samples", "--format", "json")
+    assert json.loads(answers.stdout) == [{"answer": "Good evening. The lamp is green. It is three."}]
+
+
+def test_python_evaluates_beside_a_projects_own_packages(project: Path) -> None:
+    finished = call(project, sys.executable, "-c", SCRIPT)
+    assert (finished.status, finished.stdout) == (0, "Good evening. It is three. 1.0\n"), finished.stderr

@@ -1,0 +1,111 @@
+"""One Prefect server for all test processes of a session: it costs 4 s of CPU to start.
+
+The first test that needs it starts this file as a process of its own, which outlives the worker that called it and ends
+with the session. What leads to the server stands in `server.json` of the session's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from filelock import FileLock
+
+from evalhouse.flows.server.local import LocalServer
+
+_SESSION = "TESTS_SESSION_FOLDER"  # tests take away all that begins with EVALHOUSE_
+_WAIT_S = 120.0
+_STOP_S = 20.0
+
+
+def open_session() -> None:
+    """Make the folder that all processes of this session share; the workers, started later, find it made."""
+    if _SESSION not in os.environ:
+        folder = tempfile.mkdtemp(prefix="evalhouse-tests-")
+        os.environ[_SESSION] = folder
+        (Path(folder) / "owner").write_text(str(os.getpid()))
+        find_home().mkdir()
+
+
+def close_session() -> None:
+    """Remove the folder, and with it the server, where this process has made it."""
+    folder = Path(os.environ[_SESSION])
+    if (folder / "owner").read_text() != str(os.getpid()):
+        return
+    (folder / "owner").unlink()
+    holder = folder / "holder"
+    deadline = time.monotonic() + _STOP_S
+    while holder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def find_home() -> Path:
+    """The `PREFECT_HOME` of the shared server."""
+    return Path(os.environ[_SESSION]) / "prefect"
+
+
+def find_server() -> dict[str, str]:
+    """The variables that lead to the shared server, which is started when nobody has asked for it before."""
+    folder = Path(os.environ[_SESSION])
+    report = folder / "server.json"
+    with FileLock(folder / "server.lock"):
+        if not report.exists():
+            _start(folder, report)
+    variables: dict[str, str] = json.loads(report.read_text())
+    return variables
+
+
+def _start(folder: Path, report: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    with (folder / "holder.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(folder)],
+            env={**kept, "PREFECT_HOME": str(find_home())},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _WAIT_S
+    while not report.exists():
+        assert process.poll() is None, (folder / "holder.log").read_text()
+        assert time.monotonic() < deadline, "the shared Prefect server does not start"
+        time.sleep(0.05)
+    process.returncode = 0  # it is the session's and not this worker's: nobody here waits for it
+
+
+def main() -> None:
+    """Hold the server until the session has ended, in whatever way."""
+    folder = Path(sys.argv[1])
+    (folder / "holder").touch()
+    owner = folder / "owner"
+    process = int(owner.read_text())
+    server = LocalServer.start()
+    server.wait_until_ready()
+    variables = {"PREFECT_API_URL": server.api_url, "PREFECT_API_AUTH_STRING": str(server.auth_string)}
+    draft = folder / "server.json.draft"
+    draft.write_text(json.dumps(variables))
+    draft.rename(folder / "server.json")
+    while owner.exists() and _is_alive(process) and server.is_alive:
+        time.sleep(0.2)
+    server.stop(drain_timeout_s=0)
+    (folder / "holder").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
