@@ -47,7 +47,7 @@ from evalhouse.flows.pools.parts import (
 )
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.warehouse.engine.lake_locks import list_held
+from evalhouse.warehouse.engine.locks import list_held
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 
@@ -337,10 +337,8 @@ class _PoolRun:
         self._tell_if_untaken()
 
     async def _list_held(self) -> set[str]:
-        location = self._live_run.warehouse.location
-        assert location.lake is not None
         names = [out.part.lock_name for out in self._out.values()]
-        return await asyncio.to_thread(list_held, location, location.lake, names)
+        return await asyncio.to_thread(list_held, self._live_run.warehouse.location, names)
 
     async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
         assert part.flow_run_id is not None

@@ -8,7 +8,6 @@ The parts live with the run: a lock that this process holds says that they are w
 import asyncio
 import importlib
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import UNCACHED
-from evalhouse.warehouse.engine.lake_locks import hold_watched, list_held
+from evalhouse.warehouse.engine.locks import hold, list_held
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
 
@@ -92,9 +91,8 @@ async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> in
 async def _is_wanted(order: PartOrder) -> bool:
     """Whether the process that has given the part out still waits for it."""
     location = Warehouse(order.warehouse).location
-    assert location.lake is not None
     name = _name_wish(order.run_id)
-    return name in await asyncio.to_thread(list_held, location, location.lake, [name])
+    return name in await asyncio.to_thread(list_held, location, [name])
 
 
 async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
@@ -103,7 +101,6 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
     counts = await asyncio.to_thread(PoolCounts, live_run)
     order = await asyncio.to_thread(describe_order, live_run)
     location = live_run.warehouse.location
-    assert location.lake is not None
     parts = cut_parts(
         live_run.run_id,
         numbers,
@@ -112,9 +109,8 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
         n_samples=live_run.progress.n_samples,
     )
     told = f"another process gives out the parts of run {live_run.run_id}"
-    deadline = time.monotonic() + _LOCK_S
     async with keep_counting(counts, mended=live_run.resumed):
-        with hold_watched(location, location.lake, _name_wish(live_run.run_id), deadline, told=told) as wish:
+        with hold(location, _name_wish(live_run.run_id), patience_s=_LOCK_S, busy=told) as wish:
             stopped = _stop_signs[live_run.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)
             working = asyncio.create_task(asyncio.to_thread(spread, order, parts))

@@ -8,7 +8,6 @@ are replaced and its replies used again.
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.engine.lake_locks import WatchedLock, hold_watched, lock_on_machine
+from evalhouse.warehouse.engine.locks import HeldLock, find_lock_file, hold, hold_file
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -67,8 +66,7 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     the process is told to end, WarehouseBusy when somebody else is on the part, FatalJudgeError and WarehouseError.
     """
     warehouse = Warehouse(order.warehouse)
-    lake = warehouse.location.lake
-    if lake is None:
+    if warehouse.location.lake is None:
         raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
     if not await is_wanted():
         raise RunCancelled(_UNWANTED)
@@ -76,7 +74,7 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     name = name_lock(order.run_id, order.first)
     with (
         Interrupts() as interrupts,
-        hold_watched(warehouse.location, lake, name, time.monotonic() + _LOCK_S, told=told) as lock,
+        hold(warehouse.location, name, patience_s=_LOCK_S, busy=told) as lock,
     ):
         _tidy_machine(warehouse)
         run = find_run(warehouse, order.run_id)
@@ -100,7 +98,7 @@ def _tidy_machine(warehouse: Warehouse) -> None:
     One process at a time, and the others wait for it: what it is taking in they may be about to ask.
     """
     told = "another process of this machine is taking in what dead ones have left, and does not come to an end"
-    with lock_on_machine(warehouse.location, "orphans", time.monotonic() + FLUSH_PATIENCE_S, told=told):
+    with hold_file(find_lock_file(warehouse.location, "orphans"), patience_s=FLUSH_PATIENCE_S, busy=told):
         take_in_orphans(warehouse)
         warehouse.flush()
 
@@ -134,7 +132,7 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
 
 
 @asynccontextmanager
-async def _watched(live_run: LiveRun, lock: WatchedLock, is_wanted: IsWanted) -> AsyncIterator[None]:
+async def _watched(live_run: LiveRun, lock: HeldLock, is_wanted: IsWanted) -> AsyncIterator[None]:
     """Stop the live run when its part is somebody else's, or nobody's, within the block."""
 
     async def watch() -> None:

@@ -26,9 +26,8 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.responses import count_responses
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, insert_run, update_run
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, hold_suite, insert_run, update_run
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.rows.suite_lock import hold_suite
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.upkeep.free_space import check_room
 

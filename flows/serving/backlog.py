@@ -17,13 +17,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from filelock import FileLock, Timeout
-
 from evalhouse.flows.preparing.triggers import Trigger, Update
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
-from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing
 from evalhouse.warehouse.rows.kb_updates import KbUpdateRow, append_updates, list_answered
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
@@ -39,14 +37,8 @@ _MOST_RESUMES = 3
 @contextmanager
 def hold_flow_run(flow_run_id: str) -> Iterator[None]:
     """Let others see, for this block, that the process of a flow run is alive."""
-    path = _find_lock(flow_run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, thread_local=False)
-    with lock.acquire(timeout=10):
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    with hold_file(_find_lock(flow_run_id), patience_s=10, busy=f"flow run {flow_run_id} is held by another process"):
+        yield
 
 
 def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool = False) -> list[str]:
@@ -92,12 +84,7 @@ def _is_dead(flow_run_id: str, *, alone: bool) -> bool:
     if not path.exists():
         # It has not got as far as its lock, has just ended, or is another machine's.
         return alone
-    try:
-        with FileLock(path, thread_local=False).acquire(timeout=0):
-            path.unlink(missing_ok=True)
-    except Timeout:
-        return False
-    return True
+    return not is_file_held(path)
 
 
 def _mark_runs(warehouse: Warehouse, suite: str) -> list[RunRow]:

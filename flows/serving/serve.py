@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from filelock import FileLock, Timeout
-
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import list_fires
@@ -38,7 +36,8 @@ from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
 from evalhouse.flows.serving.notify import describe_trigger
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.messages import hide_credentials
-from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
+from evalhouse.warehouse.engine.locks import hold_file
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
@@ -105,15 +104,12 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
 def hold_alone(path: Path, told: str) -> Iterator[None]:
     """A lock for this block; raises SettingsError, saying what it is told to, when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise SettingsError(told) from None
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(hold_file(path, patience_s=0, busy=told))
+        except WarehouseBusy as error:
+            raise SettingsError(str(error)) from None
         yield
-    finally:
-        lock.release()
 
 
 class RunLines:

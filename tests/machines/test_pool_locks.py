@@ -16,16 +16,16 @@ import pytest
 from postgres_server import PostgresServer, start_postgres
 from warehouse_processes import ROOT
 
-from evalhouse.warehouse.engine.lake_locks import hold_watched, list_held, lock_on_machine
+from evalhouse.warehouse.engine.locks import _SessionLock, find_lock_file, hold, hold_file, list_held
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import Lake, Location, parse_location
 
 _HOLDER = """
 import sys, time
-from evalhouse.warehouse.engine.lake_locks import hold_watched
+from evalhouse.warehouse.engine.locks import hold
 from evalhouse.warehouse.location import parse_location
 location = parse_location(sys.argv[1])
-with hold_watched(location, location.lake, sys.argv[2], time.monotonic() + 30, told="taken"):
+with hold(location, sys.argv[2], patience_s=30, busy="taken"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -65,56 +65,54 @@ def _start_holder(location: Location, name: str) -> subprocess.Popen[str]:
 
 
 def test_others_see_what_is_held(location: Location) -> None:
-    lake, names = _lake(location), ["part-r1-1", "part-r1-129", "part-r2-1"]
-    assert list_held(location, lake, names) == set()
-    with hold_watched(location, lake, "part-r1-129", time.monotonic() + 5, told="taken") as lock:
+    names = ["part-r1-1", "part-r1-129", "part-r2-1"]
+    assert list_held(location, names) == set()
+    with hold(location, "part-r1-129", patience_s=5, busy="taken") as lock:
         assert lock.is_held()
-        assert list_held(location, lake, names) == {"part-r1-129"}
+        assert list_held(location, names) == {"part-r1-129"}
         with (
             pytest.raises(WarehouseBusy, match="it is taken"),
-            hold_watched(location, lake, "part-r1-129", time.monotonic() + 0.1, told="it is taken"),
+            hold(location, "part-r1-129", patience_s=0.1, busy="it is taken"),
         ):
             pass
-    assert list_held(location, lake, names) == set()
+    assert list_held(location, names) == set()
 
 
 def test_a_lock_is_free_when_its_holder_is_killed(location: Location) -> None:
-    lake = _lake(location)
     holder = _start_holder(location, "part-r1-1")
-    assert list_held(location, lake, ["part-r1-1"]) == {"part-r1-1"}
+    assert list_held(location, ["part-r1-1"]) == {"part-r1-1"}
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
-    with hold_watched(location, lake, "part-r1-1", time.monotonic() + 30, told="taken"):
-        assert list_held(location, lake, ["part-r1-1"]) == {"part-r1-1"}
+    with hold(location, "part-r1-1", patience_s=30, busy="taken"):
+        assert list_held(location, ["part-r1-1"]) == {"part-r1-1"}
 
 
 def test_nothing_is_left_beside_a_catalogue_in_a_file(tmp_path: Path) -> None:
     location = parse_location(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
-    with hold_watched(location, _lake(location), "part-r1-1", time.monotonic() + 5, told="taken"):
+    with hold(location, "part-r1-1", patience_s=5, busy="taken"):
         assert list(tmp_path.glob("*part-r1-1*"))
     holder = _start_holder(location, "part-r1-2")
     holder.kill()
     holder.communicate()
-    assert list_held(location, _lake(location), ["part-r1-2"]) == set()
+    assert list_held(location, ["part-r1-2"]) == set()
     assert not list(tmp_path.glob("*part-r1*"))
 
 
 def test_a_lock_outlives_a_restart_of_the_server(postgres: PostgresServer, tmp_path: Path) -> None:
     location = parse_location(f"ducklake:{postgres.make_database('restarted')}?data={tmp_path}")
-    lake = _lake(location)
-    with hold_watched(location, lake, "part-r1-1", time.monotonic() + 5, told="taken") as lock:
+    with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         postgres.stop()
         try:
             assert lock.is_held()  # for nobody else can have it while the server is down
         finally:
             postgres.start()
         assert lock.is_held()
-        assert list_held(location, lake, ["part-r1-1"]) == {"part-r1-1"}
+        assert list_held(location, ["part-r1-1"]) == {"part-r1-1"}
 
 
 def test_a_lock_that_somebody_else_has_taken_meanwhile_is_lost(postgres: PostgresServer, tmp_path: Path) -> None:
     location = parse_location(f"ducklake:{postgres.make_database('taken')}?data={tmp_path}")
-    with hold_watched(location, _lake(location), "part-r1-1", time.monotonic() + 5, told="taken") as lock:
+    with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         with psycopg.connect(_lake(location).dsn, autocommit=True) as session:
             session.execute("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'")
         holder = _start_holder(location, "part-r1-1")
@@ -127,11 +125,11 @@ def test_a_server_that_is_out_of_reach_for_long_has_given_the_lock_away(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = parse_location(f"ducklake:{postgres.make_database('away')}?data={tmp_path}")
-    with hold_watched(location, _lake(location), "part-r1-1", time.monotonic() + 5, told="taken") as lock:
+    with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         postgres.stop()
         try:
             assert lock.is_held()
-            monkeypatch.setattr("evalhouse.warehouse.engine.lake_locks.GONE_S", 0.0)
+            monkeypatch.setattr("evalhouse.warehouse.engine.locks.GONE_S", 0.0)
             assert not lock.is_held()
         finally:
             postgres.start()
@@ -140,8 +138,9 @@ def test_a_server_that_is_out_of_reach_for_long_has_given_the_lock_away(
 def test_a_dead_machine_lets_go_within_seconds(postgres: PostgresServer, tmp_path: Path) -> None:
     """The server asks a silent session whether it is there, instead of waiting for two hours as systems do."""
     location = parse_location(f"ducklake:{postgres.make_database('silent')}?data={tmp_path}")
-    with hold_watched(location, _lake(location), "part-r1-1", time.monotonic() + 5, told="taken") as lock:
+    with hold(location, "part-r1-1", patience_s=5, busy="taken") as lock:
         assert lock.is_held()
+        assert isinstance(lock, _SessionLock)
         assert lock._session is not None
         shown = [
             int(str(next(iter(lock._session.execute(f"show {name}")))[0]))
@@ -155,7 +154,7 @@ def test_processes_of_a_machine_take_turns(location: Location) -> None:
     seen: list[str] = []
 
     def take_turn(name: str) -> None:
-        with lock_on_machine(location, "orphans", time.monotonic() + 30, told="taken"):
+        with hold_file(find_lock_file(location, "orphans"), patience_s=30, busy="taken"):
             seen.append(f"{name} in")
             time.sleep(0.05)
             seen.append(f"{name} out")
@@ -167,8 +166,8 @@ def test_processes_of_a_machine_take_turns(location: Location) -> None:
         thread.join()
     assert [one.split()[1] for one in seen] == ["in", "out", "in", "out"]
     with (
-        lock_on_machine(location, "orphans", time.monotonic() + 5, told="taken"),
+        hold_file(find_lock_file(location, "orphans"), patience_s=5, busy="taken"),
         pytest.raises(WarehouseBusy, match="somebody is at it"),
-        lock_on_machine(location, "orphans", time.monotonic() + 0.1, told="somebody is at it"),
+        hold_file(find_lock_file(location, "orphans"), patience_s=0.1, busy="somebody is at it"),
     ):
         pass

@@ -223,7 +223,7 @@ TROUBLES = {
         told=("evalhouse.duckdb", "cannot be written"), spoil=lambda path: path.chmod(0o400), limits=BIND_RIGHTS
     ),
     "in a read-only folder": Trouble(
-        told=("evalhouse.duckdb", "cannot write beside"),
+        told=("evalhouse.duckdb", "cannot write"),
         spoil=lambda path: path.parent.chmod(0o500),
         limits=BIND_RIGHTS,
     ),

@@ -89,7 +89,7 @@ def test_a_folder_without_rights_is_told_to_who_may_not_write(folder: Path) -> N
         BIND_RIGHTS + "try: Warehouse(PATH).migrate()\nexcept Exception as error: print(type(error).__name__, error)",
         folder / "w.duckdb",
     )
-    assert ended.output.startswith("WarehouseUnwritable cannot write beside"), ended
+    assert ended.output.startswith("WarehouseUnwritable cannot write "), ended
     assert "Permission denied" in ended.output
 
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
-from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.locks import hold_file
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
 
@@ -60,7 +60,11 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
         return
     deadline = time.monotonic() + patience_s
     _make_folder(location)
-    with _thread_lock(location, deadline), _file_lock(location, deadline):
+    busy = f"another evalhouse is writing to {location.path} and did not let go in time"
+    with (
+        _thread_lock(location, deadline),
+        hold_file(location.lock_path, patience_s=max(0.0, deadline - time.monotonic()), busy=busy, is_kept=True),
+    ):
         if not _is_file(location):
             _make_file(location)
         connection = _connect(location, read_only=False, deadline=deadline)
@@ -146,21 +150,6 @@ def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
         lock = _path_locks.setdefault(location.path.resolve(), threading.Lock())
     if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise WarehouseBusy(f"this process is still busy with {location.path}")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _file_lock(location: Location, deadline: float) -> Iterator[None]:
-    lock = FileLock(location.lock_path)
-    try:
-        lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
-    except Timeout:
-        raise WarehouseBusy(f"another evalhouse is writing to {location.path} and did not let go in time") from None
-    except OSError as error:
-        raise WarehouseUnwritable(f"cannot write beside {location.path}: {error.strerror or error}") from None
     try:
         yield
     finally:

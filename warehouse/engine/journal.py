@@ -130,7 +130,7 @@ def find_orphans(folder: Path) -> Iterator[Segment]:
     if not folder.exists():
         return
     owners = {path.stem.split("-")[0] for path in folder.glob(f"*{_SEGMENT}")}
-    # Those who left a lock and nothing else: killed before their first call, or a run's (`run_lock`).
+    # Those who left a lock and nothing else: killed before their first call, or a run's (`locks`).
     owners |= {path.stem for path in folder.glob(f"*{_OWNER_LOCK}")}
     for owner in sorted(owners):
         lock = FileLock(folder / f"{owner}{_OWNER_LOCK}", thread_local=False)

@@ -2,7 +2,7 @@
 
 Every connection is a DuckDB of its own in memory with the lake attached and made the default, so that whoever gets one
 sees the same tables as in a plain file. Any number of processes on any number of machines may read and write; who
-writes takes a lock first (`lake_locks`), because DuckLake lets two racing transactions of one batch both commit, and
+writes takes a lock first (`locks`), because DuckLake lets two racing transactions of one batch both commit, and
 refuses one of two that change the same rows.
 
 Opening takes a third of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import duckdb
 
 from evalhouse.warehouse.engine.lake_connections import NAME, borrow_connection
-from evalhouse.warehouse.engine.lake_locks import lock_for_writing
+from evalhouse.warehouse.engine.locks import hold
 from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.location import Lake, Location
 
@@ -48,7 +48,8 @@ def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> It
     deadline = time.monotonic() + patience_s
     _make_folders(location, lake)
     with ExitStack() as stack:
-        stack.enter_context(lock_for_writing(location, lake, deadline))
+        busy = f"another evalhouse is writing to {location.name} and did not let go in time"
+        stack.enter_context(hold(location, "write", patience_s=patience_s, busy=busy))
         connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
         yield stack.enter_context(borrow_connection(lake, read_only=False, connect=connect))
 

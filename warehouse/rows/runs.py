@@ -1,13 +1,17 @@
 """Typed reads and writes of `runs`, and finding the run a person means."""
 
+import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
+from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
@@ -119,6 +123,24 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
         f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
         "`evalhouse runs` lists all"
     )
+
+
+@contextmanager
+def hold_suite(warehouse: Warehouse, suite: str, *, wait_s: float = 0.0) -> Iterator[None]:
+    """Keep other runs of a suite away for this block, after waiting up to `wait_s` seconds for the end of another.
+
+    Raises WarehouseBusy when one is still under way then, WarehouseUnwritable when no lock can be laid.
+    """
+
+    def name_holder() -> str:
+        # No row yet where it is still starting.
+        rows = warehouse.read_rows(read_query("runs/under_way"), {"suite": suite}) if warehouse.exists() else []
+        which = f"run {rows[0]['run_id']} of suite {suite!r}" if rows else f"another run of suite {suite!r}"
+        return f"{which} is under way, and runs of one suite never overlap; wait for its end, or stop it there"
+
+    name = f"suite-{hashlib.sha256(suite.encode()).hexdigest()[:16]}"
+    with hold(warehouse.location, name, patience_s=max(wait_s, SWEPT_S), busy=name_holder):
+        yield
 
 
 def _find_newest(runs: Sequence[RunRow], place: int, suite: str | None) -> RunRow:
