@@ -167,8 +167,10 @@ def make_stand_in(question: Question) -> str:
         reply = judge_lexically(prompt.name, plain_data(question.data))
     elif prompt.rubric is not None:
         reply = _rate(prompt)
-    else:
+    elif prompt.name == "questions":
         reply = _write_questions(question, prompt)
+    else:
+        reply = dict(_read_replies(prompt.opening)[0])
     return orjson.dumps(_put_in_reasons(reply, prompt)).decode()
 
 

@@ -1,0 +1,120 @@
+"""The guide `extending.md` can be followed: its files, put where it says, run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_process import ROOT, Place, call_here
+
+GUIDE = (ROOT / "flows" / "guides" / "extending.md").read_text(encoding="utf-8")
+NEW_FILE = re.compile(r"New file `([^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
+DIFF = re.compile(r"```diff\n--- a/(\S+)\n\+\+\+ b/\1\n(.*?)```", re.DOTALL)
+SAMPLES = [
+    {"id": "kind", "question": "When is high tide?", "answer": "At 6. Please mind the steps.", "ground_truth": "At 6.",
+     "contexts": ["High tide is at 6."]},
+    {"id": "short", "question": "When is low tide?", "answer": "At 12.", "ground_truth": "At 12."},
+    {"id": "silent", "question": "Who keeps the light?", "ground_truth": "Maud."},
+]  # fmt: skip
+
+
+def write_new_files(folder: Path, *beginnings: str) -> list[str]:
+    """Write the guide's new files whose path begins so; a migration gets the next free number. Returns their paths."""
+    written = []
+    for path, text in NEW_FILE.findall(GUIDE):
+        if path.startswith(beginnings):
+            place = folder / path
+            if place.parent.name == "migrations":
+                number = 1 + max(int(file.name[:4]) for file in place.parent.glob("*.sql"))
+                place = place.with_name(f"{number:04}{place.name[4:]}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            assert not place.exists(), path
+            place.write_text(text, encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def apply_diffs(root: Path) -> list[str]:
+    """Make the guide's changes to files that are there; each hunk's lines must be found once. Returns the paths."""
+    changed = []
+    for path, hunks in DIFF.findall(GUIDE):
+        text = (root / path).read_text(encoding="utf-8")
+        for hunk in re.split(r"^@@\n", hunks, flags=re.MULTILINE)[1:]:
+            lines = hunk.splitlines(keepends=True)
+            old = "".join(line[1:] for line in lines if line[0] in " -")
+            assert text.count(old) == 1, f"{path} has other lines than the guide:\n{old}"
+            text = text.replace(old, "".join(line[1:] for line in lines if line[0] in " +"))
+        (root / path).write_text(text, encoding="utf-8")
+        changed.append(path)
+    return changed
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path) -> Place:
+    """A folder with samples and the guide's files of a user: a metric, a rubric and a judge."""
+    (tmp_path / "samples.json").write_text(json.dumps(SAMPLES))
+    paths = write_new_files(tmp_path, "metrics/", "rubrics/", "house_judge.py")
+    assert paths == [
+        "metrics/grounded_precision.sql", "rubrics/en/conciseness.yaml", "rubrics/zh/conciseness.yaml",
+        "house_judge.py",
+    ]  # fmt: skip
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+
+
+def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(place: Place) -> None:
+    copy = place.folder / "copy"
+    for folder in ("flows", "tasks", "prompts", "warehouse"):
+        shutil.copytree(ROOT / folder, copy / folder)
+    product = ("tasks/", "prompts/", "warehouse/")
+    assert write_new_files(copy, *product) == [
+        "tasks/tone.py",
+        "prompts/en/tone.yaml",
+        "warehouse/migrations/0013_tones.sql",
+        "warehouse/metrics/politeness.sql",
+    ]
+    assert apply_diffs(copy) == ["warehouse/steps.py", "tasks/datasets/formats.py"]
+    (place.folder / "lib").mkdir()
+    (place.folder / "lib" / "evalhouse").symlink_to(copy)
+    (place.folder / "samples.yaml").write_text(json.dumps(SAMPLES))  # JSON is YAML
+    place = place.with_variables(PYTHONPATH=str(place.folder / "lib"))
+    wanted = ("--judge", "house_judge:make_judge", "--metrics", "politeness", "--json")
+
+    planned = place.call("run", "samples.yaml", *wanted, "--dry-run")
+    assert planned.status == 0, planned.stderr
+    assert [(step["step"], step["requests"]) for step in planned.document["steps"]] == [("tone", 2)]
+    run = place.call("run", "samples.yaml", *wanted)
+    assert run.status == 0, run.stderr
+    metric = run.document["metrics"]["politeness"]
+    assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (0.75, 2, 1)
+    verdicts = (
+        "select sample_id, label, prompt, n_requests from tones join llm_calls using (run_id, sample_id, call_id) "
+        "join run_costs using (run_id, step) order by 1"
+    )
+    assert place.call("query", verdicts, "--format", "json").document == [
+        {"sample_id": "kind", "label": "polite", "prompt": "tone", "n_requests": 2},
+        {"sample_id": "short", "label": "plain", "prompt": "tone", "n_requests": 2},
+    ]
+    (row,) = place.call("lineage", "latest", "kind", "--json").document
+    assert (row["metric"], row["value"], row["step"], row["label"]) == ("politeness", 1.0, "tone", "polite")
+    assert json.loads(row["reply"])["tone"] == row["label"]
+
+
+def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = place.call(
+        "run", "samples.json", "--metric-files", "metrics", "--metrics", "grounded_precision", "--json"
+    )
+    assert measured.status == 0, measured.stderr
+    metric = measured.document["metrics"]["grounded_precision"]
+    assert (metric["n_scored"], metric["n_unscored"]) == (1, 2)  # the others have no contexts, or no answer
+    assert 0 < metric["mean"] < 1
+    assert call_here(capsys, "prompts", "check", str(place.folder / "rubrics")).status == 0
+    arguments = ("--prompts", "rubrics", "--metrics", "conciseness", "--language", "zh", "--json")
+    rated = place.call("run", "samples.json", "--judge", "house_judge:make_judge", *arguments)
+    assert rated.status == 0, rated.stderr
+    metric = rated.document["metrics"]["conciseness"]
+    assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 2, 1)
