@@ -113,7 +113,7 @@ def _find_pair(store: Warehouse, base: str, candidate: str) -> RunPair:
 
 
 def _check_metric(comparison: Comparison, by: str | None) -> None:
-    known = [one.metric for one in comparison.metrics]
+    known = [compared.metric for compared in comparison.metrics]
     if by is not None and by not in known:
         raise SettingsError(f"--by: neither run has a metric {by!r}; known: {', '.join(known) or 'none yet'}")
 
@@ -130,7 +130,7 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
         "seed": settings.seed,
         "resamples": settings.resamples,
         "warnings": list(comparison.warnings),
-        "metrics": [_flatten(one) for one in comparison.metrics],
+        "metrics": [_flatten(compared) for compared in comparison.metrics],
         "noise": {
             "run_ids": list(comparison.noise_run_ids),
             "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
@@ -207,8 +207,8 @@ def _rank(moves: pl.DataFrame, by: str | None) -> list[str]:
     counted = moves if by is None else moves.filter(pl.col("metric") == by)
     distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
     ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
-    found: list[str] = ranked["sample_id"].to_list()
-    return found
+    sample_ids: list[str] = ranked["sample_id"].to_list()
+    return sample_ids
 
 
 def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:

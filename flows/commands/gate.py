@@ -113,9 +113,9 @@ def gate(
     if as_json and markdown == STDOUT:
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
     store = Warehouse(find_warehouse(warehouse))
-    found = find_run(store, run)
-    _check_status(found)
-    scores = read_scores(store, found)
+    checked_run = find_run(store, run)
+    _check_status(checked_run)
+    scores = read_scores(store, checked_run)
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
@@ -124,10 +124,12 @@ def gate(
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
     _check_limits(limits, against, scores)
-    base = None if against is None else _find_base(store, found, against)
+    base = None if against is None else _find_base(store, checked_run, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     try:
-        document = decide(store, found, base, scores=scores, limits=limits, settings=settings, undecided=undecided)
+        document = decide(
+            store, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
+        )
     except ComparisonError as error:
         raise SettingsError(str(error)) from None
     write_gate_files(document, junit=junit, markdown=markdown)

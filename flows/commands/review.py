@@ -19,7 +19,7 @@ from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.reviews.export import Export, Wish
+    from evalhouse.tasks.reviews.export import Export, ExportRequest
     from evalhouse.tasks.reviews.take_in import Imported
 
 FORMATS = ("html", "csv", "jsonl")
@@ -100,16 +100,18 @@ def export_verdicts(
     would; the others come from those on which votes, or the lexical judge and the run's judge, are not of one mind, and
     those whose score moved since the run before. How each was picked is put on record.
     """
-    from evalhouse.tasks.reviews.export import Wish, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
+    from evalhouse.tasks.reviews.export import ExportRequest, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
 
     kind = _pick_format(kind, output)
     if with_verdicts and kind == "html":
-        raise SettingsError("--with-verdicts is for csv and jsonl; the page shows a verdict once one has decided")
+        raise SettingsError(
+            "--with-verdicts is for csv and jsonl; the page shows a verdict once the person has decided"
+        )
     if output:
         _refuse_existing(Path(output))
     store = Warehouse(find_warehouse(warehouse))
-    found = find_run(store, run)
-    wish = Wish(
+    reviewed_run = find_run(store, run)
+    request = ExportRequest(
         n=n,
         steps=_parse_steps(steps),
         share_random=share_random,
@@ -117,7 +119,7 @@ def export_verdicts(
         again=again,
     )
     try:
-        export = plan_export(store, found, wish)
+        export = plan_export(store, reviewed_run, request)
     except ReviewError as error:
         raise SettingsError(str(error)) from None
     path = Path(output or f"review-{export.export_id}.{kind}")
@@ -125,7 +127,7 @@ def export_verdicts(
     # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
     record_export(store, export)
     path.write_bytes(content)
-    _tell_export(export, wish, path, as_json=as_json)
+    _report_export(export, request, path, as_json=as_json)
 
 
 @review.command("import")
@@ -157,7 +159,7 @@ def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: boo
         f"{len(imported.new)} new labels, {imported.n_known} were on record, {imported.n_unlabelled} lines without one"
     )
     if imported.new:
-        print_line("`evalhouse review agreement` says what they tell of the judge")
+        print_line("`evalhouse review agreement` says how far they agree with the judge")
 
 
 def _pick_format(kind: str | None, output: str | None) -> str:
@@ -193,11 +195,11 @@ def _refuse_existing(path: Path) -> None:
         raise SettingsError(f"{path} exists and may hold labels; name another file with -o")
 
 
-def _tell_export(export: "Export", wish: "Wish", path: Path, *, as_json: bool) -> None:
+def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as_json: bool) -> None:
     groups = [
-        {"step": one.step, "stratum": one.stratum, "size": one.size, "picked": len(one.picks),
-         "probability": one.probability}
-        for one in export.drawn
+        {"step": group.step, "stratum": group.stratum, "size": group.size, "picked": len(group.picks),
+         "probability": group.probability}
+        for group in export.drawn
     ]  # fmt: skip
     if as_json:
         print_json(_describe_export(export, path) | {"groups": groups})
@@ -205,10 +207,10 @@ def _tell_export(export: "Export", wish: "Wish", path: Path, *, as_json: bool) -
     columns = ["step", "group", "#verdicts", "#picked", "#probability"]
     print_table(make_table(columns, [list(group.values()) for group in groups]))
     print_line(f"wrote {path}: {len(export.picks)} verdicts of run {export.run.run_id}, seed {export.seed}")
-    if len(export.picks) < wish.n:
-        print_line(f"-n {wish.n} is more than there is: all {export.n_items} are in it")
+    if len(export.picks) < request.n:
+        print_line(f"-n {request.n} is more than there is: all {export.n_items} are in it")
     n_left_out = len(export.reviewed)
-    if n_left_out and not wish.again:
+    if n_left_out and not request.again:
         print_line(f"{n_left_out} were reviewed before and are left out; --again asks about them as well")
     if 0 < export.n_read_lexically < export.n_samples:
         print_line(f"the lexical judge has read {export.n_read_lexically} of {export.n_samples} samples, by chance")
@@ -239,16 +241,16 @@ def _describe_import(imported: "Imported") -> dict[str, Any]:
         "new": len(imported.new),
         "known": imported.n_known,
         "unlabelled": imported.n_unlabelled,
-        "agree": sum(one.label == one.judge_label for one in imported.new),
-        "differ": sum(one.label != one.judge_label for one in imported.new),
+        "agree": sum(review.label == review.judge_label for review in imported.new),
+        "differ": sum(review.label != review.judge_label for review in imported.new),
         "groups": _count(imported.new),
     }
 
 
 def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:
     """New labels by step and reviewer."""
-    new = Counter((one.step, one.reviewer) for one in reviews)
-    agree = Counter((one.step, one.reviewer) for one in reviews if one.label == one.judge_label)
+    new = Counter((review.step, review.reviewer) for review in reviews)
+    agree = Counter((review.step, review.reviewer) for review in reviews if review.label == review.judge_label)
     return [
         {"step": step, "reviewer": reviewer, "new": n, "agree": agree[step, reviewer],
          "differ": n - agree[step, reviewer]}

@@ -64,19 +64,21 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: str | Non
     """
     groupings = _parse_groupings(by)
     store = Warehouse(find_warehouse(warehouse))
-    found = [find_run(store, name) for name in (runs or list_reviewed_runs(store))]
-    found = list({run.run_id: run for run in found}.values())
-    reviewed = read_reviewed(store, [run.run_id for run in found])
+    reviewed_runs = [find_run(store, name) for name in (runs or list_reviewed_runs(store))]
+    reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
+    reviewed = read_reviewed(store, [run.run_id for run in reviewed_runs])
     if reviewed.is_empty():
-        raise SettingsError(_explain_nothing(found))
+        raise SettingsError(_explain_nothing(reviewed_runs))
     document = describe_agreement(reviewed, groupings, seed=seed) | {
-        "runs": [run.run_id for run in found],
-        "corrected": {run.run_id: [asdict(one) for one in list_corrected(store, run.run_id)] for run in found},
+        "runs": [run.run_id for run in reviewed_runs],
+        "corrected": {
+            run.run_id: [asdict(mean) for mean in list_corrected(store, run.run_id)] for run in reviewed_runs
+        },
     }
     if as_json:
         print_json(document)
     else:
-        _print(document, found)
+        _print(document, reviewed_runs)
 
 
 def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
@@ -95,16 +97,16 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
         "n_changed_after_seeing_the_judge": len(changed),
         "seed": seed,
         "judge": judged,
-        "people": [one for one in people if one["n_verdicts"]],
+        "people": [agreement for agreement in people if agreement["n_verdicts"]],
     }
 
 
 def _describe_group(by: str, group: Group, seed: int) -> Document:
-    found = to_plain(measure_judge(group.rows, group.step, seed=seed))
+    figures = to_plain(measure_judge(group.rows, group.step, seed=seed))
     if by == "label":
         # Of verdicts with one label of the judge these are settled beforehand.
-        found |= dict.fromkeys(_MEASURES[1:], to_plain(Measure(value=None, ci_low=None, ci_high=None)))
-    return {"by": by, "step": group.step, "value": group.value, **found}
+        figures |= dict.fromkeys(_MEASURES[1:], to_plain(Measure(value=None, ci_low=None, ci_high=None)))
+    return {"by": by, "step": group.step, "value": group.value, **figures}
 
 
 def _drop_repeats(reviewed: pl.DataFrame) -> pl.DataFrame:
@@ -132,7 +134,7 @@ def _explain_nothing(runs: Sequence[RunRow]) -> str:
 
 def _print(document: Document, runs: Sequence[RunRow]) -> None:
     n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
-    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {_tell_runs(runs)}")
+    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {_name_runs(runs)}")
     changed = document["n_changed_after_seeing_the_judge"]
     if changed:
         print_line(f"{changed} labels were changed after the judge's verdict was shown; the later ones count.")
@@ -155,7 +157,7 @@ def _print(document: Document, runs: Sequence[RunRow]) -> None:
     )
 
 
-def _tell_runs(runs: Sequence[RunRow]) -> str:
+def _name_runs(runs: Sequence[RunRow]) -> str:
     return f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
 
 
@@ -190,20 +192,20 @@ def _print_people(people: Sequence[Document]) -> None:
         return
     rows = [
         [
-            one["step"], f"{one['n_reviewers']} reviewers", one["n_verdicts"], _write_measure(one["agreeing"]), None,
-            _write_measure(one["alpha"]), "; ".join(one["notes"]) or None,
+            step["step"], f"{step['n_reviewers']} reviewers", step["n_verdicts"],
+            _write_measure(step["agreeing"]), None, _write_measure(step["alpha"]), "; ".join(step["notes"]) or None,
         ]
-        for one in people
-        if one["n_reviewers"] > 2
+        for step in people
+        if step["n_reviewers"] > 2
     ]  # fmt: skip
     rows += [
         [
-            one["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
+            step["step"], " and ".join(pair["reviewers"]), pair["agreement"]["n_verdicts"],
             _write_measure(pair["agreement"]["accuracy"]), _write_measure(pair["agreement"]["kappa"]),
             _write_measure(pair["agreement"]["alpha"]), "; ".join(pair["agreement"]["notes"]) or None,
         ]
-        for one in people
-        for pair in one["pairs"]
+        for step in people
+        for pair in step["pairs"]
     ]  # fmt: skip
     columns = ["step", "who", "#verdicts", "agreeing", "κ", "α", "mind"]
     print_table(make_table(columns, rows, title="People with each other"))

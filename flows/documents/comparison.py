@@ -80,21 +80,21 @@ def _print_head(document: Document) -> None:
 def _print_differences(document: Document) -> None:
     rows: list[dict[str, object]] = [
         {
-            "metric": one["metric"],
-            "#base": one["common_base"],
-            "#candidate": one["common_candidate"],
-            "#difference": _write_difference(one["difference"]),
-            "95 % interval": write_interval(one["ci_low"], one["ci_high"]),
-            "#noise floor": one["noise_floor"],
-            "#p": _write_p(one["p_holm"]),
-            "#common": one["n_common"],
-            "#scored in base": f"{one['n_base']} ({one['coverage_base']:.0%})",
-            "#in candidate": f"{one['n_candidate']} ({one['coverage_candidate']:.0%})",
-            "verdict": _VERDICTS.get(one["verdict"], one["verdict"]),
+            "metric": metric["metric"],
+            "#base": metric["common_base"],
+            "#candidate": metric["common_candidate"],
+            "#difference": _write_difference(metric["difference"]),
+            "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
+            "#noise floor": metric["noise_floor"],
+            "#p": _write_p(metric["p_holm"]),
+            "#common": metric["n_common"],
+            "#scored in base": f"{metric['n_base']} ({metric['coverage_base']:.0%})",
+            "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
+            "verdict": _VERDICTS.get(metric["verdict"], metric["verdict"]),
         }
-        for one in document["metrics"]
+        for metric in document["metrics"]
     ]
-    n_tests = sum(one["p"] is not None for one in document["metrics"])
+    n_tests = sum(metric["p"] is not None for metric in document["metrics"])
     title = f"Samples that both runs scored (p corrected for {n_tests} metrics)"
     print_line()
     print_table(_fit_columns(rows, title, make_console().width))
@@ -114,10 +114,10 @@ def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: in
 
 def _print_parts(document: Document) -> None:
     rows = [
-        [one["metric"], _write_difference(one["change"]), name_part(part["name"]), part["n"], part["n_moved"],
+        [metric["metric"], _write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
          _write_difference(part["value"])]
-        for one in document["metrics"]
-        for part in sorted(one["parts"], key=lambda part: -abs(part["value"]))
+        for metric in document["metrics"]
+        for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
         if part["n_moved"]
     ]  # fmt: skip
     if not rows:

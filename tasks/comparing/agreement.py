@@ -335,7 +335,7 @@ def to_plain(agreement: Agreement | PeopleAgreement | Measure | PairOfReviewers)
     return {
         name: to_plain(value)
         if isinstance(value, Measure | Agreement)
-        else [to_plain(one) for one in value]
+        else [to_plain(pair) for pair in value]
         if name == "pairs"
         else value
         for name, value in vars(agreement).items()

@@ -97,10 +97,10 @@ def share_agreeing(tables: Floats) -> Floats:
 
 def balance_accuracy(tables: Floats) -> Floats:
     """The mean, over labels that the second gave, of how often the first gave them too."""
-    given = tables.sum(axis=-2)
+    n_given = tables.sum(axis=-2)
     with np.errstate(divide="ignore", invalid="ignore"):
-        recalls = np.where(given > 0, np.diagonal(tables, axis1=-2, axis2=-1) / given, 0.0)
-        return np.asarray(recalls.sum(axis=-1) / (given > 0).sum(axis=-1), dtype=np.float64)
+        recalls = np.where(n_given > 0, np.diagonal(tables, axis1=-2, axis2=-1) / n_given, 0.0)
+        return np.asarray(recalls.sum(axis=-1) / (n_given > 0).sum(axis=-1), dtype=np.float64)
 
 
 def cohen_kappa(tables: Floats) -> Floats:
@@ -139,11 +139,11 @@ def weigh_spearman(first: Sequence[float], second: Sequence[float]) -> Statistic
     orders = [_Order.of(side) for side in (first, second)]
 
     def weighed(weights: Floats) -> Floats:
-        one, other = (_centre(order.rank(weights), weights) for order in orders)
-        spread = (weights * one**2).sum(axis=1) * (weights * other**2).sum(axis=1)
+        centred, other = (_centre(order.rank(weights), weights) for order in orders)
+        spread = (weights * centred**2).sum(axis=1) * (weights * other**2).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = (weights * one * other).sum(axis=1) / np.sqrt(spread)
-        return np.asarray(np.where(spread > TIE, found, np.nan), dtype=np.float64)
+            correlation = (weights * centred * other).sum(axis=1) / np.sqrt(spread)
+        return np.asarray(np.where(spread > TIE, correlation, np.nan), dtype=np.float64)
 
     return weighed
 
@@ -158,10 +158,10 @@ class _Order:
 
     @classmethod
     def of(cls, scores: Sequence[float]) -> "_Order":
-        held = np.asarray(scores, dtype=np.float64)
-        rows = np.argsort(held, kind="stable")
-        level = np.unique(held, return_inverse=True)[1].astype(np.int64)
-        starts = np.flatnonzero(np.diff(held[rows], prepend=np.nan) != 0)
+        values = np.asarray(scores, dtype=np.float64)
+        rows = np.argsort(values, kind="stable")
+        level = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        starts = np.flatnonzero(np.diff(values[rows], prepend=np.nan) != 0)
         return cls(rows=rows, starts=starts, level=level)
 
     def sum(self, sorted_weights: Floats) -> Floats:
@@ -186,7 +186,7 @@ def compute_ndcg(grades: Sequence[float], scores: Sequence[float]) -> float | No
     ACM TOIS 20, 422-446.)
     """
     discounts = 1 / np.log2(np.arange(2, len(grades) + 2))
-    held = np.asarray(grades, dtype=np.float64)
-    best = float((np.sort(held)[::-1] * discounts).sum())
-    gained = float((held[np.argsort(-np.asarray(scores), kind="stable")] * discounts).sum())
+    ordered = np.asarray(grades, dtype=np.float64)
+    best = float((np.sort(ordered)[::-1] * discounts).sum())
+    gained = float((ordered[np.argsort(-np.asarray(scores), kind="stable")] * discounts).sum())
     return gained / best if best > 0 else None

@@ -43,17 +43,17 @@ def find_flips(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.D
 
     Samples without a flip are left out.
     """
-    found: dict[str, list[Flip]] = {}
+    flips: dict[str, list[Flip]] = {}
     for kind in ("answer", "ground_truth"):
         of_kind = statements.filter(pl.col("source") == kind).drop("source")
-        _add_flips(found, kind, of_kind, measure=_measure)
-    _add_flips(found, "context", contexts)
-    _add_flips(found, "rating", grades)
-    return found
+        _add_flips(flips, kind, of_kind, measure=_measure)
+    _add_flips(flips, "context", contexts)
+    _add_flips(flips, "rating", grades)
+    return flips
 
 
 def _add_flips(
-    found: dict[str, list[Flip]],
+    by_sample_id: dict[str, list[Flip]],
     kind: Kind,
     rows: pl.DataFrame,
     *,
@@ -66,7 +66,7 @@ def _add_flips(
     for sample_id, (base, candidate) in by_sample.items():
         flips = list(_match(kind, base, candidate, measure))
         if flips:
-            found.setdefault(sample_id, []).extend(flips)
+            by_sample_id.setdefault(sample_id, []).extend(flips)
 
 
 def _match(
@@ -123,8 +123,8 @@ def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change | Non
     return None
 
 
-def _measure(one: str, other: str) -> float:
-    return fuzz.ratio(one.casefold(), other.casefold())
+def _measure(first: str, second: str) -> float:
+    return fuzz.ratio(first.casefold(), second.casefold())
 
 
 def _normalise(text: str | None) -> str:

@@ -102,11 +102,15 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Finding:
     outcome: Outcome
     reason: Reason | None
     detail: str
+
+
+def _undecided(reason: Reason, detail: str) -> _Finding:
+    return _Finding("undecided", reason, detail)
 
 
 def check_all(
@@ -160,9 +164,7 @@ def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Sc
         ci_high=high,
         n=score.n_scored,
         beyond=beyond,
-        outcome=finding.outcome,
-        reason=finding.reason,
-        detail=finding.detail,
+        **vars(finding),
     )
 
 
@@ -177,17 +179,15 @@ def _judge_mean(
     kind: Literal["min", "max"], limit: float, score: Score, low: float | None, high: float | None
 ) -> _Finding:
     if score.mean is None:
-        return _Finding(outcome="failed", reason="nothing_scored", detail="no sample is scored")
+        return _Finding("failed", "nothing_scored", "no sample is scored")
     if low is None or high is None:
-        told = f"{score.n_scored} equal or single values beyond 0 to 1 have no interval"
-        return _Finding(outcome="undecided", reason="too_few_samples", detail=told)
+        return _undecided("too_few_samples", f"{score.n_scored} equal or single values beyond 0 to 1 have no interval")
     keeps, breaks = (low >= limit, high < limit) if kind == "min" else (high <= limit, low > limit)
     if keeps:
-        return _Finding(outcome="passed", reason=None, detail="the whole interval keeps the limit")
+        return _Finding("passed", None, "the whole interval keeps the limit")
     if breaks:
-        return _Finding(outcome="failed", reason="beyond_limit", detail="the whole interval is beyond the limit")
-    told = f"the limit is inside the interval of {score.n_scored} samples"
-    return _Finding(outcome="undecided", reason="interval_holds_limit", detail=told)
+        return _Finding("failed", "beyond_limit", "the whole interval is beyond the limit")
+    return _undecided("interval_holds_limit", f"the limit is inside the interval of {score.n_scored} samples")
 
 
 def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison]) -> list[Check]:
@@ -205,11 +205,11 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     A floor keeps no drop from passing: the interval is of differences with the judge's noise in them, so that an
     interval within the limit says that noise and drop together are.
     """
-    found = [comparisons.get(name) for name in limits]
-    corrected = correct_by_holm([one.paired.p if one else None for one in found])
+    of_limits = [comparisons.get(name) for name in limits]
+    corrected = correct_by_holm([comparison.paired.p if comparison else None for comparison in of_limits])
     return [
-        _check_drop(one, limit, p) if one else _leave_open(name, limit)
-        for (name, limit), one, p in zip(limits.items(), found, corrected, strict=True)
+        _check_drop(comparison, limit, p) if comparison else _leave_open(name, limit)
+        for (name, limit), comparison, p in zip(limits.items(), of_limits, corrected, strict=True)
     ]
 
 
@@ -244,9 +244,7 @@ def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> 
         n=paired.n,
         beyond=None if drop is None else drop - limit,
         noise_floor=comparison.noise_floor,
-        outcome=finding.outcome,
-        reason=finding.reason,
-        detail=finding.detail,
+        **vars(finding),
     )
 
 
@@ -261,24 +259,21 @@ def _judge_drop(
     """`low` and `high` are both the drop itself where all clusters differ by the same."""
     paired = comparison.paired
     if comparison.n_base and not comparison.n_candidate:
-        told = f"no sample is scored; the baseline has {comparison.n_base}"
-        return _Finding(outcome="failed", reason="nothing_scored", detail=told)
+        return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
     if low is None or high is None or p is None:
-        return _Finding(outcome="undecided", reason="nothing_common", detail="no sample is scored in both runs")
+        return _undecided("nothing_common", "no sample is scored in both runs")
     unlike = _find_other_yardstick(comparison) or _find_too_few(comparison)
     if unlike:
         return unlike
     if not paired.n_higher and not paired.n_lower:
-        return _Finding(outcome="passed", reason=None, detail="no sample has another score")
+        return _Finding("passed", None, "no sample has another score")
     if high <= limit + ROUNDING:
-        return _Finding(outcome="passed", reason=None, detail="the whole interval keeps the limit")
+        return _Finding("passed", None, "the whole interval keeps the limit")
     return (
         _find_noise(comparison)
         or _find_chance(limit, low=low, p=p, n=paired.n)
         or _find_noise(comparison, beyond=limit)
-        or _Finding(
-            outcome="failed", reason="beyond_limit", detail=f"the whole interval is beyond the limit, {_write_p(p)}"
-        )
+        or _Finding("failed", "beyond_limit", f"the whole interval is beyond the limit, {_write_p(p)}")
     )
 
 
@@ -288,21 +283,19 @@ def _find_noise(comparison: MetricComparison, *, beyond: float = 0.0) -> _Findin
     if not floor or difference is None or abs(difference) - beyond > floor:
         return None
     what = "beyond the limit by no more than" if beyond else "within"
-    told = f"it is {what} the judge's noise, which alone makes changes of up to {floor:.3f}"
-    return _Finding(outcome="undecided", reason="within_noise", detail=told)
+    return _undecided("within_noise", f"it is {what} the judge's noise, which alone makes changes of up to {floor:.3f}")
 
 
 def _find_chance(limit: float, *, low: float, p: float, n: int) -> _Finding | None:
     """Undecided where the drop can be chance, or less than the limit."""
     if low <= 0:
-        told = "a change of this size can be chance: 0 and the limit are inside the interval"
-        return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
+        return _undecided(
+            "not_beyond_chance", "a change of this size can be chance: 0 and the limit are inside the interval"
+        )
     if low <= limit + ROUNDING:
-        told = f"the limit is inside the interval of {n} samples"
-        return _Finding(outcome="undecided", reason="interval_holds_limit", detail=told)
+        return _undecided("interval_holds_limit", f"the limit is inside the interval of {n} samples")
     if p > ALPHA:
-        told = f"it can be chance: {_write_p(p)}, corrected over the drops checked"
-        return _Finding(outcome="undecided", reason="not_beyond_chance", detail=told)
+        return _undecided("not_beyond_chance", f"it can be chance: {_write_p(p)}, corrected over the drops checked")
     return None
 
 
@@ -316,8 +309,10 @@ def _find_too_few(comparison: MetricComparison) -> _Finding | None:
     is_all = comparison.n_base == comparison.n_candidate == paired.n
     if paired.n_clusters >= LEAST_CLUSTERS or (is_all and not paired.n_higher and not paired.n_lower):
         return None
-    told = f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance"
-    return _Finding(outcome="undecided", reason="too_few_samples", detail=told)
+    return _undecided(
+        "too_few_samples",
+        f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance",
+    )
 
 
 def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
@@ -328,13 +323,12 @@ def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:
             n_other[cause] += part.n
     of_all = f"of {comparison.paired.n} common samples"
     if n_other["formula"]:
-        told = (
-            f"another formula, or setting of it, in {n_other['formula']} {of_all}; `evalhouse rescore` brings it to one"
+        return _undecided(
+            "other_formula",
+            f"another formula or setting of it in {n_other['formula']} {of_all}; `evalhouse rescore` brings it to one",
         )
-        return _Finding(outcome="undecided", reason="other_formula", detail=told)
     if n_other["judge"]:
-        told = f"another judge, model, prompt or setting in {n_other['judge']} {of_all}"
-        return _Finding(outcome="undecided", reason="other_judge", detail=told)
+        return _undecided("other_judge", f"another judge, model, prompt or setting in {n_other['judge']} {of_all}")
     return None
 
 
@@ -365,18 +359,18 @@ def check_cost(limit: float, cost: Cost) -> Check:
         limit=limit,
         value=cost.usd,
         beyond=cost.usd - limit,
-        outcome=finding.outcome,
-        reason=finding.reason,
-        detail=finding.detail,
+        **vars(finding),
     )
 
 
 def _judge_cost(limit: float, cost: Cost) -> _Finding:
     unknown = f"{cost.n_unpriced} calls have no known price and are not in it (`--prices` of a run gives them one)"
     if cost.usd > limit + ROUNDING:
-        told = f"at least: {unknown}" if cost.n_unpriced else "more was spent"
-        return _Finding(outcome="failed", reason="beyond_limit", detail=told)
+        return _Finding("failed", "beyond_limit", f"at least: {unknown}" if cost.n_unpriced else "more was spent")
     if cost.n_unpriced:
-        return _Finding(outcome="undecided", reason="unknown_price", detail=unknown)
-    told = f"the cost of {cost.n_estimated} calls is an estimate" if cost.n_estimated else "no more was spent"
-    return _Finding(outcome="passed", reason=None, detail=told)
+        return _undecided("unknown_price", unknown)
+    return _Finding(
+        "passed",
+        None,
+        f"the cost of {cost.n_estimated} calls is an estimate" if cost.n_estimated else "no more was spent",
+    )

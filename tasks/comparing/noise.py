@@ -51,14 +51,14 @@ class Noise:
 
 def pool_noise(noises: Iterable[Noise]) -> Noise | None:
     """All pairs together; None when there is none."""
-    found = [noise for noise in noises if noise.n_pairs]
-    if not found:
+    measured = [noise for noise in noises if noise.n_pairs]
+    if not measured:
         return None
     return Noise(
-        n_pairs=sum(noise.n_pairs for noise in found),
-        n_changed=sum(noise.n_changed for noise in found),
-        sum_squares=sum(noise.sum_squares for noise in found),
-        n_runs=sum(noise.n_runs for noise in found),
+        n_pairs=sum(noise.n_pairs for noise in measured),
+        n_changed=sum(noise.n_changed for noise in measured),
+        sum_squares=sum(noise.sum_squares for noise in measured),
+        n_runs=sum(noise.n_runs for noise in measured),
     )
 
 
@@ -211,14 +211,14 @@ class PairNoise:
     @cached_property
     def _noise_runs(self) -> list[RunRow]:
         warehouse = self._pair.warehouse
-        wanted = list_noise_runs(warehouse, self._pair.candidate.run_id)[:POOLED_RUNS]
-        runs = {run.run_id: run for run in list_runs(warehouse)} if wanted else {}
-        return [runs[run_id] for run_id in wanted]
+        run_ids = list_noise_runs(warehouse, self._pair.candidate.run_id)[:POOLED_RUNS]
+        runs = {run.run_id: run for run in list_runs(warehouse)} if run_ids else {}
+        return [runs[run_id] for run_id in run_ids]
 
     @cached_property
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
-        found = read_noise(self._pair.warehouse, [run.run_id for run in self._noise_runs])
-        return {str(key[0]): rows.to_dicts() for key, rows in found.partition_by("metric", as_dict=True).items()}
+        frame = read_noise(self._pair.warehouse, [run.run_id for run in self._noise_runs])
+        return {str(key[0]): rows.to_dicts() for key, rows in frame.partition_by("metric", as_dict=True).items()}
 
     @cached_property
     def _asked(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:

@@ -74,14 +74,14 @@ def compare_paired(
     sums = _sum_clusters(differences, clusters)
     intervals = _find_intervals(sums, seed=seed, resamples=resamples)
     tests = _flip_signs(sums, seed=seed, resamples=resamples)
-    found = [
+    described = [
         _describe(differences[:, column], sums.counts[:, column], intervals[column], tests[column])
         for column in range(differences.shape[1])
     ]
-    corrected = correct_by_holm([one.p for one in found])
+    corrected = correct_by_holm([metric.p for metric in described])
     return [
-        _decide(replace(one, p_holm=p_holm), low_is_good=is_low)
-        for one, p_holm, is_low in zip(found, corrected, low_is_good, strict=True)
+        _decide(replace(metric, p_holm=p_holm), low_is_good=is_low)
+        for metric, p_holm, is_low in zip(described, corrected, low_is_good, strict=True)
     ]
 
 
@@ -160,9 +160,9 @@ def _flip_signs(sums: _Sums, *, seed: int, resamples: int) -> list[_Test]:
     open_columns = [column for column, test in enumerate(tests) if test is None]
     if open_columns:
         totals = sums.totals[:, open_columns]
-        found = np.abs(totals.sum(axis=0)) * (1 - TIE)
+        distances = np.abs(totals.sum(axis=0)) * (1 - TIE)
         n_as_far = _count_as_far(
-            totals[totals.any(axis=1)], found, np.random.default_rng([seed, -1 % 2**32]), resamples
+            totals[totals.any(axis=1)], distances, np.random.default_rng([seed, -1 % 2**32]), resamples
         )
         for column, n in zip(open_columns, n_as_far, strict=True):
             tests[column] = _Test(p=(1 + int(n)) / (1 + resamples), is_exact=False)
@@ -181,7 +181,7 @@ def _go_through_signs(sums: _Sums, column: int, most: int) -> _Test | None:
     return _Test(p=float(np.mean(moved >= abs(totals.sum()) * (1 - TIE))), is_exact=True)
 
 
-def _count_as_far(totals: Floats, found: Floats, generator: np.random.Generator, resamples: int) -> Integers:
+def _count_as_far(totals: Floats, distances: Floats, generator: np.random.Generator, resamples: int) -> Integers:
     n = len(totals)
     n_as_far = np.zeros(totals.shape[1], dtype=np.int64)
     step = max(1, _MOST_SIGNS // n)
@@ -190,19 +190,19 @@ def _count_as_far(totals: Floats, found: Floats, generator: np.random.Generator,
         # A random bit a sign, eight at a time.
         drawn = generator.integers(0, 256, size=(size, -(-n // 8)), dtype=np.uint8)
         stays = np.unpackbits(drawn, axis=1, count=n).astype(np.float64)
-        n_as_far += (np.abs(2.0 * (stays @ totals) - totals.sum(axis=0)) >= found).sum(axis=0)
+        n_as_far += (np.abs(2.0 * (stays @ totals) - totals.sum(axis=0)) >= distances).sum(axis=0)
     return n_as_far
 
 
 def _describe(differences: Floats, counts: Floats, interval: tuple[float, float] | None, test: _Test) -> Paired:
-    known = differences[~np.isnan(differences)]
+    scored = differences[~np.isnan(differences)]
     low, high = interval or (None, None)
     return Paired(
-        n=len(known),
+        n=len(scored),
         n_clusters=int((counts > 0).sum()),
-        n_higher=int((known > 0).sum()),
-        n_lower=int((known < 0).sum()),
-        difference=float(known.mean()) if len(known) else None,
+        n_higher=int((scored > 0).sum()),
+        n_lower=int((scored < 0).sum()),
+        difference=float(scored.mean()) if len(scored) else None,
         ci_low=low,
         ci_high=high,
         p=test.p,

@@ -116,13 +116,13 @@ def find_causes(
     reads the samples themselves, so that every input may be its cause, and no judge.
     """
     empty = np.zeros_like(next(iter(inputs.values())))
-    found: dict[Cause, Flags] = {cause: empty.copy() for cause in CAUSES}
+    causes: dict[Cause, Flags] = {cause: empty.copy() for cause in CAUSES}
     for name in list_inputs(steps):
-        found[INPUTS[name]] |= inputs[name]
+        causes[INPUTS[name]] |= inputs[name]
     for step in list_call_steps(steps):
-        found["judge"] |= judges.get(step, empty)
-    found["formula"] |= is_formula_changed
-    return found
+        causes["judge"] |= judges.get(step, empty)
+    causes["formula"] |= is_formula_changed
+    return causes
 
 
 def list_inputs(steps: Collection[str]) -> list[str]:

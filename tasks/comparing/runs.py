@@ -165,8 +165,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     noise = PairNoise(pair)
     metrics = tuple(
-        _join(samples, column, one, _find_noise(noise, samples, column, clusters))
-        for column, one in zip(columns, paired, strict=True)
+        _join(samples, column, result, _find_noise(noise, samples, column, clusters))
+        for column, result in zip(columns, paired, strict=True)
     )
     return Comparison(
         n_base=int(samples.in_base.sum()),
@@ -216,15 +216,15 @@ def _build_columns(
 
 def _find_version(frame: pl.DataFrame) -> str | None:
     """The formula of the candidate's scores."""
-    known = frame["candidate_version"].drop_nulls()
-    return None if known.is_empty() else str(known[0])
+    versions = frame["candidate_version"].drop_nulls()
+    return None if versions.is_empty() else str(versions[0])
 
 
 def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
     both = column.in_both
     if not both.any():
         return None
-    anew = samples.flag([one for one in noise.list_anew(column.steps) if one in samples.places])
+    anew = samples.flag([sample_id for sample_id in noise.list_anew(column.steps) if sample_id in samples.places])
     return noise.find(
         column.metric,
         steps=column.steps,
@@ -240,15 +240,15 @@ def _find_changed_judges(
     pair: RunPair, samples: _Samples, other_judges: pl.DataFrame, steps: set[str]
 ) -> dict[str, Flags]:
     """By step of the calls the samples for which the runs had another judge, prompt, language or setting."""
-    found = {
+    flags = {
         str(key[0]): samples.flag(rows["sample_id"].to_list())
         for key, rows in other_judges.partition_by("step", as_dict=True).items()
     }
     everywhere = np.ones(len(samples.ids), dtype=bool)
     for step in list_call_steps(steps):
         if is_changed_everywhere(pair.base, pair.candidate, step):
-            found[step] = everywhere
-    return found
+            flags[step] = everywhere
+    return flags
 
 
 def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tuple[str | None, Integers]:
@@ -337,13 +337,13 @@ def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
     for column in columns:
         has_none = np.isnan(column.base) & np.isnan(column.candidate)
         is_equal = (np.abs(column.candidate - column.base) <= ROUNDING) | has_none
-        kept = samples.common & ~is_equal
+        is_listed = samples.common & ~is_equal
         values = {
-            "sample_id": ids[kept].tolist(),
-            "metric": [column.metric] * int(kept.sum()),
-            "base": column.base[kept],
-            "candidate": column.candidate[kept],
-            "changed": np.array(column.changed, dtype=object)[kept].tolist(),
+            "sample_id": ids[is_listed].tolist(),
+            "metric": [column.metric] * int(is_listed.sum()),
+            "base": column.base[is_listed],
+            "candidate": column.candidate[is_listed],
+            "changed": np.array(column.changed, dtype=object)[is_listed].tolist(),
         }
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     return pl.concat(frames)
@@ -376,7 +376,7 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
 
 
 def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:
-    unknown = [one.metric for one in metrics if one.noise is not None and one.noise.is_unknown]
+    unknown = [compared.metric for compared in metrics if compared.noise is not None and compared.noise.is_unknown]
     if unknown:
         yield (
             f"no noise floor is known for {', '.join(unknown)}: a change may be the judge's own noise; have some "

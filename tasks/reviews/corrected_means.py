@@ -67,11 +67,11 @@ def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
 
 def pair_corrected(warehouse: Warehouse, base: str, candidate: str) -> list[CorrectedPair]:
     """The corrected means of two runs side by side, for metrics that both have; neither need be enough for a mean."""
-    of_base = {one.metric: one for one in list_corrected(warehouse, base)}
+    of_base = {row.metric: row for row in list_corrected(warehouse, base)}
     return [
-        CorrectedPair(metric=one.metric, base=of_base[one.metric], candidate=one)
-        for one in list_corrected(warehouse, candidate)
-        if one.metric in of_base
+        CorrectedPair(metric=row.metric, base=of_base[row.metric], candidate=row)
+        for row in list_corrected(warehouse, candidate)
+        if row.metric in of_base
     ]
 
 

@@ -41,10 +41,13 @@ from evalhouse.warehouse.store import Warehouse
 
 REVIEWED = "reviewed"
 _LEXICAL = "lexical"
+_OF_ITEM = ("sample_id", "step", "statement_id", "context_rank", "item_hash", "question_hash", "judge_label")
+# A spreadsheet takes a cell that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class ExportRequest:
     """What an export is to hold: `steps` None for all that have verdicts; `seed` repeats a draw."""
 
     n: int
@@ -71,35 +74,39 @@ class Export:
     @property
     def n_items(self) -> int:
         """Items that were drawn from."""
-        return sum(one.size for one in self.drawn)
+        return sum(group.size for group in self.drawn)
 
 
-def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
+def plan_export(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> Export:
     """Draw what to ask; raises ReviewError when there is nothing, or less than one item a step, to draw."""
-    items = _list_items(warehouse, run, wish)
-    generator = random.Random(wish.seed)
-    open_items = items if wish.again else [item for item in items if not item.is_reviewed]
+    items = _list_items(warehouse, run, request)
+    generator = random.Random(request.seed)
+    open_items = items if request.again else [item for item in items if not item.is_reviewed]
     by_step = {step: [item for item in open_items if item.step == step] for step in REVIEWED_CALLS}
-    by_step = {step: found for step, found in by_step.items() if found}
-    if wish.n < len(by_step):
-        raise ReviewError(f"-n {wish.n} is less than one verdict for each of {', '.join(by_step)}; name fewer --steps")
-    places = share_places(wish.n, {step: len(found) for step, found in by_step.items()})
-    lexical, n_read = _read_lexically(warehouse, run, wish, open_items, generator)
+    by_step = {step: of_step for step, of_step in by_step.items() if of_step}
+    if request.n < len(by_step):
+        raise ReviewError(
+            f"-n {request.n} is less than one verdict for each of {', '.join(by_step)}; name fewer --steps"
+        )
+    places = share_places(request.n, {step: len(of_step) for step, of_step in by_step.items()})
+    lexical, n_read = _read_lexically(warehouse, run, request, open_items, generator)
     moved = read_moved(warehouse, run.run_id)
     drawn: list[StratumDraw] = []
-    for step, found in by_step.items():
+    for step, of_step in by_step.items():
         # A plain random sample has no groups.
         groups: dict[Stratum, list[Item]] = (
-            {"rest": found} if wish.share_random >= 1 else sort_into_strata(found, lexical_labels=lexical, moved=moved)
+            {"rest": of_step}
+            if request.share_random >= 1
+            else sort_into_strata(of_step, lexical_labels=lexical, moved=moved)
         )
-        drawn += draw(groups, places[step], share_random=wish.share_random, generator=generator)
-    picks = [_stand_for_itself(pick) for one in drawn for pick in one.picks]
+        drawn += draw(groups, places[step], share_random=request.share_random, generator=generator)
+    picks = [_stand_for_itself(pick) for group in drawn for pick in group.picks]
     generator.shuffle(picks)
     picked_at = datetime.now(UTC)
     return Export(
         export_id=make_run_id(picked_at),
         run=run,
-        seed=wish.seed,
+        seed=request.seed,
         drawn=tuple(drawn),
         picks=tuple(picks),
         reviewed=tuple(item for item in items if item.is_reviewed),
@@ -112,7 +119,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, wish: Wish) -> Export:
 def record_export(warehouse: Warehouse, export: Export) -> None:
     """Put on record what is asked, and what had been reviewed before."""
     asked = {pick.item.item_hash for pick in export.picks}
-    known = [
+    labelled = [
         Pick(item=item, stratum=REVIEWED, probability=1.0) for item in export.reviewed if item.item_hash not in asked
     ]
     picked_at = datetime.now(UTC).replace(tzinfo=None)
@@ -120,19 +127,13 @@ def record_export(warehouse: Warehouse, export: Export) -> None:
         {
             "export_id": export.export_id,
             "run_id": export.run.run_id,
-            "sample_id": pick.item.sample_id,
-            "step": pick.item.step,
-            "statement_id": pick.item.statement_id,
-            "context_rank": pick.item.context_rank,
-            "item_hash": pick.item.item_hash,
-            "question_hash": pick.item.question_hash,
-            "judge_label": pick.item.judge_label,
+            **{name: getattr(pick.item, name) for name in _OF_ITEM},
             "stratum": pick.stratum,
             "probability": pick.probability,
             "asked": pick.item.item_hash in asked,
             "picked_at": picked_at,
         }
-        for pick in (*export.picks, *known)
+        for pick in (*export.picks, *labelled)
     ]
     write_picks(warehouse, export.run.run_id, export.export_id, rows)
 
@@ -142,13 +143,13 @@ def _stand_for_itself(pick: Pick) -> Pick:
     return Pick(item=pick.item, stratum=REVIEWED, probability=1.0) if pick.item.is_reviewed else pick
 
 
-def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
+def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> list[Item]:
     if run.status == "running":
         raise ReviewError(
             f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
         )
-    items = collect_items(read_items(warehouse, run.run_id, wish.steps or REVIEWED_CALLS))
-    missing = [step for step in wish.steps or () if not any(item.step == step for item in items)]
+    items = collect_items(read_items(warehouse, run.run_id, request.steps or REVIEWED_CALLS))
+    missing = [step for step in request.steps or () if not any(item.step == step for item in items)]
     if missing:
         raise ReviewError(
             f"run {run.run_id} has no verdict of {', '.join(missing)}; its metrics do not ask for it, or every sample "
@@ -156,7 +157,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
         )
     if not items:
         raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEWED_CALLS)} to review")
-    if not wish.again and all(item.is_reviewed for item in items):
+    if not request.again and all(item.is_reviewed for item in items):
         raise ReviewError(
             f"all {len(items)} verdicts of run {run.run_id} have been reviewed; --again asks about them once more"
         )
@@ -164,23 +165,16 @@ def _list_items(warehouse: Warehouse, run: RunRow, wish: Wish) -> list[Item]:
 
 
 def _read_lexically(
-    warehouse: Warehouse, run: RunRow, wish: Wish, items: Sequence[Item], generator: random.Random
+    warehouse: Warehouse, run: RunRow, request: ExportRequest, items: Sequence[Item], generator: random.Random
 ) -> tuple[dict[tuple[str, str, str], str], int]:
     """What the lexical judge says, and of how many samples. A run of its own it cannot disagree with."""
-    if wish.share_random >= 1 or run.judge == _LEXICAL:
+    if request.share_random >= 1 or run.judge == _LEXICAL:
         return {}, 0
     samples = pick_samples(items, generator)
     texts = read_texts(warehouse, run.run_id, samples)
     statements = read_statements(warehouse, run.run_id, samples)
     steps = sorted({item.step for item in items})
     return label_lexically(texts, statements, steps), len(samples)
-
-
-_JUDGE = ("judge_label", "judge_reason")
-
-
-# A spreadsheet takes a cell that begins so for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dict[str, Any]]:
@@ -223,7 +217,7 @@ def _describe_row(export: Export, pick: Pick, reviewer: str, *, with_verdicts: b
         "item_hash": item.item_hash,
     }
     if with_verdicts:
-        row |= dict(zip(_JUDGE, (item.judge_label, item.reason), strict=True))
+        row |= {"judge_label": item.judge_label, "judge_reason": item.reason}
     return row
 
 

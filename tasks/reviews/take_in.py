@@ -16,6 +16,7 @@ from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
 _VERDICT = ("run_id", "sample_id", "step", "statement_id", "context_rank")
+_OF_RECORD = (*_VERDICT, "probability", "stratum", "item_hash", "question_hash", "judge_label", "export_id")
 _FUTURE = timedelta(days=1)  # clocks go wrong by hours and time zones, not by more
 _HOW = "name it by export_id and item_hash, or by run_id, sample_id, step and statement_id (in step rank: context_rank)"
 
@@ -59,15 +60,14 @@ def import_reviews(warehouse: Warehouse, files: Sequence[LabelFile], reviewer: s
     problems = [problem for file in files for problem in file.problems]
     reviews: dict[str, list[Review]] = {}
     for file in files:
-        found, wrong = _read_file(labelled[file.name], record, reviewer, now)
-        reviews[file.digest] = found
-        problems += wrong
+        reviews[file.digest], of_file = _read_file(labelled[file.name], record, reviewer, now)
+        problems += of_file
     if problems:
         n = len(problems)
         raise list_problems(f"nothing was imported: {n} problem{'s' * (n > 1)}", problems)
     return Imported(
         n_unlabelled=sum(len(file.lines) for file in files) - sum(map(len, labelled.values())),
-        read=tuple(one for found in reviews.values() for one in found),
+        read=tuple(review for of_file in reviews.values() for review in of_file),
         new=tuple(add_reviews(warehouse, reviews)),
     )
 
@@ -106,29 +106,19 @@ def _read_file(
 
 def _read_review(line: Line, record: _Record, reviewer: str | None, now: datetime) -> Review:
     row = _find_verdict(line, record)
-    said_at = _read_time(line, now)
-    who = line.get("reviewer") or reviewer
-    if not who:
+    reviewed_at = _read_time(line, now)
+    reviewer_name = line.get("reviewer") or reviewer
+    if not reviewer_name:
         raise _LineError("says no reviewer; fill in the column, or give --reviewer NAME")
     return Review(
-        run_id=row["run_id"],
-        sample_id=row["sample_id"],
-        step=row["step"],
-        statement_id=row["statement_id"],
-        context_rank=row["context_rank"],
+        **{name: row[name] for name in _OF_RECORD},
         label=_read_label(line, "label", row),
-        reviewer=who,
-        reviewed_at=said_at or now,
-        probability=row["probability"],
-        stratum=row["stratum"],
-        item_hash=row["item_hash"],
-        question_hash=row["question_hash"],
+        reviewer=reviewer_name,
+        reviewed_at=reviewed_at or now,
         first_label=_read_label(line, "first_label", row) if line.get("first_label") else None,
-        judge_label=row["judge_label"],
-        export_id=row["export_id"],
         note=line.get("note"),
         imported_at=now,
-        is_timed=said_at is not None,
+        is_timed=reviewed_at is not None,
     )
 
 
@@ -170,28 +160,28 @@ def _find_by_name(line: Line, record: _Record) -> Mapping[str, Any]:
 
 
 def _read_label(line: Line, name: str, row: Mapping[str, Any]) -> str:
-    said = line.get(name) or ""
+    word = line.get(name) or ""
     source = "answer" if (row["statement_id"] or "").startswith("A") else "ground_truth"
-    label = find_label(row["step"], source, said)
+    label = find_label(row["step"], source, word)
     if label is None:
         about = f"{row['step']} on {row['statement_id'] or row['context_rank']}"
-        raise _LineError(f"{name} is {said!r}; for {about} it must be {' or '.join(list_labels(row['step'], source))}")
+        raise _LineError(f"{name} is {word!r}; for {about} it must be {' or '.join(list_labels(row['step'], source))}")
     return label
 
 
 def _read_time(line: Line, now: datetime) -> datetime | None:
-    """When it was said, UTC; None when the line does not tell."""
-    said = line.get("reviewed_at")
-    if said is None:
+    """When the label was given, UTC; None when the line does not say."""
+    text = line.get("reviewed_at")
+    if text is None:
         return None
     try:
-        time = datetime.fromisoformat(said)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise _LineError(f"reviewed_at is {said!r}; write it like 2026-01-31T14:05:00Z, or leave it empty") from None
+        raise _LineError(f"reviewed_at is {text!r}; write it like 2026-01-31T14:05:00Z, or leave it empty") from None
     if time.tzinfo is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
     if time > now + _FUTURE:
-        raise _LineError(f"reviewed_at is {said}, which is in the future")
+        raise _LineError(f"reviewed_at is {text}, which is in the future")
     return time
 
 

@@ -211,7 +211,7 @@ def test_verdicts_of_the_judge_are_in_a_file_on_request(warehouse: Warehouse, ex
         (("--steps", ","), "it must name some of"),
         (("-n", "2"), "-n 2 is less than one verdict for each of classify, attribute, rank; name fewer --steps"),
         (("-o", "v.xlsx"), "v.xlsx ends in .xlsx; name a file in html, csv, jsonl"),
-        (("--with-verdicts",), "the page shows a verdict once one has decided"),
+        (("--with-verdicts",), "the page shows a verdict once the person has decided"),
         (("-o", "there.csv"), "there.csv exists and may hold labels"),
         (("-o", "no/such/folder.csv"), "no/such/folder.csv: No such file or directory"),
     ],
