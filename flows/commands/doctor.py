@@ -240,7 +240,7 @@ def _check_embeddings(settings: RunSettings) -> Finding:
 
 
 def _check_prices(settings: RunSettings) -> Finding:
-    from evalhouse.tasks.asking.prices import find_price, load_prices  # noqa: PLC0415
+    from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
 
     what, model = "prices", settings.judge.removeprefix("openai:")
     try:

@@ -13,8 +13,8 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.prices import find_price, load_prices
 from evalhouse.tasks.asking.record import CallRecord, Record
+from evalhouse.tasks.asking.tokens import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge

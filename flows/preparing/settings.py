@@ -39,7 +39,7 @@ _NOT_FROM_ENVIRONMENT = (
     "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected", "gate",
     "notify",
 )  # fmt: skip
-# Where `evalhouse.tasks.asking.file_board` lets the processes of this machine see each other; no setting of a run.
+# Where `evalhouse.tasks.asking.boards` lets the processes of this machine see each other; no setting of a run.
 LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "

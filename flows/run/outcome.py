@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
-    from evalhouse.tasks.asking.usage import Usage
+    from evalhouse.tasks.asking.tokens import Usage
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
 Watch = Callable[["LiveRun"], AbstractContextManager[None]]

@@ -18,7 +18,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.attack_results import Result, Tally, count_results, list_requests, measure_attacks

@@ -13,7 +13,7 @@ from evalhouse.flows.preparing.live_run import make_prompts
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings

@@ -13,7 +13,7 @@ from evalhouse.flows.display.output import (
     write_number,
 )
 from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import to_plain
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.messages import shorten

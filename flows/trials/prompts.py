@@ -19,7 +19,7 @@ from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.prompts import Prompt, load_prompts
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun

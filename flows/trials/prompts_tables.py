@@ -16,7 +16,7 @@ from evalhouse.flows.trials.prompts import (
     find_words,
     plan_ask,
 )
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.messages import shorten

@@ -21,7 +21,7 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.stop_sign import DRAIN_S
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord

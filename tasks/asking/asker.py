@@ -16,10 +16,9 @@ from typing import Generic, NoReturn, TypeVar
 import orjson
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot
-from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
-from evalhouse.tasks.asking.usage import Usage, guess_tokens, price_reply
+from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     EndpointDown,
@@ -232,7 +231,7 @@ class Asker:
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
         # What was told first: the others may let waiting requests start.
         if reply.limits is not None:
-            self.limit.note_told(reply.limits, slot)
+            self.limit.note_report(reply.limits, slot)
         if reply.prompt_tokens is not None:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
         self.limit.note_success(slot)
@@ -265,7 +264,7 @@ class Asker:
             raise
         except TransientJudgeError as error:
             if error.limits is not None:
-                self.limit.note_told(error.limits, slot)
+                self.limit.note_report(error.limits, slot)
             if error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
             self._keep_failure(call, clock, error)

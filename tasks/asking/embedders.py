@@ -85,7 +85,7 @@ class HashingEmbedder:
 
 
 def _compare_pair(pair: _Pair) -> None:
-    if pair.value.done():  # whoever waited was cancelled
+    if pair.value.done():  # the caller who waited was cancelled
         return
     try:
         one, other = map(_count_ngrams, pair.texts)

@@ -2,21 +2,219 @@
 
 Slots are given in the order they were asked for. What an endpoint bears at once is learned from its refusals (429):
 those that were in flight when it refused one more are what it bears, so the limit falls to just that number and its
-other requests go on. After many successes one more is tried, more and more seldom as long as it is refused. When fresh
-requests are refused in a row, or the only one is, it is not their number but their rate, and nothing starts until
-the time the endpoint named. Rates, set or told by the endpoint, are kept by `rates.py`; of a limit that several
-processes share, `shared_limit.py` says what part is this one's.
+other requests go on. After many successes one more is tried, more and more seldom as long as it is refused. When
+fresh requests are refused in a row, or the only one is, it is not their number but their rate, and nothing starts
+until the time the endpoint named. Of a limit that several processes share, `shared_limit` says what part is this
+one's.
+
+A rate of the settings, for requests or for their tokens, is kept as a distance between starts, so that a minute has
+no burst at its beginning and no window of 60 s has more than the rate (of tokens: more than the rate and one
+request). What the endpoint reports of itself is treated as credit: as long as most of it is left, nothing is slowed
+down; then what is left is spread over the time until it is full again; and when it is gone, nothing starts until
+then. Two kinds of endpoint differ in what they report: those that count by the minute (or the second) and begin again
+at zero, and those that refill all the time (OpenAI, Groq), where a little is back long before all of it is.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from evalhouse.tasks.asking.rates import Rate, Told
 from evalhouse.tasks.judge.errors import FatalJudgeError, repeat_error
 from evalhouse.tasks.judge.rate_headers import RateLimits
+
+_MINUTE_S = 60.0
+# So much of a delay (of a timer, of a busy event loop) is made up for by starting sooner afterwards.
+_MADE_UP_S = 0.25
+# A minute's worth is spread over a little more than a minute: what is made up for must not exceed the rate, nor may
+# what the network delays and then delivers at once.
+_SPREAD = 1 + 2 * _MADE_UP_S / _MINUTE_S
+# A reset later than this is of a limit by the hour or the day, which is there to be used and not to be spread.
+_MINUTE_LIMIT_S = 65.0
+# Such a limit, once used up, is tried again this often: it may have been raised, or others may have returned some.
+_PROBE_S = _MINUTE_S
+_UNREPORTED_RESET_S = 1.0
+# Parts of a limit: with less than the first left the limit's own pace is kept, with less than the second what is left
+# is spread, so that it lasts; but at no less than a part of that pace, since the next answer may know of more.
+_PLENTY = 0.5
+_RESERVE = 0.25
+_LEAST_PACE = 0.1
+_LEAST_PACE_REFILLING = 0.5
+# Only between these shares of use does a report tell a limit that refills from one that begins again at zero.
+_LEAST_CLEAR = 0.1
+_MOST_CLEAR = 0.6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitReport:
+    """What an answer said of one kind: the limit, what is left of it, and the seconds until it is full again."""
+
+    limit: int | None
+    remaining: int | None
+    reset_s: float | None
+
+
+class Spacing:
+    """A distance between starts. It is paid after a start, so a request of any size can go."""
+
+    __slots__ = ("interval_s", "next_at")
+
+    def __init__(self, interval_s: float = 0.0) -> None:
+        self.interval_s = interval_s
+        self.next_at = 0.0
+
+    def take(self, units: float, now: float) -> None:
+        """Count a start of so many units."""
+        if self.interval_s:
+            since = max(self.next_at, now - _MADE_UP_S) if self.next_at else now
+            self.next_at = since + units * self.interval_s
+
+    def change(self, interval_s: float, now: float) -> None:
+        """Go on at another pace, with what is still to be waited for counted at the new one."""
+        if self.interval_s == interval_s:
+            return
+        if self.interval_s and self.next_at > now:
+            self.next_at = now + (self.next_at - now) * interval_s / self.interval_s
+        elif not self.interval_s:
+            self.next_at = now
+        self.interval_s = interval_s
+
+
+class Rate:
+    """When the next request may start as far as one kind is concerned. All times are on the monotonic clock."""
+
+    def __init__(self, per_minute: int | None) -> None:
+        self._setting = per_minute
+        self._fraction = 1.0
+        self._own = Spacing(_SPREAD * _MINUTE_S / per_minute if per_minute else 0.0)
+        self._reported = Spacing()
+        self._limit: int | None = None
+        self._credit = math.inf
+        self._reported_at = 0.0
+        self._reset_at = 0.0
+        self._remaining = math.inf
+        self._starved = False  # a request has waited for more credit since the last report
+        self._scarce = False  # more than half of the limit was used at some time
+        self._longest_reset_s = 0.0
+        self._window_s = _MINUTE_S  # of the reported limit
+        self._refilling = False
+        self._refilling_since = 0.0
+        self._begins_again_at = -math.inf
+        self._by_minute = True
+
+    def share(self, fraction: float, now: float) -> None:
+        """Keep to this part of the setting and of what the endpoint tells; a part of 0 changes nothing."""
+        if fraction <= 0:
+            return
+        self._fraction = fraction
+        if self._setting:
+            self._own.change(_SPREAD * _MINUTE_S / (self._setting * fraction), now)
+
+    def find_start(self, units: float, now: float) -> float:
+        """When a request of so many units may start; in the past if it may at once."""
+        if self._reset_at and now >= self._reset_at:
+            self._begin_again(now)
+        at = max(self._own.next_at, self._reported.next_at)
+        return max(at, self._find_refill(units)) if self._credit < max(1.0, units) else at
+
+    def take(self, units: float, now: float) -> None:
+        """Count a start."""
+        self._credit -= units
+        self._own.take(units, now)
+        self._reported.take(units, now)
+        if self._reset_at:
+            self._reported.next_at = min(self._reported.next_at, self._reset_at)
+
+    def correct(self, units: float, now: float) -> None:
+        """Count so many more, or fewer, than was taken for a request that has been answered."""
+        self._own.take(units, now)
+        self._reported.take(units, now)
+
+    def note_refused(self, units: float, started_at: float) -> bool:
+        """Whether a refused request was so for this rate: the endpoint has reported that not so much is left."""
+        for_this = started_at <= self._reported_at < self._reset_at and self._remaining < max(1.0, units)
+        if for_this and self._refilling and started_at > self._refilling_since:
+            # Others take what is refilled: better to wait until all of it is back.
+            self._refilling, self._begins_again_at = False, self._reported_at
+        return for_this
+
+    def take_report(self, report: LimitReport, uncounted: float, now: float) -> None:
+        """Believe the endpoint; `uncounted` has started since, or may have, and is not in what it says."""
+        self._limit = report.limit or self._limit
+        if report.remaining is None:
+            self._reported.change(self._spread_limit() if self._limit else 0.0, now)
+            return
+        reset_s = _UNREPORTED_RESET_S if report.reset_s is None else report.reset_s
+        self._by_minute = reset_s <= _MINUTE_LIMIT_S
+        self._remaining = report.remaining
+        self._starved = False
+        self._reported_at = now
+        self._reset_at = now + min(reset_s, _PROBE_S)
+        self._credit = (report.remaining - uncounted) * self._fraction
+        if self._limit and report.reset_s and self._by_minute:
+            self._learn_window(reset_s, (self._limit - report.remaining) / self._limit)
+        self._reported.change(self._spread_credit(reset_s, report.reset_s is not None), now)
+
+    def _learn_window(self, reset_s: float, used: float) -> None:
+        """Learn from a reset that was reported when this share of the limit was used.
+
+        A window that begins again at zero is as long as the longest reset. What refills needs for all
+        of it that much longer than for what is used as all is more than that; only a refilling limit reports so always.
+        """
+        self._longest_reset_s = max(self._longest_reset_s, reset_s)
+        if used >= _PLENTY:
+            self._window_s = min(_MINUTE_S, max(self._longest_reset_s, reset_s / used))
+        elif not self._scarce:
+            self._window_s = min(_MINUTE_S, self._longest_reset_s)
+        if not _LEAST_CLEAR <= used <= _MOST_CLEAR:
+            return
+        if abs(reset_s - _MINUTE_S * used) > 1.0 + _MINUTE_S * used / 10:
+            self._begins_again_at = self._reported_at
+        refilling = self._reported_at - self._begins_again_at > _MINUTE_LIMIT_S
+        if refilling and not self._refilling:
+            self._refilling_since = self._reported_at
+        self._refilling = refilling
+
+    def _spread_limit(self) -> float:
+        """Seconds a unit at the pace of the reported limit."""
+        return _SPREAD * self._window_s / (self._limit * self._fraction) if self._limit else 0.0
+
+    def _spread_credit(self, reset_s: float, reset_reported: bool) -> float:
+        """Seconds a unit, so that the credit lasts until the reset."""
+        if not self._by_minute or not reset_reported or not reset_s:
+            return 0.0
+        lasting_s = reset_s / max(1.0, self._credit)
+        if self._limit is None:
+            return lasting_s
+        part = self._credit / (self._limit * self._fraction)
+        self._scarce = self._scarce or part <= _PLENTY
+        if not self._scarce:
+            return 0.0
+        pace_s = self._spread_limit()
+        return pace_s if part > _RESERVE else min(max(pace_s, lasting_s), pace_s / self._least_pace)
+
+    @property
+    def _least_pace(self) -> float:
+        return _LEAST_PACE_REFILLING if self._refilling else _LEAST_PACE
+
+    def _find_refill(self, units: float) -> float:
+        self._starved = True
+        if not self._refilling or not self._limit:
+            return self._reset_at
+        back_s = (units - self._credit) * _MINUTE_S / (self._limit * self._fraction)
+        return min(self._reset_at, self._reported_at + back_s)
+
+    def _begin_again(self, now: float) -> None:
+        """What was reported is over: at the limit's pace from here until the next report."""
+        self._credit = math.inf
+        self._reset_at = 0.0
+        if not self._by_minute:
+            self._reported.change(_PROBE_S if self._starved else 0.0, now)
+        else:
+            self._reported.change(self._spread_limit() if self._scarce else 0.0, now)
+
 
 # A first burst is no larger than this; what is allowed beyond it opens up with the first successes.
 _FIRST_BURST = 64
@@ -45,7 +243,7 @@ class _Turn:
     """Somebody who waits for a slot."""
 
     tokens: int
-    given: asyncio.Future[Slot]
+    future: asyncio.Future[Slot]
 
 
 class EndpointLimit:
@@ -73,7 +271,7 @@ class EndpointLimit:
         self._n_tokens = 0
         self._requests = Rate(rpm)
         self._tokens = Rate(tpm)
-        self._heard_of = 0
+        self._reported_ordinal = 0
         self._paused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
@@ -116,8 +314,8 @@ class EndpointLimit:
         if self._timer is not None:
             self._timer.cancel()
         for turn in self._waiting:
-            if not turn.given.done():
-                turn.given.set_exception(repeat_error(error))
+            if not turn.future.done():
+                turn.future.set_exception(repeat_error(error))
                 self._n_waiting -= 1
         self._waiting.clear()
 
@@ -127,24 +325,24 @@ class EndpointLimit:
             self._tokens.correct(used - slot.tokens, _read_clock())
             self._give_out()
 
-    def note_told(self, limits: RateLimits, slot: Slot | None = None) -> None:
-        """What the endpoint told of its limits in its answer to the request of `slot`.
+    def note_report(self, limits: RateLimits, slot: Slot | None = None) -> None:
+        """What the endpoint reported of its limits in its answer to the request of `slot`.
 
         What started after that request cannot be counted in the answer, whether it is in flight or not. Where the
         slot is not given, everything in flight is taken as not counted.
         """
-        if slot is not None and slot.ordinal < self._heard_of:
+        if slot is not None and slot.ordinal < self._reported_ordinal:
             return  # an answer to a later request came first
-        self._heard_of = self._heard_of if slot is None else slot.ordinal
+        self._reported_ordinal = self._reported_ordinal if slot is None else slot.ordinal
         started = self._in_flight if slot is None else self._n_started - slot.ordinal
         tokens = self._tokens_in_flight if slot is None else self._n_tokens - slot.tokens_before - slot.tokens
         now = _read_clock()
-        for rate, uncounted, told in (
+        for rate, uncounted, report in (
             (self._requests, started, _pick_requests(limits)),
             (self._tokens, tokens, _pick_tokens(limits)),
         ):
-            if told is not None:
-                rate.hear(told, uncounted, now)
+            if report is not None:
+                rate.take_report(report, uncounted, now)
         self._give_out()
 
     def note_success(self, slot: Slot) -> None:
@@ -164,7 +362,7 @@ class EndpointLimit:
         self._give_out()
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
-        """The endpoint said 429 to a request whose slot is still held; what it told with it was noted before."""
+        """The endpoint said 429 to a request whose slot is still held; what it reported with it was noted before."""
         for_requests = self._requests.note_refused(1, slot.started_at)
         if self._tokens.note_refused(slot.tokens, slot.started_at) or for_requests:
             return  # it is their rate, which is waited for, and not their number
@@ -185,31 +383,31 @@ class EndpointLimit:
     async def _enter(self, tokens: int) -> Slot:
         if self._closed_by is not None:
             raise repeat_error(self._closed_by)
-        turn = _Turn(tokens=tokens, given=asyncio.get_running_loop().create_future())
+        turn = _Turn(tokens=tokens, future=asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
         self._n_waiting += 1
         self._give_out()
         try:
-            return await turn.given
+            return await turn.future
         except asyncio.CancelledError:
-            if turn.given.cancelled():
+            if turn.future.cancelled():
                 self._n_waiting -= 1
-            elif turn.given.exception() is None:
-                self._end(turn.given.result())  # the slot was given in the very moment of cancelling
-            self._give_out()  # whoever was behind a large request may have only waited for that
+            elif turn.future.exception() is None:
+                self._end(turn.future.result())  # the slot was given in the very moment of cancelling
+            self._give_out()  # what stands behind a large request may have waited only for that
             raise
 
     def _give_out(self) -> None:
         while self._waiting and self._in_flight < min(self._allowed, self._share):
             turn = self._waiting[0]
-            if turn.given.done():  # cancelled while it waited
+            if turn.future.done():  # cancelled while it waited
                 self._waiting.popleft()
                 continue
             now = _read_clock()
             if self._must_wait(turn.tokens, now):
                 return
             self._waiting.popleft()
-            turn.given.set_result(self._start(turn.tokens, now))
+            turn.future.set_result(self._start(turn.tokens, now))
 
     def _start(self, tokens: int, now: float) -> Slot:
         self._requests.take(1, now)
@@ -248,11 +446,13 @@ def _read_clock() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _pick_requests(limits: RateLimits) -> Told | None:
-    told = Told(limit=limits.requests_limit, remaining=limits.requests_remaining, reset_s=limits.requests_reset_s)
-    return told if told.limit is not None or told.remaining is not None else None
+def _pick_requests(limits: RateLimits) -> LimitReport | None:
+    report = LimitReport(
+        limit=limits.requests_limit, remaining=limits.requests_remaining, reset_s=limits.requests_reset_s
+    )
+    return report if report.limit is not None or report.remaining is not None else None
 
 
-def _pick_tokens(limits: RateLimits) -> Told | None:
-    told = Told(limit=limits.tokens_limit, remaining=limits.tokens_remaining, reset_s=limits.tokens_reset_s)
-    return told if told.limit is not None or told.remaining is not None else None
+def _pick_tokens(limits: RateLimits) -> LimitReport | None:
+    report = LimitReport(limit=limits.tokens_limit, remaining=limits.tokens_remaining, reset_s=limits.tokens_reset_s)
+    return report if report.limit is not None or report.remaining is not None else None

@@ -1,10 +1,10 @@
 """The board of several machines: the user's own Prefect server.
 
-What counts is a global concurrency limit of Prefect's, made on first use with the setting of whoever comes first.
+What counts is a global concurrency limit of Prefect's, made on first use with the first process's setting.
 An operator sees it in the interface and may change it there, or pause everybody with a limit of 0. A process holds
 its share of it as leases of some slots each, so that a share can grow and shrink by parts, and because the server
 alone grants leases the machines never hold more together than it allows. Leases of a dead process end by themselves,
-after a minute or a little more. Since Prefect tells no one what the others wish, each process also keeps a row of
+after a minute or a little more. Since Prefect does not say what the others wish, each process also keeps a row of
 its own in a Prefect variable: advice alone, from which every process computes its part by the rule of
 `shared_limit_rule`; a row that has not been touched for a while is overlooked. In steady state this is two requests
 a second and process.
@@ -32,7 +32,7 @@ from prefect.client.schemas.actions import (
 from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectException
 
-from evalhouse.tasks.asking.shares import BoardLost, Holding, Need, Share, claim_slots
+from evalhouse.tasks.asking.boards import BoardLost, Holding, Need, Share, claim_slots
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _FIRST_S = 20.0
 # Between tries while the server does not answer.
 _RETRY_S = 3.0
 # A dead process's slots are free half a minute after its row is overlooked. What is taken for longer, and held by
-# nobody who is seen, was lost with a server that forgot its leases when it was started anew.
+# nobody who is seen, was lost with a server that forgot its leases when it was started again.
 _FORGOTTEN_S = 60.0
 
 
@@ -82,8 +82,8 @@ class PrefectBoard:
         self._stack = AsyncExitStack()
         self._client: PrefectClient | None = None
         self._leases: list[_Lease] = []
-        self._told: Holding | None = None
-        self._told_at = 0.0
+        self._reported: Holding | None = None
+        self._reported_at = 0.0
         self._last: Share | None = None
         self._taken_since: float | None = None
 
@@ -115,7 +115,7 @@ class PrefectBoard:
             with contextlib.suppress(httpx.HTTPError, PrefectException, TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     await self._release(client, keep=0)
-                    if self._told is not None:
+                    if self._reported is not None:
                         await client.delete_variable_by_name(self._name)
         await self._stack.aclose()
 
@@ -129,8 +129,8 @@ class PrefectBoard:
         await self._renew(client)
         await self._release(client, keep=max(claim.target, need.held))
         await self._acquire(client, min(claim.grant - self._held, limit.limit - limit.active_slots), part)
-        told = Holding(setting=need.setting, wish=min(need.wish, claim.limit), grant=self._held)
-        await self._tell(client, told)
+        holding = Holding(setting=need.setting, wish=min(need.wish, claim.limit), grant=self._held)
+        await self._report(client, holding)
         starved = self._held < claim.target
         await self._free_forgotten(client, limit, taken=sum(row.grant for row in others.values()), starved=starved)
         settled = not starved and self._held - claim.target < part
@@ -156,7 +156,7 @@ class PrefectBoard:
         )
         found = {row["name"]: row for row in response.json() if row["name"].startswith(self._prefix)}
         touched = {name: datetime.fromisoformat(row["updated"]) for name, row in found.items()}
-        # Ages are told by the server's clock alone: this row is never older than a look and `_ROW_S`.
+        # Ages are measured by the server's clock alone: this row is never older than a look and `_ROW_S`.
         newest = max(touched.values(), default=None)
         others = {}
         for name, row in found.items():
@@ -207,13 +207,13 @@ class PrefectBoard:
             self._leases.append(_Lease(lease_id=lease_id, slots=slots, renewed_at=time.monotonic()))
         return bool(granted["limits"])
 
-    async def _tell(self, client: PrefectClient, row: Holding) -> None:
+    async def _report(self, client: PrefectClient, row: Holding) -> None:
         """Write this process's row when it has changed or must be touched."""
         now = time.monotonic()
-        if row == self._told and now - self._told_at < _ROW_S:
+        if row == self._reported and now - self._reported_at < _ROW_S:
             return
         value = {"setting": row.setting, "wish": row.wish, "grant": row.grant}
-        is_new = self._told is None
+        is_new = self._reported is None
         if not is_new:
             try:
                 await client.update_variable(VariableUpdate(name=self._name, value=value))
@@ -223,7 +223,7 @@ class PrefectBoard:
                 is_new = True  # somebody has deleted it
         if is_new:
             await client.create_variable(VariableCreate(name=self._name, value=value))
-        self._told, self._told_at = row, now
+        self._reported, self._reported_at = row, now
 
     async def _free_forgotten(
         self, client: PrefectClient, limit: GlobalConcurrencyLimitResponse, *, taken: int, starved: bool
@@ -237,7 +237,7 @@ class PrefectBoard:
             return
         self._taken_since = None
         logger.warning(
-            "the Prefect limit %s had %d slots taken by nobody, perhaps since its server was started anew; freed them",
+            "the Prefect limit %s had %d slots taken by nobody, perhaps since its server was started again; freed them",
             self.limit_name,
             limit.active_slots - taken - self._held,
         )

@@ -20,8 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from evalhouse.tasks.asking.file_board import FileBoard, find_limits_folder
-from evalhouse.tasks.asking.shares import Board, BoardLost, Need, Share
+from evalhouse.tasks.asking.boards import Board, BoardLost, FileBoard, Need, Share, find_limits_folder
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,8 @@ async def share_limits(
     finally:
         stopped.set()
         if tasks:
-            # Not cancelled at once: slots that were being fetched at that moment would be nobody's for a minute.
+            # Not cancelled at once: slots that were being fetched at that moment would stay leased to nobody until
+            # they expire (60 s).
             _, late = await asyncio.wait(tasks, timeout=_LEAVE_S)
             for task in late:
                 task.cancel()
@@ -108,7 +108,7 @@ class _Sharer:
         return True
 
     async def keep_up(self, stopped: asyncio.Event) -> None:
-        """Exchange needs until told to stop."""
+        """Exchange needs until the event is set."""
         while self._board is not None and not stopped.is_set():
             try:
                 async with asyncio.timeout(self._again_s):

@@ -1,4 +1,4 @@
-"""The stop sign of a run: once it is given nothing more is asked, and whoever waits ends at once.
+"""The stop sign of a run: once it is given nothing more is asked, and all who wait end at once.
 
 Given by a person's Ctrl-C, or by whatever finds that nothing will work (a wrong key, a full disk). All askers of a
 run share one, so that embeddings with a wrong key stop the judge as well.

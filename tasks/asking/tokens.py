@@ -1,12 +1,31 @@
-"""Token estimates without a tokenizer, which would be fetched from the network on first use.
+"""What a request and its reply take in tokens and dollars, estimated without a tokenizer, which would be fetched from
+the network on first use.
 
-As a rule of thumb English comes to about four characters a token and Chinese to a little under
-one token a character, which is three UTF-8 bytes; estimates are for splitting requests and for prices beforehand.
+There are two counts. The quick one decides where requests are split: English comes to about four characters a token and
+Chinese to a little under one token a character, which is three UTF-8 bytes. The close one stands in where nobody has
+counted, in dry runs and for endpoints that report no usage. Tokenizers of hosted models cut a text into words, numbers,
+runs of punctuation and, of scripts without spaces, single characters; the weights here were fitted to OpenAI's
+o200k_base over our prompts and sample dataset, English and Chinese, where they come within 6 % for any one kind of text
+and 1 % for all; older vocabularies take a third more for Chinese. Prices are a table by model that users can lay their
+own over.
 """
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import yaml
 
 from evalhouse.prompts import Item
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import ModelReply
 
 _ASCII_PER_TOKEN = 4.0
 _BYTES_PER_TOKEN = 3.5
@@ -49,3 +68,204 @@ def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
         groups[-1].append(item)
         filled += size
     return groups
+
+
+# A snapshot of a model costs what the model costs: gpt-4.1-2025-04-14, qwen-plus-20250428. Shorter endings (-2407,
+# -001) mark versions that differ in price, so these stand in the table by their whole names.
+_DATE = re.compile(r"[-@](20\d\d)(-?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])", re.ASCII)
+_FORM = "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """Dollars per million tokens; prompt tokens that the provider had cached cost `cached_usd`."""
+
+    input_usd: float
+    output_usd: float
+    cached_usd: float | None = None
+
+    def cost_usd(
+        self, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None = None
+    ) -> float | None:
+        """Dollars for one call; None when the endpoint did not say how many tokens it took.
+
+        `cached_tokens` are part of `prompt_tokens`; without a price of their own they cost what any others cost.
+        """
+        if prompt_tokens is None:
+            return None
+        cached = min(cached_tokens or 0, prompt_tokens)
+        cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
+        input_usd = (prompt_tokens - cached) * self.input_usd + cached * cached_usd
+        return (input_usd + (completion_tokens or 0) * self.output_usd) / 1e6
+
+
+def load_prices(path: str | None) -> dict[str, Price]:
+    """Our table with the user's file over it; raises FatalJudgeError for a file that cannot be read as one."""
+    prices = _parse(files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8"), "prices.yaml")
+    if path is not None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise FatalJudgeError(f"cannot read the price file {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise FatalJudgeError(f"cannot read the price file {path}: it is not UTF-8") from None
+        prices |= _parse(text, path)
+    return prices
+
+
+def find_price(prices: dict[str, Price], model: str) -> Price | None:
+    """The price of a model, also under a dated name such as gpt-4.1-2025-04-14; None when it is not in the table."""
+    if model.startswith("lexical"):
+        return Price(input_usd=0.0, output_usd=0.0)
+    if model in prices:
+        return prices[model]
+    date = _DATE.search(model)
+    return prices.get(model[: date.start()]) if date and date.end() == len(model) else None
+
+
+def _parse(text: str, where: str) -> dict[str, Price]:
+    try:
+        table = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = getattr(error, "problem_mark", None)
+        place = f", line {line.line + 1}" if line else ""
+        raise FatalJudgeError(f"{where}{place} is not valid YAML; each line of a price table is {_FORM}") from None
+    if not isinstance(table, dict) or not table:
+        raise FatalJudgeError(f"{where} is not a price table; each line is {_FORM}")
+    return {str(model): _read_price(numbers, f"{where}, model {model!r}") for model, numbers in table.items()}
+
+
+def _read_price(numbers: object, where: str) -> Price:
+    if not isinstance(numbers, list) or len(numbers) not in (2, 3) or not all(map(_is_price, numbers)):
+        raise FatalJudgeError(f"{where}: {numbers!r} is not a price; each line is {_FORM}")
+    cached_usd = float(numbers[2]) if len(numbers) > 2 else None
+    return Price(input_usd=float(numbers[0]), output_usd=float(numbers[1]), cached_usd=cached_usd)
+
+
+def _is_price(number: object) -> bool:
+    """Whether it is an amount of dollars: YAML also has truth values, infinities and NaN."""
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return is_number and math.isfinite(float(number)) and float(number) >= 0  # type: ignore[arg-type]  # checked before
+
+
+_LATIN = r"A-Za-z\u00c0-\u024f"
+# Chinese characters, kana, hangul, and the wide forms of punctuation and letters.
+_WIDE = r"\u3000-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff00-\uffef"
+_WORD = re.compile(f"[{_LATIN}]+")
+_NUMBER = re.compile(r"[0-9]{1,3}")
+_WIDE_CHARACTER = re.compile(f"[{_WIDE}]")
+_MARKS = re.compile(rf"(?:[^\w\s{_WIDE}]|_)+")
+_OTHER_LETTER = re.compile(rf"[^\W\d_{_LATIN}{_WIDE}]")
+
+_PER_WORD = 1.0
+_PER_FURTHER_LETTER = 0.12  # of a word of more than `_SHORT_WORD` letters
+_SHORT_WORD = 6
+_PER_NUMBER = 1.6  # the space in front of it is a token of its own
+_PER_WIDE_CHARACTER = 0.8
+_PER_RUN_OF_MARKS = 0.95
+_PER_OTHER_LETTER = 0.3  # Cyrillic, Arabic, Devanagari and so on, roughly
+
+# What a chat's wrapping adds to each message, and to the whole for the reply's beginning, as OpenAI's counting has it.
+_PER_MESSAGE = 4
+_PER_CHAT = 3
+# Who puts the schema of the reply among the instructions. Others constrain the reply with it, at no tokens.
+_CHARGES_SCHEMA = "api.openai.com"
+
+
+# What a reply is taken to be as long as there was none.
+_REPLY_TOKENS = 200
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """What requests took, or in a dry run would take; the usages of several add up.
+
+    `failed` requests brought no usable reply, `unreadable` ones among them a reply that could not be read. `spent_usd`
+    is without what the `unpriced` requests cost, for whose model no price is known. `saved_usd` is what of it a
+    provider's cache would save, which only a dry run counts: elsewhere it is saved already.
+    """
+
+    requests: int = 0
+    reused: int = 0
+    failed: int = 0
+    unreadable: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    spent_usd: float = 0.0
+    saved_usd: float = 0.0
+    unpriced: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(Usage)})
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(**{field.name: getattr(self, field.name) - getattr(other, field.name) for field in fields(Usage)})
+
+    @property
+    def cost_usd(self) -> float | None:
+        """All dollars; None where a price is not known."""
+        return None if self.unpriced else self.spent_usd
+
+    @property
+    def cached_usd(self) -> float | None:
+        """The dollars where the provider's cache holds the beginnings that requests share."""
+        return None if self.unpriced else self.spent_usd - self.saved_usd
+
+    @property
+    def usual_reply_tokens(self) -> int:
+        """The mean length of a reply so far, for guesses at the next one's."""
+        answered = self.requests - self.failed
+        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
+
+    def pick(self, *names: str) -> dict[str, object]:
+        """Some of these numbers by name, as JSON has them."""
+        return {name: getattr(self, name) for name in names}
+
+
+@lru_cache(maxsize=256)  # the instructions and worked examples in front of every request
+def count_tokens(text: str) -> float:
+    """About how many tokens a text has by itself."""
+    words = _WORD.findall(text)
+    further = sum(len(word) - _SHORT_WORD for word in words if len(word) > _SHORT_WORD)
+    return (
+        _PER_WORD * len(words)
+        + _PER_FURTHER_LETTER * further
+        + _PER_NUMBER * len(_NUMBER.findall(text))
+        + _PER_WIDE_CHARACTER * len(_WIDE_CHARACTER.findall(text))
+        + _PER_RUN_OF_MARKS * len(_MARKS.findall(text))
+        + _PER_OTHER_LETTER * len(_OTHER_LETTER.findall(text))
+    )
+
+
+def count_request(payload: Mapping[str, Any]) -> int:
+    """About how many prompt tokens a request has, from what goes on record as `request`: a chat's or an embedding's."""
+    messages: Sequence[Mapping[str, str]] = payload.get("messages", ())
+    if not messages:
+        return round(count_tokens(str(payload.get("input", ""))))
+    n_tokens = sum(count_tokens(message["content"]) + _PER_MESSAGE for message in messages) + _PER_CHAT
+    schema = payload.get("response_format")
+    if schema and urlsplit(str(payload.get("endpoint", ""))).hostname == _CHARGES_SCHEMA:
+        n_tokens += count_tokens(orjson.dumps(schema).decode())
+    return round(n_tokens)
+
+
+def guess_tokens(payload: Mapping[str, object], reply_tokens: int) -> int:
+    """About how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply."""
+    messages, text = payload.get("messages"), payload.get("input")
+    if isinstance(messages, list):
+        return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
+    return estimate_tokens(text) if isinstance(text, str) else 0
+
+
+def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
+    """Dollars of a request that was answered; `request` is what is on record of it.
+
+    What the endpoint does not count, or counts as none, is counted here instead: a budget would never be spent.
+    """
+    prompt_tokens, completion_tokens = reply.prompt_tokens, reply.completion_tokens
+    if not (prompt_tokens and completion_tokens) and (price.input_usd or price.output_usd):
+        payload = orjson.loads(request or "{}")
+        prompt_tokens = prompt_tokens or count_request(payload)
+        completion_tokens = completion_tokens or (round(count_tokens(reply.text)) if "messages" in payload else 0)
+    return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens) or 0.0

@@ -35,7 +35,7 @@ class RunCancelled(FatalJudgeError):
 class TransientJudgeError(JudgeError):
     """The same request may work in a moment. `unreachable` says that no connection was made at all.
 
-    `limits` are what the endpoint told of its own together with the error.
+    `limits` are what the endpoint reported of its own together with the error.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Log-probabilities: what an endpoint tells of a reply's tokens, packed to what the numbers in the reply need.
+"""Log-probabilities: what an endpoint says of a reply's tokens, packed to what the numbers in the reply need.
 
 A reply's tokens with twenty alternatives each are a hundred times its length, and a grade rests on one or two of them.
 So only numbers that stand behind a colon or a bracket are kept, with the digits that could have stood in their place.

@@ -22,7 +22,7 @@ class Question:
 
     `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
     `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
-    the data; both belong to the question. `note` tells the model that its last reply was of no use, which does not
+    the data; both belong to the question. `note` says to the model that its last reply was of no use, which does not
     make it another question; `logprobs` wants to know how likely each token of the reply was. Embeddings are asked
     for without a prompt.
     """

@@ -1,4 +1,4 @@
-"""What an endpoint tells of its limits in the headers of an answer.
+"""What an endpoint reports of its limits in the headers of an answer.
 
 Three families of names are read: `x-ratelimit-limit-requests` and its like (OpenAI, Azure, Groq; with the window in
 the name, `-req-minute` and `-tokens-minute`, Mistral and Cerebras), `anthropic-ratelimit-requests-limit` and its like,

@@ -39,8 +39,14 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
-from evalhouse.tasks.models.completions import Completion, Completions
-from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
+from evalhouse.tasks.models.completions import (
+    Completion,
+    Completions,
+    find_endpoint,
+    make_login_header,
+    read_openai_key,
+    strip_credentials,
+)
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
@@ -249,7 +255,7 @@ def _heat(temperature: float | None) -> dict[str, object]:
 def _describe_factory_model(chat: BaseChatModel) -> str:
     """What the factory chose (temperature, address, …) as one hash, for it may change a reply.
 
-    LangChain's identifying parameters hold no secrets. What is no plain value counts by its type: an object's text
+    LangChain's identifying parameters hold no secrets. What is not a plain value counts by its type: an object's text
     would have its address in it, and nothing on record would ever be found again.
     """
     address = getattr(getattr(chat, "root_async_client", None), "base_url", None)

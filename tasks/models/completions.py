@@ -1,12 +1,14 @@
-"""The short way to an OpenAI-compatible endpoint: one request posted, one completion read.
+"""Where models are asked, and the short way to an OpenAI-compatible endpoint: one request posted, one completion read.
 
-LangChain turns every message into its own classes, hooks and dictionaries, the OpenAI client brings those into shape
-once more, sends them through httpx and builds a pydantic model of the reply: 2.5 ms of CPU a call, of which aiohttp
-alone needs 0.3. Our requests are plain texts in shape already, retries are not wanted here, nobody listens on the way.
-Address, key and headers are those of the client that `ChatOpenAI` makes, environment and all.
+Address and key are the environment's, as OpenAI's own clients read it. An address may hold a user and a password; what
+is kept of it, and said of it, has neither. LangChain turns every message into its own classes, hooks and dictionaries,
+the OpenAI client brings those into shape once more, sends them through httpx and builds a pydantic model of the reply:
+2.5 ms of CPU a call, of which aiohttp alone needs 0.3. Our requests are plain texts in shape already, retries are not
+wanted here, nobody listens on the way. Headers are those of the client that `ChatOpenAI` makes.
 """
 
 import asyncio
+import base64
 import codecs
 import os
 import ssl
@@ -15,14 +17,68 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import certifi
 import openai
 import orjson
+from pydantic import SecretStr
 from yarl import URL
 
-from evalhouse.tasks.models.error_bodies import ErrorBody, read_error_body, read_told_error
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.messages import redact
+from evalhouse.tasks.models.errors import ErrorBody, read_error_body, read_error_field
+
+_DEFAULT_ENDPOINT = "https://api.openai.com/v1"
+
+
+def find_endpoint() -> str:
+    """The address of the environment, as OpenAI's own clients read it; raises FatalJudgeError when it is none."""
+    named = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
+    try:
+        parts = urlsplit(named.strip())
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, half a bracket
+        is_address = False
+    if not is_address:
+        raise FatalJudgeError(
+            f"OPENAI_BASE_URL is {redact(named)!r}, which is not an address; write it like http://localhost:8000/v1"
+        )
+    return named.strip()
+
+
+def read_openai_key(endpoint: str) -> SecretStr:
+    """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
+    key = os.environ.get("OPENAI_API_KEY")
+    if key:
+        return SecretStr(key)
+    if endpoint == _DEFAULT_ENDPOINT:
+        raise FatalJudgeError(
+            "OPENAI_API_KEY is not set; set it, set OPENAI_BASE_URL to an endpoint that needs none, "
+            "or use --judge lexical"
+        )
+    return SecretStr("no-key")
+
+
+def strip_credentials(endpoint: str) -> str:
+    """An endpoint's address without user and password, fit to be kept; a query, which may hold a key, is left out."""
+    parts = urlsplit(endpoint)
+    host = parts.netloc.rsplit("@", 1)[-1]
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/")
+
+
+def make_login_header(endpoint: str) -> dict[str, str]:
+    """The header for an address with a user and a password in it, as a gateway may want one instead of a key.
+
+    HTTP clients make it themselves, but refuse to when a key claims the same header.
+    """
+    parts = urlsplit(endpoint)
+    if parts.username is None:
+        return {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+
 
 # A connection that the other side had closed is found out at once; what ends later was under way.
 _STALE_WITHIN_S = 1.0
@@ -31,13 +87,13 @@ _STALE_WITHIN_S = 1.0
 class StatusError(Exception):
     """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
 
-    def __init__(self, status_code: int, headers: Mapping[str, str], told: ErrorBody) -> None:
+    def __init__(self, status_code: int, headers: Mapping[str, str], body_error: ErrorBody) -> None:
         self.status_code = status_code
         self.headers = headers
-        self.message = told.message
-        self.code = told.code
-        self.type = told.kind
-        self.param = told.param
+        self.message = body_error.message
+        self.code = body_error.code
+        self.type = body_error.kind
+        self.param = body_error.param
         super().__init__(self.message)
 
 
@@ -98,7 +154,7 @@ class Completions:
             connector=connector,
             trace_configs=[tracing],
             headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None),  # whoever asks sets one
+            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
             trust_env=True,  # proxies
         )
         return self._session
@@ -126,8 +182,8 @@ def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = body if isinstance(body, dict) else {}
     choices = found.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-    if told := found.get("error") or (choice or {}).get("error"):
-        error = read_told_error(told)
+    if body_error := found.get("error") or (choice or {}).get("error"):
+        error = read_error_field(body_error)
         raise StatusError(error.status or 500, headers, error)
     if choice is None:
         raise ValueError(f"the endpoint sent no completion but {shown!r}")

@@ -17,7 +17,7 @@ from evalhouse.tasks.judge.errors import (
     UnsupportedOption,
 )
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical
-from evalhouse.tasks.models.endpoint import find_endpoint, make_login_header, read_openai_key, strip_credentials
+from evalhouse.tasks.models.completions import find_endpoint, make_login_header, read_openai_key, strip_credentials
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
 

@@ -1,9 +1,12 @@
 """The errors of model providers as ours: what may pass, what never will, what stops the run.
 
 Providers agree on HTTP statuses and on little else, so the status decides, then the code, and the words of a message
-only where nothing better is there. Whatever text goes on from here has no key in it.
+only where nothing better is there. Bodies differ as well: OpenAI nests message, code, type and param under `error`;
+others put them at the top, into a list or a `detail`, send a text in their place, or a proxy's page of HTML. Whatever
+text goes on from here has no key in it.
 """
 
+import codecs
 import math
 import re
 import time
@@ -11,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
+
+import orjson
 
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
@@ -22,6 +27,68 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
+
+_UNSEEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+# OpenRouter's own words are always the same, and those of the provider behind it stand here.
+_PASSED_ON = "raw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorBody:
+    """What a body says, "" for nothing. `kind` is what OpenAI calls `type`, `status` a status within the body."""
+
+    message: str
+    code: str = ""
+    kind: str = ""
+    param: str = ""
+    status: int | None = None
+
+
+def read_error_body(content: bytes) -> ErrorBody:
+    """What a body says. One that is not JSON is its own message, a page of HTML without its tags."""
+    try:
+        body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
+    except orjson.JSONDecodeError:
+        return ErrorBody(message=_read_page(content.decode(errors="replace")))
+    if isinstance(body, list) and body:
+        body = body[0]
+    return read_error_field(body.get("error", body) if isinstance(body, dict) else body)
+
+
+def read_error_field(field: object) -> ErrorBody:
+    """What stands under `error`, or in its place."""
+    if not isinstance(field, Mapping):
+        return ErrorBody(message=_write(field))
+    code = field.get("code")
+    return ErrorBody(
+        message=_read_message(field),
+        code=_write(code),
+        kind=_write(field.get("type")),
+        param=_write(field.get("param")),
+        status=code if isinstance(code, int) and 400 <= code < 600 else None,
+    )
+
+
+def _read_message(field: Mapping[str, object]) -> str:
+    message = _write(next((field[name] for name in ("message", "detail") if field.get(name)), field))
+    metadata = field.get("metadata")
+    passed_on = _write(metadata.get(_PASSED_ON)) if isinstance(metadata, Mapping) else ""
+    return f"{message}: {passed_on}" if passed_on else message
+
+
+def _write(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
+def _read_page(text: str) -> str:
+    """The words of a page of HTML, or a plain text as it is."""
+    if not text.lstrip().startswith("<"):
+        return text
+    return " ".join(_TAG.sub(" ", _UNSEEN.sub(" ", text)).split())
+
 
 _LENGTH = re.compile(
     r"maximum (?:context|model) length|context (?:length|window|size)|(?:prompt|input) is too long|request too large"
@@ -60,7 +127,7 @@ _WAIT_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
+class _ProviderError:
     """An error with a status as it is looked at here; all but `text` in lower case. `kind` is its `type`."""
 
     status: int
@@ -85,7 +152,7 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
     if not isinstance(status, int):
         return _translate_unsent(error, endpoint=endpoint)
     text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
-    told = _Told(
+    answer = _ProviderError(
         status=status,
         text=text,
         lowered=text.lower(),
@@ -94,20 +161,20 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
         param=_read_field(error, "param"),
         headers=_read_headers(error),
     )
-    if _is_unpaid(told):
+    if _is_unpaid(answer):
         return FatalJudgeError(
             f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
         )
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
-        return _translate_passing(told)
-    return _find_fatal(told, name=name, endpoint=endpoint) or _translate_refusal(told)
+        return _translate_passing(answer)
+    return _find_fatal(answer, name=name, endpoint=endpoint) or _translate_refusal(answer)
 
 
 def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:
     """An error without a status: no connection, a connection that broke, or a reply that no client could read."""
     chain = list(_walk_causes(error))
-    told = [str(item) for item in chain if str(item)]
-    text = shorten(redact(": ".join(dict.fromkeys(told))))
+    texts = [str(item) for item in chain if str(item)]
+    text = shorten(redact(": ".join(dict.fromkeys(texts))))
     kinds = {kind.__name__ for item in chain for kind in type(item).__mro__}
     if kinds.intersection(_WRONG_CERTIFICATE):
         return FatalJudgeError(
@@ -124,33 +191,33 @@ def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _is_unpaid(told: _Told) -> bool:
+def _is_unpaid(answer: _ProviderError) -> bool:
     """Whether nothing goes on until somebody pays or raises a limit.
 
     DashScope gives the code of a used-up quota to a limit per minute ("allocated quota").
     """
-    if told.status >= 500 or "allocated quota" in told.lowered:
+    if answer.status >= 500 or "allocated quota" in answer.lowered:
         return False
-    if _UNPAID_CODE.search(f"{told.code} {told.kind}"):
+    if _UNPAID_CODE.search(f"{answer.code} {answer.kind}"):
         return True
-    return told.status in (400, 403) and _UNPAID.search(told.lowered) is not None
+    return answer.status in (400, 403) and _UNPAID.search(answer.lowered) is not None
 
 
-def _translate_passing(told: _Told) -> JudgeError:
-    if told.status == 429 and "request too large" in told.lowered:
-        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {told.text}")
+def _translate_passing(answer: _ProviderError) -> JudgeError:
+    if answer.status == 429 and "request too large" in answer.lowered:
+        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {answer.text}")
     return TransientJudgeError(
-        f"status {told.status}: {told.text}",
-        retry_after_s=_read_retry_after(told),
-        rate_limited=told.status in (425, 429),
-        limits=read_rate_limits(told.headers),
+        f"status {answer.status}: {answer.text}",
+        retry_after_s=_read_retry_after(answer),
+        rate_limited=answer.status in (425, 429),
+        limits=read_rate_limits(answer.headers),
     )
 
 
-def _find_fatal(told: _Told, *, name: str, endpoint: str) -> FatalJudgeError | None:
+def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str) -> FatalJudgeError | None:
     """What stops the run, with what to do about it."""
-    status, text = told.status, told.text
-    is_key = status == 403 and not told.is_page and not _is_filtered(told) and not _LOGPROBS.search(told.lowered)
+    status, text = answer.status, answer.text
+    is_key = status == 403 and not answer.is_page and not _is_filtered(answer) and not _LOGPROBS.search(answer.lowered)
     if status == 401 or is_key:
         return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
     if status == 402:
@@ -158,12 +225,12 @@ def _find_fatal(told: _Told, *, name: str, endpoint: str) -> FatalJudgeError | N
             f"{endpoint} wants to be paid before {name} answers (status 402): {text}; add credit there"
         )
     if 300 <= status < 400:
-        target = redact(urljoin(f"{endpoint}/chat/completions", told.headers.get("location", "")))
+        target = redact(urljoin(f"{endpoint}/chat/completions", answer.headers.get("location", "")))
         return FatalJudgeError(
             f"{endpoint} redirects to {target} (status {status}), which is not followed; "
             "set OPENAI_BASE_URL to the address that answers itself"
         )
-    if told.code in _MODEL_CODES or _NO_MODEL.search(told.lowered) or (status == 404 and "model" in told.lowered):
+    if answer.code in _MODEL_CODES or _NO_MODEL.search(answer.lowered) or (status == 404 and "model" in answer.lowered):
         return FatalJudgeError(
             f"{endpoint} does not know {name} (status {status}): {text}; name a model that it has, "
             "`evalhouse doctor` asks for a list"
@@ -176,30 +243,32 @@ def _find_fatal(told: _Told, *, name: str, endpoint: str) -> FatalJudgeError | N
     return None
 
 
-def _translate_refusal(told: _Told) -> JudgeError:
+def _translate_refusal(answer: _ProviderError) -> JudgeError:
     """What is wrong with this one request."""
-    too_long = told.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
-    if too_long or told.status == 413 or _LENGTH.search(told.lowered):
-        return RefusedRequest(f"too long for the model: {told.text}")
-    if _is_filtered(told):
-        return RefusedRequest(f"content filter: {told.text}")
-    if told.code in _MISFIT_CODES:
-        return UnusableReply(f"the reply did not fit the schema: {told.text}")
-    unexplained = RefusedRequest(f"status {told.status}: {told.text}", unexplained=True)
-    return _find_unsupported(told) or unexplained
+    too_long = answer.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
+    if too_long or answer.status == 413 or _LENGTH.search(answer.lowered):
+        return RefusedRequest(f"too long for the model: {answer.text}")
+    if _is_filtered(answer):
+        return RefusedRequest(f"content filter: {answer.text}")
+    if answer.code in _MISFIT_CODES:
+        return UnusableReply(f"the reply did not fit the schema: {answer.text}")
+    unexplained = RefusedRequest(f"status {answer.status}: {answer.text}", unexplained=True)
+    return _find_unsupported(answer) or unexplained
 
 
-def _is_filtered(told: _Told) -> bool:
-    coded = "content_filter" in told.code or "content_policy" in told.code
-    return coded or _FILTER.search(told.lowered) is not None
+def _is_filtered(answer: _ProviderError) -> bool:
+    coded = "content_filter" in answer.code or "content_policy" in answer.code
+    return coded or _FILTER.search(answer.lowered) is not None
 
 
-def _find_unsupported(told: _Told) -> UnsupportedOption | None:
+def _find_unsupported(answer: _ProviderError) -> UnsupportedOption | None:
     """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
     patterns = {"temperature": _TEMPERATURE, "response_format": _SCHEMA, "seed": _SEED, "logprobs": _LOGPROBS}
     for option, pattern in patterns.items():
-        if told.param.removeprefix("top_").startswith(option) or (not told.param and pattern.search(told.lowered)):
-            return UnsupportedOption(f"the endpoint does not take {option}: {told.text}", option=option)
+        if answer.param.removeprefix("top_").startswith(option) or (
+            not answer.param and pattern.search(answer.lowered)
+        ):
+            return UnsupportedOption(f"the endpoint does not take {option}: {answer.text}", option=option)
     return None
 
 
@@ -211,26 +280,26 @@ def _read_headers(error: Exception) -> Mapping[str, str]:
     return getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
 
 
-def _read_retry_after(told: _Told) -> float | None:
+def _read_retry_after(answer: _ProviderError) -> float | None:
     """Seconds that the endpoint asks to wait, in a header or, as Gemini, Groq and Azure do, in words."""
     for header, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        named = told.headers.get(header)
+        named = answer.headers.get(header)
         if named is None:
             continue
         try:
             seconds = float(named) * scale
         except ValueError:
-            seconds = _read_date(named, told.headers.get("date"))
+            seconds = _read_date(named, answer.headers.get("date"))
         if math.isfinite(seconds):
             return max(0.0, seconds)
-    found = _WAIT.search(told.lowered)
-    if found is None:
+    match = _WAIT.search(answer.lowered)
+    if match is None:
         return None
-    return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(found[1]))
+    return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(match[1]))
 
 
 def _read_date(named: str, now: str | None) -> float:
-    """Seconds until an HTTP date, by the clock of whoever named it; NaN for what is none."""
+    """Seconds until an HTTP date, by the clock of the endpoint; NaN for what is not a date."""
     try:
         present = parsedate_to_datetime(now).timestamp() if now else time.time()
         return parsedate_to_datetime(named).timestamp() - present

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from live_runs import open_warehouse
 
-from evalhouse.tasks.asking.key_filter import KeyFilter
+from evalhouse.tasks.asking.finder import KeyFilter
 from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import hash_canonical

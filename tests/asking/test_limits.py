@@ -111,7 +111,7 @@ async def test_whoever_is_cancelled_while_waiting_takes_no_slot_along(when: str)
 async def test_whoever_waits_behind_a_cancelled_large_request_goes_on_at_once() -> None:
     limit, starts = EndpointLimit(concurrency=8, tpm=600), list[float]()
     await take(limit, starts, tokens=60)
-    limit.note_told(RateLimits(tokens_limit=600, tokens_remaining=300, tokens_reset_s=40.0))
+    limit.note_report(RateLimits(tokens_limit=600, tokens_remaining=300, tokens_reset_s=40.0))
     large = asyncio.create_task(take(limit, starts, tokens=500))
     small = asyncio.create_task(take(limit, starts, tokens=1))
     await asyncio.sleep(10.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evalhouse.tasks.asking.prices import Price, find_price, load_prices
+from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.judge.errors import FatalJudgeError
 
 
@@ -106,13 +106,13 @@ def test_a_file_of_ones_own_is_laid_over_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["- gpt", "gpt", "", "{}", "# nothing"])
 def test_a_file_of_another_shape_is_refused_with_the_right_one(tmp_path: Path, text: str) -> None:
     own = write_prices(tmp_path, text)
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml is no price table; each line is `model: \[dollars"):
+    with pytest.raises(FatalJudgeError, match=r"own\.yaml is not a price table; each line is `model: \[dollars"):
         load_prices(own)
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
     own = write_prices(tmp_path, "gpt: [1, 2]\na: b: c\n")
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml, line 2 is no YAML; each line of a price table is"):
+    with pytest.raises(FatalJudgeError, match=r"own\.yaml, line 2 is not valid YAML; each line of a price table is"):
         load_prices(own)
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None
 )  # fmt: skip
 def test_a_price_that_is_none_is_named_with_its_model(tmp_path: Path, numbers: str) -> None:
     own = write_prices(tmp_path, f"good: [1, 2]\nbad: {numbers}\n")
-    with pytest.raises(FatalJudgeError, match=r"own\.yaml, model 'bad': .* is no price; each line is") as refused:
+    with pytest.raises(FatalJudgeError, match=r"own\.yaml, model 'bad': .* is not a price; each line is") as refused:
         load_prices(own)
     assert "good" not in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
@@ -137,5 +137,5 @@ def test_a_missing_file_is_named() -> None:
 def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_bytes(b"gpt: [\xff, 2]")
-    with pytest.raises(FatalJudgeError, match=r"cannot read the price file .*own\.yaml: it is no UTF-8 text"):
+    with pytest.raises(FatalJudgeError, match=r"cannot read the price file .*own\.yaml: it is not UTF-8"):
         load_prices(str(own))

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_time import in_virtual_time, read_clock, run_virtually
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot
-from evalhouse.tasks.asking.rates import Rate, Told
+from evalhouse.tasks.asking.limits import EndpointLimit, LimitReport, Rate, Slot
 from evalhouse.tasks.judge.rate_headers import RateLimits, read_rate_limits
 
 
@@ -45,7 +44,7 @@ async def send(limit: EndpointLimit, provider: Provider, tokens: int = 0, guess:
                 limit.note_success(slot)
                 limit.note_tokens(slot, tokens)
             if told is not None:
-                limit.note_told(told, slot)
+                limit.note_report(told, slot)
             if let_in:
                 return
             limit.note_refused(slot, None)
@@ -122,7 +121,7 @@ def test_processes_that_share_a_told_limit_keep_it_together(window: Window, frac
 
 async def ask_once(limit: EndpointLimit, told: RateLimits, tokens: int = 0) -> Slot:
     async with limit.slot(tokens) as slot:
-        limit.note_told(told, slot)
+        limit.note_report(told, slot)
     return slot
 
 
@@ -142,8 +141,8 @@ async def test_an_answer_that_knows_of_more_ends_the_wait() -> None:
         waiting = asyncio.create_task(ask_once(limit, RateLimits(), tokens=10))
         await asyncio.sleep(5.0)
         assert not waiting.done()
-        limit.note_told(RateLimits(tokens_remaining=0, tokens_reset_s=300.0), slow)  # made before the first's: stale
-        limit.note_told(RateLimits(tokens_remaining=5000, tokens_reset_s=1.0))
+        limit.note_report(RateLimits(tokens_remaining=0, tokens_reset_s=300.0), slow)  # made before the first's: stale
+        limit.note_report(RateLimits(tokens_remaining=5000, tokens_reset_s=1.0))
         assert (await waiting).started_at - first.started_at == pytest.approx(5.0)
 
 
@@ -162,7 +161,7 @@ async def test_requests_in_flight_are_taken_off_what_is_left() -> None:
         await asyncio.sleep(0.1)
         tasks += [asyncio.create_task(hold()) for _ in range(50)]
         # 33 were left when this request was counted: 30 have gone since, so 3 more may.
-        limit.note_told(RateLimits(requests_limit=1000, requests_remaining=33, requests_reset_s=30.0), slot)
+        limit.note_report(RateLimits(requests_limit=1000, requests_remaining=33, requests_reset_s=30.0), slot)
         await asyncio.sleep(29.0)
         assert started == 33
         await asyncio.sleep(20.0)
@@ -176,7 +175,7 @@ async def test_requests_in_flight_are_taken_off_what_is_left() -> None:
 async def test_a_refusal_for_a_rate_is_no_sign_of_too_many_in_flight() -> None:
     limit = EndpointLimit(concurrency=16)
     async with limit.slot(), limit.slot() as refused:
-        limit.note_told(RateLimits(requests_limit=60, requests_remaining=0, requests_reset_s=9.0), refused)
+        limit.note_report(RateLimits(requests_limit=60, requests_remaining=0, requests_reset_s=9.0), refused)
         limit.note_refused(refused, 60.0)
         assert limit.allowed == 16
     async with limit.slot() as later:
@@ -207,13 +206,13 @@ async def test_the_smaller_of_the_told_and_the_set_rate_rules() -> None:
 def test_a_limit_that_refills_is_not_waited_for_until_it_is_full() -> None:
     rate = Rate(None)
     for used in (60, 200, 360, 590):
-        rate.hear(Told(limit=600, remaining=600 - used, reset_s=used / 10), 0, 100.0)
+        rate.take_report(LimitReport(limit=600, remaining=600 - used, reset_s=used / 10), 0, 100.0)
     assert rate.find_start(5, 100.0) < 100.1
     rate.take(10, 100.0)
     assert rate.find_start(5, 100.0) == pytest.approx(102.0, abs=0.1)  # little is left: at half of the limit's pace
     begins_anew = Rate(None)
     for used in (60, 200, 360, 590):
-        begins_anew.hear(Told(limit=600, remaining=600 - used, reset_s=40.0), 0, 100.0)
+        begins_anew.take_report(LimitReport(limit=600, remaining=600 - used, reset_s=40.0), 0, 100.0)
     begins_anew.take(10, 100.0)
     assert begins_anew.find_start(5, 100.0) == 140.0
 
@@ -223,15 +222,15 @@ _RESETS = st.none() | st.floats(0.0, 1e6)
 
 
 @given(
-    told=st.lists(st.builds(Told, limit=st.none() | st.integers(1, 10_000), remaining=_COUNTS, reset_s=_RESETS)),
+    told=st.lists(st.builds(LimitReport, limit=st.none() | st.integers(1, 10_000), remaining=_COUNTS, reset_s=_RESETS)),
     fraction=st.floats(0.01, 1.0),
     units=st.integers(0, 20_000),
 )
-def test_whatever_is_told_nobody_waits_for_ever(told: list[Told], fraction: float, units: int) -> None:
+def test_whatever_is_told_nobody_waits_for_ever(told: list[LimitReport], fraction: float, units: int) -> None:
     rate, now = Rate(None), 1000.0
     rate.share(fraction, now)
     for item in told:
-        rate.hear(item, 3, now)
+        rate.take_report(item, 3, now)
         while (at := rate.find_start(units, now)) > now:
             # One request's tokens at the pace of the smallest limit, or a minute.
             assert at - now <= 60.1 + units * 605 / fraction

@@ -16,9 +16,8 @@ from endpoint import Endpoint, running_endpoint
 from filelock import FileLock
 from sharing_processes import KEY, Sharer, Slots, started_sharers, wait_until
 
-from evalhouse.tasks.asking.file_board import FOLDER_VARIABLE, FileBoard, find_limits_folder
+from evalhouse.tasks.asking.boards import FOLDER_VARIABLE, FileBoard, Need, find_limits_folder
 from evalhouse.tasks.asking.shared_limit import share_limits
-from evalhouse.tasks.asking.shares import Need
 
 Start = Callable[..., Sharer]
 
@@ -137,7 +136,7 @@ async def test_processes_find_each_other_again_after_somebody_has_emptied_the_fo
 async def test_a_turn_that_nobody_ends_is_waited_for_and_then_done_without(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalhouse.tasks.asking.file_board._TURN_S", 0.3)
+    monkeypatch.setattr("evalhouse.tasks.asking.boards._PATIENCE_S", 0.3)
     limit = Slots(16)
     async with share_limits({KEY: limit}, concurrency=16):
         (place,) = folder.iterdir()

@@ -14,10 +14,9 @@ from endpoint import Endpoint, running_endpoint
 from prefect_holder import find_server
 from sharing_processes import KEY, Sharer, Slots, started_sharers, wait_until
 
-from evalhouse.tasks.asking.file_board import FOLDER_VARIABLE
+from evalhouse.tasks.asking.boards import FOLDER_VARIABLE, BoardLost, Need, Share
 from evalhouse.tasks.asking.prefect_board import PrefectBoard
 from evalhouse.tasks.asking.shared_limit import share_limits
-from evalhouse.tasks.asking.shares import BoardLost, Need, Share
 
 # A port that nobody listens on.
 NOWHERE = "http://127.0.0.1:9/api"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.tasks.asking.shares import Holding, Need, Share, claim_slots, divide_slots
+from evalhouse.tasks.asking.boards import Holding, Need, Share, claim_slots, divide_slots
 
 
 @pytest.mark.parametrize(

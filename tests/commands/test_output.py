@@ -34,7 +34,7 @@ from evalhouse.flows.display.output import (
     write_value,
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.pipeline.live_run import Progress
 

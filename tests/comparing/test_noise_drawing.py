@@ -16,7 +16,7 @@ from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, me
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.anew import AskAnew
 from evalhouse.tasks.asking.embedders import AskedEmbedder
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run

@@ -23,8 +23,8 @@ from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
-from evalhouse.tasks.asking.prices import Price
 from evalhouse.tasks.asking.record import CallRecord
+from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements

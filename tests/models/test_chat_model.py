@@ -21,7 +21,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.messages import redact
 from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
-from evalhouse.tasks.models.endpoint import strip_credentials
+from evalhouse.tasks.models.completions import strip_credentials
 from evalhouse.tasks.models.make import check_reachable
 
 KEY = "sk-test-0123456789"

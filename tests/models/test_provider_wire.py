@@ -21,7 +21,7 @@ from odd_server import read_request, serving, write_answer, write_completion
 from provider_calls import GOOD, KEY, ask, make_question
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.endpoint import find_endpoint
+from evalhouse.tasks.models.completions import find_endpoint
 
 
 @pytest.fixture
@@ -223,6 +223,7 @@ async def test_an_address_where_nobody_is_reached_stops_the_run(
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "foo", "http://", "http://h:x/v1", "ftp://me:pw-99@host/v1"])
 def test_what_is_no_address_is_refused_before_anything_is_asked(address: str) -> None:
     point_to(address, KEY)
-    with pytest.raises(FatalJudgeError, match="which is no address; write it like http://localhost:8000/v1") as refused:
+    complaint = "which is not an address; write it like http://localhost:8000/v1"
+    with pytest.raises(FatalJudgeError, match=complaint) as refused:
         find_endpoint()
     assert "pw-99" not in str(refused.value)

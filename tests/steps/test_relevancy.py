@@ -25,7 +25,7 @@ from live_runs import (
     read_outcomes,
 )
 
-from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.relevancy import read_questions, regenerate_questions

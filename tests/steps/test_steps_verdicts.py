@@ -27,7 +27,7 @@ from live_runs import (
     say_verdicts,
 )  # fmt: skip
 
-from evalhouse.tasks.asking.prices import Price
+from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.shard import SampleWork

@@ -8,6 +8,7 @@ import polars as pl
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
+_KEYS = "select distinct request_key from llm_calls where status = 'ok' and ($run_id is null or run_id = $run_id)"
 _COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
 
 
@@ -39,6 +40,11 @@ def find_replies(
         row["request_hash"]: RecordedReply(call_id=row["call_id"], reply=row["reply"], logprobs=row.get("logprobs"))
         for row in rows.iter_rows(named=True)
     }
+
+
+def read_request_keys(warehouse: Warehouse, *, only_run: str | None = None) -> pl.Series:
+    """The keys of all requests with a good reply on record; `only_run` looks at one run's calls alone."""
+    return warehouse.read(_KEYS, {"run_id": only_run})["request_key"]
 
 
 def sum_cost(warehouse: Warehouse, run_id: str) -> float:
