@@ -27,82 +27,32 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from string import ascii_letters, ascii_lowercase
-from typing import Literal
+from typing import Any, Literal
+
+import yaml
 
 from evalhouse.prompts.errors import PromptError
 
-# Invisible or combining: may stand between two letters without a reader seeing a difference.
-_INVISIBLE = (
-    "\x00-\x08\x0e-\x1b\x7f\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\u20d0-\u20ff\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff"
+_CHARACTERS: Mapping[str, Any] = yaml.load(
+    Path(__file__).with_name("look_alikes.yaml").read_text(encoding="utf-8"),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
-# With the forms for vertical writing.
-_ANGLE_OPEN = "<＜‹〈⟨《﹤˂❬❮❰⟪≺⦉⦑⧼ᐸᚲ\u2329\ufe3d\ufe3f\U0001d236"
-_ANGLE_CLOSE = ">＞›〉⟩》﹥˃❭❯❱⟫≻⦊⦒⧽ᐳ\u232a\ufe3e\ufe40\U0001d237"
-_SQUARE_OPEN = r"\[［【〔⁅⟦⟬〚❲﹝〖⦋⦍⦏\u2997\ufe17\ufe39\ufe3b\ufe47"
-_SQUARE_CLOSE = r"\]］】〕⁆⟧⟭〛❳﹞〗⦌⦎⦐\u2998\ufe18\ufe3a\ufe3c\ufe48"
-_SLASH = "/／⁄∕╱⧸⟋᜵⁁〳ノ丿㇓"
-_UNDERSCORE = r"_＿︳︴﹍﹎﹏‿\-‐‑‒–—−－﹣"
-# Superscript, subscript, circled and the like; those of other scripts and of mathematics are in `\d`.
-_DIGIT = (
-    r"\d\xb2\xb3\xb9\u2070\u2074-\u2079\u2080-\u2089\u2460-\u249b\u24ea-\u24ff\u2776-\u2793\u3251-\u325f\u32b1-\u32bf"
-)
-
-# Letters of other scripts that are drawn like Latin ones; NFKC does not fold these.
-_LOOK_ALIKES = {
-    "a": "аАɑαΑᎪꓮᗅᴀ𐊠",
-    "c": "сСϲϹᴄᏟꓚⲤⲥꮯ𐊢𐌂𐐕𐐽",
-    "d": "ԁᴅᎠꓓᗞ",
-    "e": "еЕεΕᴇᎬꓰⴹ",
-    "g": "ɡԍɢԌᏀᏳꓖց",
-    "h": "һНΗʜᎻꓧⲎհ",
-    "i": "іІιΙıɪᎥӀӏ",
-    "k": "кКκΚᏦꓗⲔᴋ",
-    "l": "ӀӏІᏞꓡʟΙ",
-    "m": "мМΜᴍᎷꓟⲘ",
-    "n": "пոΝɴꓠⲚ",
-    "o": "оОοΟօᴏꓳⲞⲟ",
-    "p": "рРρΡᴘᏢꓑⲢⲣ",
-    "q": "ԛԚգ",
-    "r": "гᴦʀᎡᏒꓣꭇ",
-    "s": "ѕЅꜱᏚꓢտ",
-    "t": "тТτΤᴛᎢꓔⲦ",
-    "u": "υսᴜꓴ",
-    "w": "ԝԜᴡᎳꓪ",
-    "x": "хХχΧꓫⲬⲭ",
-}
-# Where Unicode keeps the forms of Latin letters that NFKC takes for these letters: ordinals, long s, super- and
-# subscript, Roman numerals, circled, squared, ligatures, units, full-width, mathematical.
-_STYLED_LETTERS = (
-    (0xAA, 0xBB),
-    (0x17F, 0x180),
-    (0x2B0, 0x2E5),
-    (0x1D2C, 0x1DC0),
-    (0x2070, 0x20A0),
-    (0x2100, 0x2190),
-    (0x2460, 0x2500),
-    (0x2C7C, 0x2C7E),
-    (0x32CC, 0x32D0),
-    (0x3371, 0x33E0),
-    (0xA7F1, 0xA7F5),
-    (0xFB00, 0xFB07),
-    (0xFF21, 0xFF5B),
-    (0x10780, 0x107C0),
-    (0x1CCD6, 0x1CCF0),
-    (0x1D400, 0x1D800),
-    (0x1F110, 0x1F18A),
-)
-# White on black circles and squares, and the letters of flags: A to Z in a row, which NFKC leaves alone.
-_ALPHABETS = (0x1F150, 0x1F170, 0x1F1E6)
+_INVISIBLE: str = _CHARACTERS["invisible"]
+_ANGLE_OPEN: str = _CHARACTERS["angle_open"]
+_ANGLE_CLOSE: str = _CHARACTERS["angle_close"]
+_SQUARE_OPEN: str = _CHARACTERS["square_open"]
+_SQUARE_CLOSE: str = _CHARACTERS["square_close"]
+_SLASH: str = _CHARACTERS["slash"]
+_UNDERSCORE: str = _CHARACTERS["underscore"]
 _Spellings = Mapping[str, str]
 
 
 def _collect_forms() -> dict[str, str]:
     """Every Latin letter, and every pair or more that has a sign of its own, -> the signs that NFKC takes for it."""
     forms: dict[str, str] = {}
-    for first, end in _STYLED_LETTERS:
+    for first, end in _CHARACTERS["styled_letters"]:
         for code in range(first, end):
             folded = unicodedata.normalize("NFKC", chr(code))
             if folded.isascii() and folded.isalpha():
@@ -112,11 +62,13 @@ def _collect_forms() -> dict[str, str]:
 
 def _collect_variants(forms: _Spellings) -> dict[str, str]:
     """The same in lower case alone, with upper case and whatever else looks like the letter."""
-    variants = {letter: letter + letter.upper() + _LOOK_ALIKES.get(letter, "") for letter in ascii_lowercase}
+    variants = {
+        letter: letter + letter.upper() + _CHARACTERS["look_alikes"].get(letter, "") for letter in ascii_lowercase
+    }
     for spelled, signs in forms.items():
         variants[spelled.lower()] = variants.get(spelled.lower(), "") + signs
     for place, letter in enumerate(ascii_lowercase):
-        variants[letter] += "".join(chr(first + place) for first in _ALPHABETS) + chr(0x249C + place)
+        variants[letter] += "".join(chr(first + place) for first in _CHARACTERS["alphabets"]) + chr(0x249C + place)
     return variants
 
 
@@ -126,7 +78,7 @@ _ASCII_VARIANTS = {letter: letter + letter.upper() for letter in ascii_lowercase
 _ASCII_INVISIBLE = "\x00-\x08\x0e-\x1b\x7f"
 # Of the closing brackets one is a letter of its own script.
 _NO_LETTER = rf"(?:(?![^\W\d_])|(?=[{_ANGLE_CLOSE}]))"
-_PUNCTUATION_FORMS = {"<": "＜﹤", ">": "＞﹥", "/": "／", "|": "｜", "_": "＿︳︴﹍﹎﹏", "[": "［﹇", "]": "］﹈"}
+_PUNCTUATION_FORMS: _Spellings = _CHARACTERS["punctuation_forms"]
 
 
 def _spell(word: str, variants: _Spellings, unseen: str) -> str:
@@ -175,7 +127,7 @@ def _spell_tokens(forms: _Spellings, unseen: str) -> str:
     bar, close, slash = forms["|"], forms[">"], f"(?:{spell('/')})?"
     named = f"{unseen}[{bar}][^\\s{bar}{forms['<']}{close}]{{1,40}}+[{bar}]{unseen}[{close}]"
     instructions = f"{unseen}(?:{spell('<')})?{slash}{spell('SYS>>')}"
-    return f"{named}|{instructions}|{unseen}{slash}{spell(*_TOKENS)}"
+    return f"{named}|{instructions}|{unseen}{slash}{spell(*_CHARACTERS['tokens'])}"
 
 
 def _make_token_forms(forms: _Spellings, punctuation: _Spellings) -> dict[str, str]:
@@ -191,23 +143,18 @@ def _compile_ids(prefixes: Iterable[str]) -> re.Pattern[str]:
     gap = f"[\\s{_INVISIBLE}]*+"
     # The fillers are invisible, but letters to `re`. The two alternatives share no character.
     lead = "\n(?:[^\\w\n]|[_\u115f\u1160\u3164\uffa0])*"
-    return re.compile(f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_DIGIT}])++{gap}[{_SQUARE_CLOSE}])")
+    return re.compile(
+        f"{lead}[{_SQUARE_OPEN}](?={gap}[{letter}](?:{gap}[{_CHARACTERS['digit']}])++{gap}[{_SQUARE_CLOSE}])"
+    )
 
 
 def _compile_control_words(forms: _Spellings, invisible: str) -> re.Pattern[str]:
     """The opening bracket of a control token in square brackets."""
     unseen = f"[{invisible}]*+"
-    words = "|".join(_spell(f"{word}]", forms, unseen) for word in _CONTROL_WORDS)
+    words = "|".join(_spell(f"{word}]", forms, unseen) for word in _CHARACTERS["control_words"])
     return re.compile(f"[{re.escape(forms['['])}](?={unseen}(?:{_spell('/', forms, unseen)})?(?:{words}))")
 
 
-_TOKENS = (
-    "s>", "bos>", "eos>", "sop>", "eop>", "unk>", "pad>", "think>", "tool_call>", "tool_response>", "start_of_turn>",
-    "end_of_turn>",
-)  # fmt: skip
-_CONTROL_WORDS = (
-    "INST", "SYSTEM_PROMPT", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "TOOL_CONTENT", "THINK", "gMASK", "sMASK",
-)  # fmt: skip
 _ASCII_TOKEN_FORMS = _make_token_forms({}, {})
 _TOKEN_FORMS = _make_token_forms(_FORMS, _PUNCTUATION_FORMS)
 _ASCII_UNSEEN = bytes([*range(0x09), *range(0x0E, 0x1C), 0x7F])
