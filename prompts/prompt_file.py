@@ -301,8 +301,8 @@ def _find_missing(file: str, content: PromptContent) -> Iterator[PromptProblem]:
 
 
 def _find_rubric_faults(file: str, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
-    for key, given in (("labels", content.labels), ("reply_schema", content.reply_schema)):
-        if given:
+    for key, section in (("labels", content.labels), ("reply_schema", content.reply_schema)):
+        if section:
             message = "must be left out of a rubric: it follows from the criteria"
             yield PromptProblem(file=file, key=key, message=message)
     yield from find_rubric_faults(rubric, variables=content.variables, file=file)
@@ -409,8 +409,8 @@ def _fits_block(name: str, value: JsonValue) -> bool:
         for item in value
         if isinstance(item, dict) and item.keys() == {"id", "text"} and isinstance(item["text"], str)
     ]
-    wanted = re.compile(BLOCKS[name].prefix + "[1-9][0-9]*")
-    return len(ids) == len(value) == len(set(map(str, ids))) and all(wanted.fullmatch(str(item_id)) for item_id in ids)
+    pattern = re.compile(BLOCKS[name].prefix + "[1-9][0-9]*")
+    return len(ids) == len(value) == len(set(map(str, ids))) and all(pattern.fullmatch(str(item_id)) for item_id in ids)
 
 
 def build_block(value: Any) -> BlockValue:  # noqa: ANN401 - a value that _fits_block let pass
@@ -424,9 +424,9 @@ def _find_id_faults(file: str, key: str, content: PromptContent, example: Exampl
     sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
     asked = [item_id for name, ids in sent.items() if BLOCKS[name].prefix in content.labels for item_id in ids]
     verdicts: Any = example.reply["verdicts"]
-    given = [verdict["id"] for verdict in verdicts]
-    if sorted(given) != sorted(asked):
-        message = f"has verdicts for {', '.join(given) or 'none'}; each of {', '.join(asked)} must come exactly once"
+    came = [verdict["id"] for verdict in verdicts]
+    if sorted(came) != sorted(asked):
+        message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(asked)} must come exactly once"
         yield PromptProblem(file=file, key=key, message=message)
         return
     for verdict in verdicts:

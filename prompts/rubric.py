@@ -196,7 +196,9 @@ def make_rubric(name: str, content: RubricContent) -> Rubric:
 
 def build_reply_schema(content: RubricContent) -> dict[str, Any]:
     """The schema of a reply: an object by criterion, the reason before the rating."""
-    return _make_object({name: _make_object(_describe_verdict(one)) for name, one in content.criteria.items()})
+    return _make_object(
+        {name: _make_object(_describe_verdict(criterion)) for name, criterion in content.criteria.items()}
+    )
 
 
 def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:

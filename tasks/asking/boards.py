@@ -112,12 +112,12 @@ def divide_slots(wishes: Mapping[str, int], limit: int, *, turn: int = 0) -> dic
     """
     names = sorted(wishes)
     scarce = limit < len(names)
-    wanted = {name: min(wishes[name], 1) if scarce else min(max(wishes[name], 1), limit) for name in names}
+    dues = {name: min(wishes[name], 1) if scarce else min(max(wishes[name], 1), limit) for name in names}
     places = {name: (position + turn) % len(names) if scarce else position for position, name in enumerate(names)}
-    order = sorted(names, key=lambda name: (wanted[name], places[name]))
+    order = sorted(names, key=lambda name: (dues[name], places[name]))
     left, parts = limit, dict.fromkeys(names, 0)
     for behind, name in zip(range(len(order), 0, -1), order, strict=True):
-        parts[name] = min(wanted[name], left // behind)
+        parts[name] = min(dues[name], left // behind)
         left -= parts[name]
     for behind, name in zip(range(len(order), 0, -1), order, strict=True):
         extra = left // behind

@@ -32,7 +32,7 @@ class Embedder(Protocol):
     def name(self) -> str:
         """For example `hashing` or `openai:text-embedding-3-small`."""
 
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Cosine of the two texts' vectors, clipped to [0, 1]; raises JudgeFailed."""
 
     async def close(self) -> None:
@@ -61,10 +61,10 @@ class HashingEmbedder:
         self._waiting: deque[_Pair] = deque()
         self._worked_at = 0.0
 
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Cosine of the two texts' counts; 0 when one of the texts has no n-gram."""
         loop = asyncio.get_running_loop()
-        pair = _Pair(texts=(one, other), value=loop.create_future())
+        pair = _Pair(texts=(text, other), value=loop.create_future())
         self._waiting.append(pair)
         if len(self._waiting) == 1:
             self._worked_at = time.monotonic()
@@ -88,12 +88,12 @@ def _compare_pair(pair: _Pair) -> None:
     if pair.value.done():  # the caller who waited was cancelled
         return
     try:
-        one, other = map(_count_ngrams, pair.texts)
+        left, right = map(_count_ngrams, pair.texts)
     except MemoryError as error:  # nobody waits for ever
         pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
         return
-    shared = sum(times * other[ngram] for ngram, times in one.items() if ngram in other)
-    squares = [sum(times * times for times in counts.values()) for counts in (one, other)]
+    shared = sum(times * right[ngram] for ngram, times in left.items() if ngram in right)
+    squares = [sum(times * times for times in counts.values()) for counts in (left, right)]
     pair.value.set_result(clip(shared / math.sqrt(math.prod(squares))) if all(squares) else 0.0)
 
 
@@ -121,9 +121,9 @@ class AskedEmbedder:
         self.asker = asker
         self.name = asker.judge.name
 
-    async def compare(self, sample_id: str, one: str, other: str) -> float:
+    async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Cosine of the two texts' vectors, clipped to [0, 1]."""
-        first, second = await gather_all([self._embed(sample_id, one), self._embed(sample_id, other)])
+        first, second = await gather_all([self._embed(sample_id, text), self._embed(sample_id, other)])
         if len(first) != len(second):
             raise JudgeFailed(f"{self.name} gave vectors of {len(first)} and {len(second)} numbers")
         product = sum(x * y for x, y in zip(first, second, strict=True))

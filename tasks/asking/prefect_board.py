@@ -154,12 +154,12 @@ class PrefectBoard:
         response = await client.request(
             "POST", "/variables/filter", json={"variables": {"name": {"like_": self._prefix}}, "limit": 200}
         )
-        found = {row["name"]: row for row in response.json() if row["name"].startswith(self._prefix)}
-        touched = {name: datetime.fromisoformat(row["updated"]) for name, row in found.items()}
+        rows = {row["name"]: row for row in response.json() if row["name"].startswith(self._prefix)}
+        touched = {name: datetime.fromisoformat(row["updated"]) for name, row in rows.items()}
         # Ages are measured by the server's clock alone: this row is never older than a look and `_ROW_S`.
         newest = max(touched.values(), default=None)
         others = {}
-        for name, row in found.items():
+        for name, row in rows.items():
             if newest is None or name == self._name:
                 continue
             if newest - touched[name] > _ROW_DEAD:

@@ -41,7 +41,7 @@ _Check = Callable[[Mapping[str, object], str], Verdict | str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _FoundObject:
     """A JSON object within a text, and where it stands there."""
 
     value: dict[str, object]
@@ -69,7 +69,7 @@ def parse_object(text: str, key: str) -> dict[str, object]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        fitting = [found for found in _find_objects(text) if key in found.value]
+        fitting = [match for match in _find_objects(text) if key in match.value]
         if not fitting or _is_draft(text, fitting[-1], key):
             raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
         return _as_storable(fitting[-1].value)
@@ -153,23 +153,23 @@ def _read_reason(entry: Mapping[str, object]) -> str:
     return reason.strip() if isinstance(reason, str) else ""
 
 
-def _as_storable(found: dict[str, object]) -> dict[str, object]:
+def _as_storable(value: dict[str, object]) -> dict[str, object]:
     """The object as the warehouse can keep it: half a surrogate pair and numbers beyond 64 bits are refused."""
     try:
-        stored: dict[str, object] = orjson.loads(orjson.dumps(found))
+        stored: dict[str, object] = orjson.loads(orjson.dumps(value))
     except orjson.JSONEncodeError as error:
         raise UnusableReply(f"the reply held what cannot be stored: {error}") from None
     return stored
 
 
-def _is_draft(text: str, found: _Found, key: str) -> bool:
+def _is_draft(text: str, match: _FoundObject, key: str) -> bool:
     """Whether the answer proper was still to come: what was found stands in thoughts, or before another one's start."""
-    before, after = text[: found.start], text[found.end :]
+    before, after = text[: match.start], text[match.end :]
     thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
     return thinks or re.search(rf'\{{\s*"{re.escape(key)}"\s*:', after) is not None
 
 
-def _find_objects(text: str) -> Iterator[_Found]:
+def _find_objects(text: str) -> Iterator[_FoundObject]:
     """The complete JSON objects within a text, outermost first come.
 
     A bracket that opens none costs a scan, so only so many are tried: a text made of brackets must not keep us busy.
@@ -179,7 +179,7 @@ def _find_objects(text: str) -> Iterator[_Found]:
     while place != -1 and false_starts < _MOST_FALSE_STARTS:
         try:
             value, end = _DECODER.raw_decode(text, place)
-            yield _Found(value=value, start=place, end=end)
+            yield _FoundObject(value=value, start=place, end=end)
             place = end
         except (json.JSONDecodeError, RecursionError):
             false_starts += 1

@@ -46,12 +46,12 @@ class _Token:
     logprobs: Mapping[bytes, float]
 
 
-def pack_logprobs(given: object, text: str) -> str | None:
+def pack_logprobs(logprobs: object, text: str) -> str | None:
     """The numbers of `text` by their tokens, as JSON, from the `logprobs` of a completion; None where it has none.
 
     The list is empty when the tokens do not spell the text, as where an endpoint takes thoughts out of one of the two.
     """
-    tokens = _read_tokens(given)
+    tokens = _read_tokens(logprobs)
     if not tokens:
         return None
     spelled, stripped = b"".join(token.spelled for token in tokens), text.strip()
@@ -112,9 +112,9 @@ def _read_digits(spelled: bytes, lead: str | None) -> str:
     return match[2] if fits else ""
 
 
-def _read_tokens(given: object) -> list[_Token]:
+def _read_tokens(logprobs: object) -> list[_Token]:
     """The tokens of a choice's `logprobs` in OpenAI's shape; none at all when one of them has another."""
-    content = given.get("content") if isinstance(given, Mapping) else None
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(content, list):
         return []
     tokens = []
@@ -122,7 +122,7 @@ def _read_tokens(given: object) -> list[_Token]:
         own = next(_read_entries([entry]), None)
         if own is None:
             return []
-        others = {one.spelled: one.logprob for one in _read_entries(entry.get("top_logprobs"))}
+        others = {other.spelled: other.logprob for other in _read_entries(entry.get("top_logprobs"))}
         tokens.append(_Token(spelled=own.spelled, logprobs={own.spelled: own.logprob} | others))
     return tokens
 
@@ -143,7 +143,7 @@ def _read_entries(entries: object) -> Iterator[_Entry]:
         logprob, spelled = entry.get("logprob"), entry.get("bytes")
         if not isinstance(logprob, int | float) or isinstance(logprob, bool) or not math.isfinite(logprob):
             continue
-        is_spelled = isinstance(spelled, list) and all(isinstance(one, int) and 0 <= one < 256 for one in spelled)
+        is_spelled = isinstance(spelled, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in spelled)
         yield _Entry(
             spelled=bytes(spelled) if is_spelled else _encode(entry["token"]),  # type: ignore[arg-type]
             logprob=min(0.0, max(_LEAST, float(logprob))),

@@ -59,19 +59,19 @@ def read_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
     names = [name for name in headers if "ratelimit" in name or "atelimit" in name.lower()]
     if not names:
         return None
-    found: dict[str, int | float] = {}
-    known = sorted((name for name in names if name.lower() in _RANKS), key=lambda name: _RANKS[name.lower()])
-    for name in known:
+    values: dict[str, int | float] = {}
+    ordered = sorted((name for name in names if name.lower() in _RANKS), key=lambda name: _RANKS[name.lower()])
+    for name in ordered:
         field, text = _FIELDS[name.lower()], headers[name].strip()
         value = _read_reset(text, headers) if field.endswith("_s") else _read_count(text)
         if value is not None:
-            found[field] = value
+            values[field] = value
     for what in ("requests", "tokens"):
-        if found.get(f"{what}_limit") == 0:
+        if values.get(f"{what}_limit") == 0:
             # Sent by gateways that know of no limit; one that really lets nothing through refuses and says why.
             for field in ("limit", "remaining", "reset_s"):
-                found.pop(f"{what}_{field}", None)
-    return RateLimits(**found) if found else None  # type: ignore[arg-type]  # counts are int, resets float, by name
+                values.pop(f"{what}_{field}", None)
+    return RateLimits(**values) if values else None  # type: ignore[arg-type]  # counts are int, resets float, by name
 
 
 def _read_count(text: str) -> int | None:

@@ -312,9 +312,9 @@ def _shape(payload: Mapping[str, object]) -> dict[str, object]:
 def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
     """The text and counts of a completion. What was cached of a prompt has two names among providers."""
     body, choice = completion.body, completion.body["choices"][0]
-    said, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
+    message, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
     details, model = _read_mapping(usage.get("prompt_tokens_details")), body.get("model")
-    text = _read_content(said.get("content"))
+    text = _read_content(message.get("content"))
     reply = ModelReply(
         text=text,
         model=model if isinstance(model, str) else None,
@@ -324,7 +324,7 @@ def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> M
         limits=read_rate_limits(completion.headers),
         logprobs=pack_logprobs(choice.get("logprobs"), text) if "logprobs" in sent else None,
     )
-    return _check_ending(reply, choice.get("finish_reason"), said)
+    return _check_ending(reply, choice.get("finish_reason"), message)
 
 
 def _read_mapping(value: object) -> Mapping[str, Any]:
@@ -359,13 +359,13 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
     return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs)
 
 
-def _check_ending(reply: ModelReply, finish: object, said: Mapping[str, Any]) -> ModelReply:
+def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any]) -> ModelReply:
     """The reply, unless it was refused, filtered or cut off: then that is raised, with what was paid for."""
-    if refusal := said.get("refusal"):
+    if refusal := message.get("refusal"):
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
     if finish == "content_filter":
         raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
-    thoughts = "" if reply.text.strip() else _read_content(said.get("reasoning_content") or said.get("reasoning"))
+    thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
     came = replace(reply, text=thoughts) if thoughts else reply
     if finish == "length":
         raise UnusableReply("the reply was cut off at the model's output limit", reply=came)

@@ -179,12 +179,12 @@ def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         streamed = headers.get("content-type", "").startswith("text/event-stream")
         came = "a stream, which was not asked for:" if streamed else "no JSON but"
         raise ValueError(f"the endpoint sent {came} {shown!r}") from None
-    found: dict[str, Any] = body if isinstance(body, dict) else {}
-    choices = found.get("choices")
+    completion: dict[str, Any] = body if isinstance(body, dict) else {}
+    choices = completion.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-    if body_error := found.get("error") or (choice or {}).get("error"):
+    if body_error := completion.get("error") or (choice or {}).get("error"):
         error = read_error_field(body_error)
         raise StatusError(error.status or 500, headers, error)
     if choice is None:
         raise ValueError(f"the endpoint sent no completion but {shown!r}")
-    return found
+    return completion

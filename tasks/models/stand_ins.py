@@ -179,10 +179,11 @@ def _rate(prompt: Prompt) -> dict[str, Any]:
     examples = _read_replies(prompt.opening)
     if examples:
         return dict(examples[0])
-    forms = {"flag": lambda _: {"verdict": False}, "rating": lambda one: {"rating": one.min}}
-    spread = {"spread": lambda one: {"scores": [{"score": one.min, "probability": 1}]}}
+    forms = {"flag": lambda _: {"verdict": False}, "rating": lambda criterion: {"rating": criterion.min}}
+    spread = {"spread": lambda criterion: {"scores": [{"score": criterion.min, "probability": 1}]}}
     return {
-        name: {"reason": _REASON, **(forms | spread)[one.kind](one)} for name, one in prompt.rubric.criteria.items()
+        name: {"reason": _REASON, **(forms | spread)[criterion.kind](criterion)}
+        for name, criterion in prompt.rubric.criteria.items()
     }
 
 
