@@ -7,7 +7,15 @@ from typing import Any, Final, cast
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
-from evalhouse.flows.display.output import clean_text, make_table, print_json, print_line, print_table, write_interval
+from evalhouse.flows.display.output import (
+    clean_text,
+    make_table,
+    print_json,
+    print_line,
+    print_section,
+    print_table,
+    write_interval,
+)
 from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -107,8 +115,7 @@ def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
     if len(trend) < 2 or not rows:
         return
     columns = ["share", *(f"#{of_run['started_at']:%m-%d %H:%M}" for of_run in trend)]
-    print_line()
-    print_table(make_table(columns, rows, title="Trend"))
+    print_section("Trend", columns, rows)
     for of_run in trend:
         if of_run["same_yardstick"] is False:
             print_line(f"run {of_run['run_id']} has another judge or language than the one before: not comparable")
@@ -127,10 +134,7 @@ def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_
         for row in document["samples"]
         if row["cause"] != "fine" or asked_for
     ]
-    if rows:
-        columns = ["cause", "sample", "evidence", "statements", "question", "answer"]
-        print_line()
-        print_table(make_table(columns, rows, title="Samples"))
+    print_section("Samples", ["cause", "sample", "evidence", "statements", "question", "answer"], rows)
 
 
 def _print_remedies(document: Mapping[str, Any]) -> None:

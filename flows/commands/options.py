@@ -30,35 +30,31 @@ def find_warehouse(flag: str | None) -> str:
     return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL
 
 
-def limit_options(command: _Command) -> _Command:
-    """The options that `run` and `resume` share: how hard to ask."""
-    options = (
-        click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
-        click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
-        click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
-        click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
-        click.option(
-            "--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."
-        ),
-        click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
-        click.option(
-            "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
-        ),
-    )
-    # A decorator puts its option before those already there.
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        # A decorator puts its option before those already there.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def pool_options(command: _Command) -> _Command:
-    """The options that `run` and `resume` share: who judges besides this process."""
-    options = (
-        click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
-        click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
-        click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
-    )
-    # A decorator puts its option before those already there.
-    for option in reversed(options):
-        command = option(command)
-    return command
+limit_options = _join_options(
+    click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
+    click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
+    click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
+    click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
+    click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
+    click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
+    click.option(
+        "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
+    ),
+)
+"""The options that `run` and `resume` share: how hard to ask."""
+pool_options = _join_options(
+    click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
+    click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
+    click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
+)
+"""The options that `run` and `resume` share: who judges besides this process."""

@@ -16,6 +16,7 @@ from evalhouse.flows.display.output import (
     metrics_table,
     print_json,
     print_line,
+    print_section,
     print_table,
     write_dollars,
 )
@@ -180,11 +181,7 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
         print_line()
         print_table(corrected_table([CorrectedMean(**row) for row in document["corrected"]]))
     print_changes_of_samples(document["changes"])
-    _print_worst(document)
-    _print_costs(document)
-    _print_votes(document)
-    _print_noise(document)
-    _print_unscored(document)
+    _print_sections(document)
     _print_next(run, document)
 
 
@@ -205,25 +202,16 @@ def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
         for row in scores
         if row["change"] not in (None, 0)
     ]
-    if rows:
-        print_line()
-        print_table(make_table(["metric", "#change", "since run", ""], rows, title="Changes"))
+    print_section("Changes", ["metric", "#change", "since run", ""], rows)
 
 
-def _print_worst(document: Mapping[str, Any]) -> None:
-    if not document["worst"]:
-        return
+def _print_sections(document: Mapping[str, Any]) -> None:
+    """The tables below the scores, each where it has rows."""
     rows = [
         [row["sample_id"], row["value"], shorten(row["question"], 60), shorten(row["answer"], 80)]
         for row in document["worst"]
     ]
-    print_line()
-    print_table(make_table(["sample", "#value", "question", "answer"], rows, title=f"Worst by {document['worst_by']}"))
-
-
-def _print_costs(document: Mapping[str, Any]) -> None:
-    if not document["costs"]:
-        return
+    print_section(f"Worst by {document['worst_by']}", ["sample", "#value", "question", "answer"], rows)
     rows = [
         [
             row["step"], row["n_requests"], row["n_reused"], row["n_failed"], row["prompt_tokens"],
@@ -233,41 +221,19 @@ def _print_costs(document: Mapping[str, Any]) -> None:
         for row in document["costs"]
     ]  # fmt: skip
     columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#cached", "#tokens out", "#cost"]
-    print_line()
-    print_table(make_table(columns, rows, title="Calls"))
-
-
-def _print_votes(document: Mapping[str, Any]) -> None:
-    if not document["votes"]:
-        return
-    names = ("step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate")
-    rows = [[row[name] for name in names] for row in document["votes"]]
+    print_section("Calls", columns, rows)
+    names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
-    print_line()
-    print_table(make_table(columns, rows, title="Votes"))
-
-
-def _print_noise(document: Mapping[str, Any]) -> None:
-    rows = [
-        [row["metric"], row["n_samples"], row["n_changed"], row["sd_difference"]]
-        for row in document["noise"]
-        if row["n_changed"]
-    ]
-    if rows:
-        print_line()
-        columns = ["metric", "#judged twice", "#otherwise", "#deviation"]
-        print_table(make_table(columns, rows, title="The judge against itself"))
-
-
-def _print_unscored(document: Mapping[str, Any]) -> None:
-    if not document["unscored"]:
-        return
+    print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])
+    names = ["metric", "n_samples", "n_changed", "sd_difference"]
+    columns = ["metric", "#judged twice", "#otherwise", "#deviation"]
+    rows = [[row[name] for name in names] for row in document["noise"] if row["n_changed"]]
+    print_section("The judge against itself", columns, rows)
     rows = [
         [row["reason"], row["n_samples"], ", ".join(row["metrics"]), shorten(row["example"], 200)]
         for row in document["unscored"]
     ]
-    print_line()
-    print_table(make_table(["reason", "#samples", "metrics", "example"], rows, title="Unscored"))
+    print_section("Unscored", ["reason", "#samples", "metrics", "example"], rows)
 
 
 def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:

@@ -155,6 +155,13 @@ def print_table(table: Table) -> None:
     make_console().print(table)
 
 
+def print_section(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table with its title under an empty line; nothing where there are no rows."""
+    if rows:
+        print_line()
+        print_table(make_table(columns, rows, title=title))
+
+
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
     print_text(write_json(value) + "\n")

@@ -13,6 +13,7 @@ from evalhouse.flows.display.output import (
     make_console,
     make_table,
     print_line,
+    print_section,
     print_table,
     write_interval,
     write_value,
@@ -120,11 +121,8 @@ def _print_parts(document: Document) -> None:
         for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
         if part["n_moved"]
     ]  # fmt: skip
-    if not rows:
-        return
     columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds"]
-    print_line()
-    print_table(make_table(columns, rows, title="Why the means over all scored samples moved"))
+    print_section("Why the means over all scored samples moved", columns, rows)
 
 
 def _print_noise(document: Document) -> None:
@@ -143,10 +141,7 @@ def _print_noise(document: Document) -> None:
     ]
     n_runs = len(noise["run_ids"])
     title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
-    print_line()
-    print_table(
-        make_table(["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows, title=title)
-    )
+    print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
 
 
 def name_part(name: str) -> str:

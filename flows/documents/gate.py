@@ -115,12 +115,9 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         _print_run(name, document[name])
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
-    floor = ("#noise floor",) if has_floors(document) else ()
-    columns = [
-        "outcome", "metric", "check", "#limit", "#found", "95 % interval", *floor, "#n", "#beyond limit by", "why",
-    ]  # fmt: skip
+    columns = _list_columns(document)
     print_line()
-    print_table(make_table(columns, [_make_cells(check, with_floor=bool(floor)) for check in document["checks"]]))
+    print_table(make_table(columns, [_make_cells(columns, check) for check in document["checks"]]))
     print_line()
     print_line(describe_verdict(document), bold=True)
 
@@ -131,19 +128,29 @@ def _print_run(name: str, run: Mapping[str, Any] | None) -> None:
         print_line(f"{name} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
 
 
-def _make_cells(check: Mapping[str, Any], *, with_floor: bool) -> Sequence[object]:
+def _list_columns(document: Document) -> list[str]:
+    """The columns of a table of checks, `#` before those of numbers; one for noise floors where there are drops, as
+    only drops have them."""
+    floor = ["#noise floor"] if any(check["kind"] == "max_drop" for check in document["checks"]) else []
     return [
-        check["outcome"],
-        check["metric"],
-        KINDS[check["kind"]],
-        write_limit(check["kind"], check["limit"]),
-        write_amount(check["kind"], check["value"]),
-        write_interval(check["ci_low"], check["ci_high"]),
-        *([write_floor(check)] if with_floor else []),
-        check["n"],
-        write_beyond(check),
-        check["detail"],
-    ]
+        "outcome", "metric", "check", "#limit", "#found", "95 % interval", *floor, "#n", "#beyond limit by", "why",
+    ]  # fmt: skip
+
+
+def _make_cells(columns: Sequence[str], check: Document) -> list[str]:
+    cells = {
+        "outcome": check["outcome"],
+        "metric": check["metric"] or "–",
+        "check": KINDS[check["kind"]],
+        "#limit": write_limit(check["kind"], check["limit"]),
+        "#found": write_amount(check["kind"], check["value"]),
+        "95 % interval": write_interval(check["ci_low"], check["ci_high"]),
+        "#noise floor": "–" if check["noise_floor"] is None else write_number(check["noise_floor"]),
+        "#n": "–" if check["n"] is None else str(check["n"]),
+        "#beyond limit by": write_beyond(check),
+        "why": check["detail"],
+    }
+    return [cells[column] for column in columns]
 
 
 def _leave_open(check: Check, why: str) -> Check:
@@ -205,17 +212,6 @@ def write_beyond(check: Document) -> str:
     if beyond is None or beyond <= 0:
         return "–"
     return write_amount(check["kind"], beyond)
-
-
-def has_floors(document: Document) -> bool:
-    """Whether a table of the checks needs a column for noise floors: only drops have them."""
-    return any(check["kind"] == "max_drop" for check in document["checks"])
-
-
-def write_floor(check: Document) -> str:
-    """The noise floor of a drop; a dash where none is known, and for checks that have none."""
-    floor = check["noise_floor"]
-    return "–" if floor is None else write_number(floor)
 
 
 def name_check(check: Document) -> str:
@@ -303,28 +299,14 @@ def write_markdown(document: Document) -> str:
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
     lines += [f"- {side}: {_name_run(document[key])}" for side, key in _SIDES if document[key]]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
-    floor, ruled = ("noise floor | ", "--:|") if has_floors(document) else ("", "")
-    lines += ["", f"| outcome | metric | check | limit | found | 95 % interval | {floor}n | beyond limit by | why |"]
-    lines.append(f"|---|---|---|--:|--:|---|{ruled}--:|--:|---|")
-    lines += [_write_row(check, with_floor=bool(floor)) for check in document["checks"]]
-    return "\n".join(lines) + "\n"
-
-
-def _write_row(check: Document, *, with_floor: bool) -> str:
-    cells = (
-        _MARKS[check["outcome"]],
+    columns = _list_columns(document)
+    lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]
+    lines.append(f"|{'|'.join('--:' if column.startswith('#') else '---' for column in columns)}|")
+    for check in document["checks"]:
         # A bar ends a table's cell even in a code span.
-        _quote(check["metric"]).replace("|", r"\|"),
-        KINDS[check["kind"]],
-        write_limit(check["kind"], check["limit"]),
-        write_amount(check["kind"], check["value"]),
-        write_interval(check["ci_low"], check["ci_high"]),
-        *([write_floor(check)] if with_floor else []),
-        "–" if check["n"] is None else str(check["n"]),
-        write_beyond(check),
-        check["detail"],
-    )
-    return f"| {' | '.join(cells)} |"
+        marked = {**check, "outcome": _MARKS[check["outcome"]], "metric": _quote(check["metric"]).replace("|", r"\|")}
+        lines.append(f"| {' | '.join(_make_cells(columns, marked))} |")
+    return "\n".join(lines) + "\n"
 
 
 def _name_run(run: Document) -> str:

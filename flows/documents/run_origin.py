@@ -4,7 +4,7 @@ since the run before."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evalhouse.flows.display.output import make_table, print_line, print_table
+from evalhouse.flows.display.output import print_line, print_section
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
@@ -17,16 +17,7 @@ _SHOWN_ERRORS = 10
 
 def read_changes(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
-    rows = store.read_rows(read_query("changes/counts"), {"run_id": run.run_id})
-    previous_run_id = next((row["previous_run_id"] for row in rows if row["previous_run_id"]), None)
-    if previous_run_id is None:
-        return []
-    (gone,) = store.read_rows(read_query("changes/gone"), {"run_id": run.run_id, "previous_run_id": previous_run_id})
-    nothing = {"n_asked_anew": 0, "n_requests": 0, "n_reused": 0, "previous_run_id": previous_run_id}
-    counts: dict[str, dict[str, Any]] = {str(row["change"]): row for row in rows}
-    counts["gone"] = {"change": "gone", **gone, **nothing}
-    kinds = ("changed", "new", "unchanged", "gone")
-    return [counts.get(kind) or {"change": kind, "n_samples": 0, **nothing} for kind in kinds]
+    return store.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
 
 
 def read_response_counts(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
@@ -73,22 +64,16 @@ def print_responses(counts: Mapping[str, Any] | None) -> None:
 
 def print_response_errors(errors: Sequence[Mapping[str, Any]]) -> None:
     """Failed responses by error, the most frequent first."""
-    if not errors:
-        return
     rows = [[shorten(row["error"], 100), row["n_samples"], row["example"]] for row in errors[:_SHOWN_ERRORS]]
-    print_line()
-    print_table(make_table(["error", "#samples", "for example"], rows, title="Failed responses"))
+    print_section("Failed responses", ["error", "#samples", "for example"], rows)
 
 
 def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
     """How many samples changed since the run before, and what their verdicts took."""
-    if not rows:
-        return
     names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
     columns = ["", "#samples", "#judged anew", "#requests sent", "#answered from the record"]
-    title = f"Samples since run {rows[0]['previous_run_id']}"
-    print_line()
-    print_table(make_table(columns, [[row[name] for name in names] for row in rows], title=title))
+    title = f"Samples since run {rows[0]['previous_run_id']}" if rows else ""
+    print_section(title, columns, [[row[name] for name in names] for row in rows])
 
 
 def _describe_trigger(run: RunRow) -> str | None:

@@ -7,3 +7,4 @@ select
 from run_scores
 left join score_history using (run_id, metric)
 where run_id = $run_id
+order by run_scores.metric
