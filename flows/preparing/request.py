@@ -1,13 +1,13 @@
 """What is to be run and why, and the row of `runs` that it begins with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.preparing.triggers import Trigger
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
 
 if TYPE_CHECKING:
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 NO_JUDGE = "none"
 """What `runs.judge` says of a run that only collects."""
-
-
-# What a run that judges nothing does without, so that neither a key nor a price need be there.
-_NOTHING_JUDGED: Mapping[str, Any] = {
-    "judge": "lexical", "embeddings": "hashing", "metrics": (), "metric_files": None, "metric_settings": {},
-    "prompts": None, "prices": None, "budget_usd": None, "votes": 1, "noise_share": 0.0, "gate": None, "notify": None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +28,8 @@ class RunRequest:
 
 
 def leave_out_judging(settings: RunSettings) -> RunSettings:
-    """The settings of a run that judges nothing."""
-    return settings.model_copy(update=_NOTHING_JUDGED)
+    """The settings of a run that judges nothing, so that neither a key nor a price need be there."""
+    return leave_out(settings, lambda where: where.judges)
 
 
 def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunRow:

@@ -8,37 +8,22 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import ValidationError
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import WHERE, RunSettings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from evalhouse.flows.preparing.suites import Suite
 
-# Flags that are not called after their setting; each setting that is not here has the flag of its own name.
-_FLAGS = {
-    "dataset": "DATASET",
-    "mapping": "--map",
-    "metric_settings": "--set",
-    "tags": "--tag",
-    "budget_usd": "--budget",
-    "timeout_s": "--timeout",
-    "noise_share": "--noise",
-}
 _PREFIX = "EVALHOUSE_"
-_LISTS = ("metrics", "tags")
+_LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
 # What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
-_BY_NAME = ("mapping", "metric_settings")
-# What a run is about is said for each run; a variable for it would be forgotten and found in the results.
-_NOT_FROM_ENVIRONMENT = (
-    "dataset", "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected", "gate",
-    "notify",
-)  # fmt: skip
+_BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
 # Where `evalhouse.tasks.asking.boards` lets the processes of this machine see each other; no setting of a run.
 LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 # How the origin of a suite's value begins; the name of its file follows.
@@ -104,12 +89,12 @@ def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 def find_flag(name: str) -> str:
     """What a person writes on the command line to set this."""
-    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return WHERE[name].flag or f"--{name.replace('_', '-')}"
 
 
 def find_variable(name: str) -> str | None:
     """The environment variable of a setting; None for those that only flags set."""
-    if name in _NOT_FROM_ENVIRONMENT:
+    if not WHERE[name].environment:
         return None
     flag = find_flag(name).removeprefix("--") if name not in _LISTS else name
     return f"{_PREFIX}{flag.upper().replace('-', '_')}"

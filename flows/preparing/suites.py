@@ -1,7 +1,8 @@
 """A suite: one strict TOML file that describes a run that is repeated, and when, and what it has to keep.
 
-A suite becomes the settings of a run (`settings`), a schedule and a trigger (`serving`), a gate (`suite_gate`) and a
-notification (`notify`). All that is wrong with a file is told in one error, each with its line and key.
+A suite becomes the settings of a run (`settings`), a schedule and a trigger (`serving.serve`), a gate (`serving.gate`)
+and a notification (`serving.notify`). All that is wrong with a file is reported in one error, each problem with its key
+and line. `tomllib` forgets where values stood, so lines are found by a search of the text for keys.
 """
 
 import difflib
@@ -11,7 +12,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name
 from evalhouse.tasks.messages import quote_value
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 
@@ -32,14 +33,9 @@ if TYPE_CHECKING:
 
 
 KeyPath = tuple[str | int, ...]
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_KEY_PART = re.compile(r"[ \t]*(\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*")
-_STRING = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}(?!")|' r"'''.*?'{3,5}(?!')|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'",
-    re.DOTALL,
-)
-# A number, a date or a word; a date and its time may have a blank between them.
-_PLAIN = re.compile(r"\d{4}-\d{2}-\d{2} [\d:.+Z-]+|[^\s,\]}#]+")
+_KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_PATH = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
+_LINE = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<table>{_PATH})[ \t]*\]\]?[ \t]*(?:#.*)?$|(?P<key>{_PATH})[ \t]*=)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,118 +48,29 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteText:
-    """A suite as it was written: its values and the line of every key."""
+    """A suite as it was written: its values and where its keys stand, see `find_lines`."""
 
     path: Path
     values: Mapping[str, Any]
-    lines: Mapping[KeyPath, int]
+    lines: Mapping[KeyPath, int | None]
 
-    def find_line(self, path: KeyPath) -> int:
+    def find_line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest table around it."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return 1
+        around = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.lines[part] for part in around if part in self.lines), 1)
 
     def refuse(self, problems: Sequence[Problem]) -> SettingsError:
         """One error with every problem on a line of its own, in the order of the file."""
-        placed = sorted((self.find_line(one.path), write_path(one.path), one.text) for one in problems)
-        told = [f"{self.path.name}, line {line}: {f'{key}: ' if key else ''}{text}" for line, key, text in placed]
-        return SettingsError("\n".join(dict.fromkeys(told)))
-
-
-@dataclass(kw_only=True)
-class _Scanner:
-    """Goes through TOML that is known to be right, and notes where keys stand."""
-
-    text: str
-    at: int = 0
-    lines: dict[KeyPath, int] = field(default_factory=dict)
-
-    def scan(self) -> dict[KeyPath, int]:
-        table: KeyPath = ()
-        self._skip_blank()
-        while self.at < len(self.text):
-            if self.text[self.at] == "[":
-                table = self._scan_header()
-            else:
-                self._scan_pair(table)
-            self._skip_blank()
-        return self.lines
-
-    def _scan_header(self) -> KeyPath:
-        begin = self.at
-        self._skip_all("[")
-        path = self._scan_key(())
-        self._skip_all("]")
-        self._note(path, begin)
-        return path
-
-    def _scan_pair(self, table: KeyPath) -> None:
-        begin = self.at
-        path = self._scan_key(table)
-        self._note(path, begin)
-        self.at += 1  # the equals sign
-        self._scan_value(path)
-
-    def _scan_key(self, table: KeyPath) -> KeyPath:
-        path = table
-        while True:
-            part = self._match(_KEY_PART).strip()
-            path = (*path, _read_key(part))
-            if self.text[self.at : self.at + 1] != ".":
-                return path
-            self.at += 1
-
-    def _scan_value(self, path: KeyPath) -> None:
-        self._skip_blank()
-        match self.text[self.at]:
-            case "[":
-                for place, _ in enumerate(self._list_items("]")):
-                    self._note((*path, place), self.at)
-                    self._scan_value((*path, place))
-            case "{":
-                for _ in self._list_items("}"):
-                    self._scan_pair(path)
-            case '"' | "'":
-                self._match(_STRING)
-            case _:
-                self._match(_PLAIN)
-
-    def _list_items(self, end: str) -> Iterator[None]:
-        """Stands before each item of an array or an inline table in turn, and behind its end at last."""
-        self.at += 1
-        self._skip_blank()
-        while self.text[self.at] != end:
-            yield
-            self._skip_blank()
-            self._skip_all(",")
-            self._skip_blank()
-        self.at += 1
-
-    def _note(self, path: KeyPath, position: int) -> None:
-        """The first line of a path counts, and of the tables that a dotted key opens."""
-        line = self.text.count("\n", 0, position) + 1
-        for length in range(1, len(path) + 1):
-            self.lines.setdefault(path[:length], line)
-
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
-            raise AssertionError(f"tomllib took what stands at character {self.at}, and the scanner does not")
-        self.at = found.end()
-        return found.group()
-
-    def _skip_blank(self) -> None:
-        self._match(_BLANK)
-
-    def _skip_all(self, character: str) -> None:
-        while self.text[self.at : self.at + 1] == character:
-            self.at += 1
+        places = sorted((self.find_line(one.path) or 0, write_path(one.path), one.text) for one in problems)
+        lines = [
+            f"{self.path.name}{f', line {line}' if line else ''}: {f'{key}: ' if key else ''}{text}"
+            for line, key, text in places
+        ]
+        return SettingsError("\n".join(dict.fromkeys(lines)))
 
 
 def read_suite_text(path: Path) -> SuiteText:
-    """Read a suite's file; raises SettingsError for what is no TOML, and for values that no setting can have."""
+    """Read a suite's file; raises SettingsError for what is not valid TOML, and for values that no setting can have."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         values = tomllib.loads(text)
@@ -174,17 +81,33 @@ def read_suite_text(path: Path) -> SuiteText:
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path.name} is no TOML: {error}") from None
-    found = SuiteText(path=path, values=values, lines=find_lines(text))
-    odd = list(_find_odd(values, ()))
-    if odd:
-        raise found.refuse(odd)
-    return found
+        raise SettingsError(f"{path.name} is not valid TOML: {error}") from None
+    suite_text = SuiteText(path=path, values=values, lines=find_lines(text))
+    if problems := list(_find_odd(values, ())):
+        raise suite_text.refuse(problems)
+    return suite_text
 
 
-def find_lines(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, of every key, table and array item of a right TOML text, by its path."""
-    return _Scanner(text=text.replace("\r\n", "\n")).scan()
+def find_lines(text: str) -> dict[KeyPath, int | None]:
+    """The line, from 1, on which each key and table of a valid TOML text begins, by path.
+
+    What stands within an array or an inline table has no line of its own. None where two lines look like the same key,
+    as one of them may belong to a text of several lines.
+    """
+    lines: dict[KeyPath, int | None] = {}
+    begun: set[KeyPath] = set()
+    table: KeyPath = ()
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _LINE.match(line.removesuffix("\r"))
+        if match is None:
+            continue
+        path = _read_path(match["table"]) if match["table"] else (*table, *_read_path(match["key"]))
+        table = path if match["table"] else table
+        for length in range(1, len(path)):
+            lines.setdefault(path[:length], number)
+        lines[path] = None if path in begun else lines.get(path, number)
+        begun.add(path)
+    return lines
 
 
 def write_path(path: KeyPath) -> str:
@@ -202,9 +125,13 @@ def explain_unknown(key: str, allowed: Sequence[str]) -> str:
     return f"there is no such key; {advice}"
 
 
-def _read_key(part: str) -> str:
-    """A key without its quotes and escapes."""
-    return next(iter(tomllib.loads(f"{part} = 0")))
+def _read_path(written: str) -> KeyPath:
+    """A dotted key without its quotes and escapes."""
+    path, value = [], tomllib.loads(f"{written} = 0")
+    while isinstance(value, dict):
+        ((key, value),) = value.items()
+        path.append(key)
+    return tuple(path)
 
 
 def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
@@ -225,31 +152,10 @@ def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
 SUFFIX: Final = ".toml"
 # What Prefect takes in a deployment's name, without the colon of `latest:SUITE` and what a shell would read.
 _NAME = re.compile(r"\w[\w.-]{0,99}")
-_LIMITS = (
-    "concurrency", "rpm", "tpm", "budget_usd", "timeout_s", "attempts", "limit", "request_tokens", "max_tokens",
-)  # fmt: skip
-# Settings that a suite gives under another name, or that are made for each run.
-_NOT_AT_TOP = (
-    *_LIMITS, "mapping", "metric_settings", "suite", "suite_hash", "target", "responses", "only_affected",
-    "noise_share", "gate", "notify",
-)  # fmt: skip
-_TOP = tuple(name for name in RunSettings.model_fields if name not in _NOT_AT_TOP)
+_LIMITS = list_settings(lambda where: where.place == LIMITS)
+_TOP = list_settings(lambda where: where.place == TOP)
 _TABLES = ("map", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
-# Where a person may have meant to write a key that stands somewhere else.
-_PLACES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(_LIMITS, "[limits]"),
-    **dict.fromkeys(_TOP, "the top of the file, above the first table"),
-    "mapping": "[map]",
-    "noise_share": "[noise] as `share`",
-    "cron": "[schedule]",
-    "timezone": "[schedule]",
-    "knowledge_base": "[trigger]",
-    "debounce_s": "[trigger]",
-    "only_affected": "[trigger]",
-    "webhook": "[notify]",
-    "max_cost": "[gate]",
-}
-_PATHS = ("dataset", "prompts", "metric_files", "prices", "warehouse")
+_PATHS = list_settings(lambda where: where.is_path)
 _SAMPLE = "sample"
 _DUCKDB = "duckdb:///"
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -280,8 +186,8 @@ class Schedule(BaseModel):
         try:
             ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            told = "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
-            raise PydanticCustomError("timezone", "{told}", {"told": told}) from None
+            wrong = "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
+            raise PydanticCustomError("timezone", "{wrong}", {"wrong": wrong}) from None
         return timezone
 
 
@@ -343,7 +249,7 @@ def load_suite(path: str | Path) -> Suite:
         raise text.refuse(reading.problems)
     values = {field: getattr(settings, field) for field in reading.flat}
     if settings.notify is not None and not settings.notify.keeps_secret:
-        del values["notify"]  # settings are stored with the run, and whoever has this address can post
+        del values["notify"]  # settings are stored with the run, and this address is enough to post
     digest = hash_values(text.values)
     return Suite(
         name=name,
@@ -363,10 +269,20 @@ def hash_values(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class _Reading:
-    """Goes over a suite's values and gathers what is wrong with them.
+# Where a person may have meant to write a key that stands somewhere else.
+_PLACES: Final[Mapping[str, str]] = {
+    **{name: where.place for name, where in WHERE.items() if where.place},
+    **dict.fromkeys(Schedule.model_fields, "[schedule]"),
+    **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
+    "webhook": "[notify]",
+    "max_cost": "[gate]",
+}
 
-    `flat` are the settings of a run that the suite gives, by name; `_places` tells where in the file each stands.
+
+class _Reading:
+    """A suite's values on their way to typed settings, and what is wrong with them.
+
+    `flat` are the settings of a run that the suite gives, by name; `_places` says where in the file each stands.
     """
 
     def __init__(self, text: SuiteText) -> None:
@@ -385,8 +301,8 @@ class _Reading:
     def read_settings(self) -> RunSettings | None:
         """All that makes up a run's settings; None when something is wrong with it."""
         if "dataset" not in self.flat:
-            told = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
-            self._refuse((), told)
+            problem = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
+            self._refuse((), problem)
         # Nothing is left out of the check because of a judge that is named elsewhere.
         judge = {} if "judge" in self.flat else {"judge": _ANY_JUDGE}
         values = self.flat
@@ -405,9 +321,9 @@ class _Reading:
         """The suite's name: its own, or that of its file."""
         name = self._text.values.get("name", self._text.path.stem)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            told = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
+            allowed = "allowed are letters, digits, `_`, `-` and `.`, at most 100, the first a letter, digit or `_`"
             where = "" if "name" in self._text.values else " from the name of its file, as there is no `name`"
-            self._refuse(("name",), f"got {quote_value(name)}{where}; {told}")
+            self._refuse(("name",), f"got {quote_value(name)}{where}; {allowed}")
         return str(name)
 
     def _take_table(self, key: str, value: object) -> None:
@@ -444,9 +360,9 @@ class _Reading:
         try:
             return model.model_validate_json(json.dumps(values, ensure_ascii=False))
         except ValidationError as error:
-            for found in error.errors():
-                path = _find_place(found["loc"], places, within)
-                self._refuse(path, _explain(found, path, model))
+            for problem in error.errors():
+                path = _find_place(problem["loc"], places, within)
+                self._refuse(path, _explain(problem, path, model))
             return None
 
 
@@ -457,18 +373,17 @@ def _find_place(loc: Sequence[str | int], places: Mapping[str, KeyPath], within:
     return (*places.get(str(name), (*within, name)), *(part for part in rest if part != "[key]"))
 
 
-def _explain(found: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> str:
+def _explain(problem: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> str:
     """One error of pydantic's in our words; what came is shown unless it is a table or an address that is secret."""
-    match found["type"]:
+    match problem["type"]:
         case "extra_forbidden":
-            return _explain_misplaced(str(path[-1]), tuple(_find_model(found["loc"], model).model_fields))
+            return _explain_misplaced(str(path[-1]), tuple(_find_model(problem["loc"], model).model_fields))
         case "missing":
             return "is missing"
-    message = str(found["msg"])
-    told = f"{message[:1].lower()}{message[1:]}"
-    if path[:2] == ("notify", "webhook") or isinstance(found["input"], dict):
-        return told
-    return f"got {quote_value(found['input'])}; {told}"
+    message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    if path[:2] == ("notify", "webhook") or isinstance(problem["input"], dict):
+        return message
+    return f"got {quote_value(problem['input'])}; {message}"
 
 
 def _find_model(loc: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:

@@ -21,6 +21,7 @@ from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
 from evalhouse.tasks.comparing.parts import list_changed_settings
+from evalhouse.tasks.settings.run import leave_out
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.noise import (
@@ -134,19 +135,8 @@ def _list_unchanged(run: RunRow, warehouse: "Warehouse") -> frozenset[str]:
 
 def _settle(settings: "RunSettings", population: Population, budget_usd: float | None) -> "RunSettings":
     """The run's settings, but for what belongs to the run alone."""
-    changes = {
-        "fresh": True,
-        "noise_share": 0.0,
-        "budget_usd": budget_usd,
-        "tags": (TAGS[population],),
-        "label": None,
-        "target": None,
-        "responses": None,
-        "only_affected": False,
-        "gate": None,
-        "notify": None,
-    }
-    return settings.model_copy(update=changes)
+    changes = {"fresh": True, "budget_usd": budget_usd, "tags": (TAGS[population],)}
+    return leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)
 
 
 def describe_noise(noise: NoiseOutcome) -> str:

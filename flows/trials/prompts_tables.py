@@ -20,18 +20,12 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.messages import shorten
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import RunSettings, list_settings
 from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 ALL = "all"
-# What a comparison takes from flags and variables where they are given, and else from the reviewed run.
-_TAKEN = (
-    "judge", "language", "temperature", "concurrency", "rpm", "tpm", "timeout_s", "attempts", "prices",
-)  # fmt: skip
-# What is a matter of this comparison alone.
-_OWN = ("budget_usd", "fresh")
 _MOST_MOVES = 20
 _SIDES = ("old", "new")
 _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "cost_usd")
@@ -113,9 +107,11 @@ def _find_runs(store: Warehouse, reviewed: str) -> list[RunRow]:
 def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
     """The newest reviewed run's settings, with what was named for this comparison."""
     newest = max(runs, key=lambda run: run.started_at)
-    given = {name for name in _TAKEN if not resolved.origins[name].startswith("default")}
+    given = list_settings(lambda where: where.compares == "given")
+    chosen = {name for name in given if not resolved.origins[name].startswith("default")}
+    always = list_settings(lambda where: where.compares == "always")
     own = RunSettings.model_validate_json(json.dumps(newest.config, ensure_ascii=False))
-    changes = {name: getattr(resolved.settings, name) for name in (*given, *_OWN)}
+    changes = {name: getattr(resolved.settings, name) for name in (*chosen, *always)}
     return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
 
 

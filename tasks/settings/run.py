@@ -3,7 +3,9 @@
 Secrets are no part of it: they come from the environment when a model is made and are stored nowhere.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -11,7 +13,28 @@ from pydantic_core import PydanticCustomError
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 
-Share = Annotated[float, Field(ge=0)]
+TOP: Final = "the top of the file, above the first table"
+LIMITS: Final = "[limits]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where a setting may be set and what it is about; a field of `RunSettings` without one has these defaults.
+
+    `place` is where a suite has it, None for what is made for each run; `flag` what the command line has in place of
+    the setting's own name. `environment` is False for what a run is about: it is said for each run, a variable would be
+    forgotten and found in the results. `is_path` is seen from a suite's folder. `judges` is of no use to a run that
+    judges nothing, `belongs_to_run` to one that judges the same samples again. `compares` says whether `prompts
+    compare` takes it from the flags where it is given there, and else from the reviewed run, or is alone to have it.
+    """
+
+    place: str | None = TOP
+    flag: str | None = None
+    environment: bool = True
+    is_path: bool = False
+    judges: bool = False
+    belongs_to_run: bool = False
+    compares: Literal["given", "always"] | None = None
 
 
 class RunSettings(BaseModel):
@@ -19,44 +42,78 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    dataset: str = "sample"
-    mapping: dict[str, str] = {}
-    limit: int | None = Field(default=None, ge=1, description="judge only the first N samples")
-    judge: str = "lexical"
-    embeddings: str = "hashing"
-    language: str = "en"
-    prompts: str | None = Field(default=None, description="folder whose prompt files override ours")
-    metrics: tuple[str, ...] = ()
-    metric_files: str | None = Field(default=None, description="folder with metric SQL files of your own")
-    metric_settings: dict[str, dict[str, float]] = {}
-    suite: str | None = None
-    suite_hash: str | None = None
-    target: TargetSettings | None = Field(default=None, description="the application that is asked for answers")
-    responses: str | None = Field(default=None, description="run whose responses are judged, instead of asking again")
-    only_affected: bool = Field(
+    dataset: Annotated[str, Where(flag="DATASET", environment=False, is_path=True)] = "sample"
+    mapping: Annotated[dict[str, str], Where(place="[map]", flag="--map", environment=False)] = {}
+    limit: Annotated[int | None, Where(place=LIMITS)] = Field(
+        default=None, ge=1, description="judge only the first N samples"
+    )
+    judge: Annotated[str, Where(judges=True, compares="given")] = "lexical"
+    embeddings: Annotated[str, Where(judges=True)] = "hashing"
+    language: Annotated[str, Where(compares="given")] = "en"
+    prompts: Annotated[str | None, Where(is_path=True, judges=True)] = Field(
+        default=None, description="folder whose prompt files override ours"
+    )
+    metrics: Annotated[tuple[str, ...], Where(judges=True)] = ()
+    metric_files: Annotated[str | None, Where(is_path=True, judges=True)] = Field(
+        default=None, description="folder with metric SQL files of your own"
+    )
+    metric_settings: Annotated[
+        dict[str, dict[str, float]], Where(place="[metric_settings]", flag="--set", environment=False, judges=True)
+    ] = {}
+    suite: Annotated[str | None, Where(place=None, environment=False)] = None
+    suite_hash: Annotated[str | None, Where(place=None, environment=False)] = None
+    target: Annotated[TargetSettings | None, Where(place="[target]", environment=False, belongs_to_run=True)] = Field(
+        default=None, description="the application that is asked for answers"
+    )
+    responses: Annotated[str | None, Where(place=None, environment=False, belongs_to_run=True)] = Field(
+        default=None, description="run whose responses are judged, instead of asking again"
+    )
+    only_affected: Annotated[bool, Where(place="[trigger]", environment=False, belongs_to_run=True)] = Field(
         default=False, description="ask the target only where the last contexts cite a changed document"
     )
-    noise_share: float = Field(
-        default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise"
+    noise_share: Annotated[
+        float, Where(place="[noise] as `share`", flag="--noise", judges=True, belongs_to_run=True)
+    ] = Field(default=0.0, ge=0, le=1, description="share of unchanged samples that are judged again to measure noise")
+    gate: Annotated[SuiteGate | None, Where(place="[gate]", environment=False, judges=True, belongs_to_run=True)] = (
+        Field(default=None, description="limits that the run of a suite has to keep")
     )
-    gate: SuiteGate | None = Field(default=None, description="limits that the run of a suite has to keep")
-    notify: Notify | None = Field(default=None, description="whom the run of a suite tells how it ended")
-    label: str | None = None
+    notify: Annotated[Notify | None, Where(place="[notify]", environment=False, judges=True, belongs_to_run=True)] = (
+        Field(default=None, description="whom the run of a suite tells how it ended")
+    )
+    label: Annotated[str | None, Where(belongs_to_run=True)] = None
     href: str | None = None
-    tags: tuple[str, ...] = ()
-    concurrency: int = Field(default=16, ge=1, le=4096, description="requests in flight at once")
-    rpm: int | None = Field(default=None, ge=1, description="requests per minute")
-    tpm: int | None = Field(default=None, ge=1, description="tokens per minute, of requests and replies together")
-    budget_usd: float | None = Field(default=None, gt=0)
-    prices: str | None = Field(default=None, description="file with prices of your own")
-    timeout_s: float = Field(default=60.0, gt=0, description="seconds one request may take")
-    attempts: int = Field(default=5, ge=1, le=50, description="times one question is asked before it is given up")
-    temperature: float | None = Field(default=0.0, ge=0, le=2, description="None sends no temperature at all")
-    votes: int = Field(
+    tags: Annotated[tuple[str, ...], Where(flag="--tag")] = ()
+    concurrency: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
+        default=16, ge=1, le=4096, description="requests in flight at once"
+    )
+    rpm: Annotated[int | None, Where(place=LIMITS, compares="given")] = Field(
+        default=None, ge=1, description="requests per minute"
+    )
+    tpm: Annotated[int | None, Where(place=LIMITS, compares="given")] = Field(
+        default=None, ge=1, description="tokens per minute, of requests and replies together"
+    )
+    budget_usd: Annotated[float | None, Where(place=LIMITS, flag="--budget", judges=True, compares="always")] = Field(
+        default=None, gt=0
+    )
+    prices: Annotated[str | None, Where(is_path=True, judges=True, compares="given")] = Field(
+        default=None, description="file with prices of your own"
+    )
+    timeout_s: Annotated[float, Where(place=LIMITS, flag="--timeout", compares="given")] = Field(
+        default=60.0, gt=0, description="seconds one request may take"
+    )
+    attempts: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
+        default=5, ge=1, le=50, description="times one question is asked before it is given up"
+    )
+    temperature: Annotated[float | None, Where(compares="given")] = Field(
+        default=0.0, ge=0, le=2, description="None sends no temperature at all"
+    )
+    votes: Annotated[int, Where(judges=True)] = Field(
         default=1, ge=1, le=99, description="times classify, attribute and rank are asked; the majority counts"
     )
-    max_tokens: int | None = Field(default=None, ge=1)
-    request_tokens: int = Field(default=24_000, ge=500, description="data tokens one request holds before it is split")
+    max_tokens: Annotated[int | None, Where(place=LIMITS)] = Field(default=None, ge=1)
+    request_tokens: Annotated[int, Where(place=LIMITS)] = Field(
+        default=24_000, ge=500, description="data tokens one request holds before it is split"
+    )
     regenerated_questions: int = Field(default=3, ge=1, le=20, description="questions an answer's relevancy rests on")
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
@@ -65,7 +122,9 @@ class RunSettings(BaseModel):
     logprobs: bool = Field(
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )
-    fresh: bool = Field(default=False, description="ask anew although a reply is on record")
+    fresh: Annotated[bool, Where(compares="always")] = Field(
+        default=False, description="ask anew although a reply is on record"
+    )
     pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
     task_runner: str | None = Field(
         default=None, description="module:factory of a Prefect task runner that judges the samples, such as Dask's"
@@ -74,7 +133,7 @@ class RunSettings(BaseModel):
     shard_size: int = Field(
         default=128, ge=1, le=4096, validate_default=True, description="samples that one task run works on"
     )
-    warehouse: str = "duckdb:///evalhouse.duckdb"
+    warehouse: Annotated[str, Where(is_path=True)] = "duckdb:///evalhouse.duckdb"
 
     @field_validator("shard_size")
     @classmethod
@@ -91,3 +150,21 @@ class RunSettings(BaseModel):
                 "equal_votes", "the lexical judge says the same each time; name a model with --judge, or take one vote"
             )
         return votes
+
+
+WHERE: Final[Mapping[str, Where]] = {
+    name: next((part for part in field.metadata if isinstance(part, Where)), Where())
+    for name, field in RunSettings.model_fields.items()
+}
+"""By setting, in the model's order."""
+
+
+def list_settings(chosen: Callable[[Where], object]) -> tuple[str, ...]:
+    """The names of the settings of which this holds."""
+    return tuple(name for name, where in WHERE.items() if chosen(where))
+
+
+def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:
+    """The settings with the defaults in place of those of which this holds."""
+    defaults = {name: RunSettings.model_fields[name].get_default() for name in list_settings(chosen)}
+    return settings.model_copy(update=defaults)
