@@ -11,7 +11,7 @@ from evalhouse.flows.server.interrupts import take_signals_back
 from evalhouse.tasks.collect import collect
 from evalhouse.tasks.load import load
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.run_step import find_task
+from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.score import publish, score
 from evalhouse.tasks.write import write
 from evalhouse.warehouse.rows.runs import update_run
@@ -103,7 +103,7 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size
     await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = [find_task(name) for name in live_run.tasks]
+    steps = find_tasks(live_run.tasks)
     ended = await asyncio.gather(*(step(live_run.run_id, number) for step in steps), return_exceptions=True)
     await write(live_run.run_id, number)
     for error in ended:

@@ -36,7 +36,6 @@ _LAST_PLACE: Final = 1000
 _CORRECTABLE: Final = ("yes", "no, ratio", "no, joined", "no, ranks")
 _PARAMETER: Final = re.compile(r"(\S+)\s*=\s*(\S+)")
 _NOT_CODE: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
-_COMMENT_ON_COLUMN: Final = re.compile(r"^comment on column ", re.MULTILINE)
 
 
 class MetricFileError(WarehouseError):
@@ -67,19 +66,10 @@ class MetricFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewScript:
-    """One view: `definition` makes it and comments on it, `column_comments` comments on its columns.
-
-    They are kept apart because DuckLake takes comments on views but refuses them on a view's columns.
-    """
+    """One view: `sql` makes it, comments on it, and then on its columns."""
 
     name: str
-    definition: str
-    column_comments: str
-
-    @property
-    def sql(self) -> str:
-        """Everything, for a plain DuckDB file."""
-        return self.definition + self.column_comments
+    sql: str
 
 
 @dataclass(kw_only=True)
@@ -205,7 +195,7 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
     texts["metric_steps"] = metric_steps_sql(metrics)
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}
     order = TopologicalSorter({name: sorted(words[name] & texts.keys() - {name}) for name in sorted(texts)})
-    return [_split_comments(name, texts[name]) for name in order.static_order()]
+    return [ViewScript(name=name, sql=texts[name]) for name in order.static_order()]
 
 
 def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:
@@ -334,12 +324,6 @@ def _check_sql(sql: str, parameters: Mapping[str, float], place: str) -> None:
 def _strip(sql: str) -> str:
     """The SQL without its strings, quoted names and comments."""
     return _NOT_CODE.sub(" ", sql)
-
-
-def _split_comments(name: str, text: str) -> ViewScript:
-    match = _COMMENT_ON_COLUMN.search(text)
-    at = match.start() if match else len(text)
-    return ViewScript(name=name, definition=text[:at], column_comments=text[at:])
 
 
 def _format_number(value: float) -> str:

@@ -52,11 +52,6 @@ class Step:
     tables: tuple[VerdictTable, ...] = ()
 
     @property
-    def needs_model(self) -> bool:
-        """Whether it asks what the built-in lexical judge cannot answer."""
-        return self.prompt is not None and not self.lexical
-
-    @property
     def columns_read(self) -> tuple[str, ...]:
         """Further columns of a dataset that it reads, beside question, answer, ground truth and contexts."""
         return tuple(name for name in self.inputs or () if name not in SAMPLE_TEXTS)
@@ -250,6 +245,16 @@ def list_tasks(names: Collection[str]) -> tuple[str, ...]:
     """The files in `tasks/` that take these steps, in the order of TASKS."""
     needed = {find_step(name).task for name in names}
     return tuple(task for task in TASKS if task in needed)
+
+
+def list_calls(names: Iterable[str]) -> frozenset[str]:
+    """The requests that these steps send, as `llm_calls` names them."""
+    return frozenset(call for name in names for call in find_step(name).calls)
+
+
+def list_model_steps(names: Iterable[str]) -> frozenset[str]:
+    """Those of these steps that ask what the built-in lexical judge cannot answer."""
+    return frozenset(name for name in names if (step := find_step(name)).prompt is not None and not step.lexical)
 
 
 def list_prompts(names: Iterable[str]) -> list[str]:

@@ -29,7 +29,7 @@ from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.steps import GRADE_STEP, find_step, list_prompts
+from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 
@@ -150,7 +150,11 @@ def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tu
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    beyond_words = [metric.name for metric in plan.metrics if any(find_step(need).needs_model for need in metric.needs)]
+    for name in list_prompts(plan.steps | plan.optional_steps):
+        if name not in prompts:
+            raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
+    of_models = list_model_steps(plan.steps)
+    beyond_words = [metric.name for metric in plan.metrics if not of_models.isdisjoint(metric.needs)]
     if judge.name == "lexical" and beyond_words:
         raise FatalJudgeError(
             "the lexical judge compares words; it cannot rate by a rubric or write questions "
@@ -185,7 +189,7 @@ def make_live_run(
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judge)
     embedding_model = None
-    compares = any("similarity" in find_step(step).calls for step in plan.steps)
+    compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
     rubrics = _pick_rubrics(plan, prompts, judge)

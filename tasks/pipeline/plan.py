@@ -29,10 +29,11 @@ def plan_run(wanted: Sequence[str], known: dict[str, MetricFile]) -> Plan:
     if unknown:
         raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(known))}")
     chosen = [known[name] for name in dict.fromkeys(wanted or list_default(known))]
-    steps = add_earlier(step for metric in chosen for step in metric.needs)
+    steps = add_earlier([step for metric in chosen for step in metric.needs])
     if not wanted:
-        chosen += [metric for metric in known.values() if metric not in chosen and add_earlier(metric.needs) <= steps]
-    optional = add_earlier(step for metric in chosen for step in metric.optional_needs) - steps
+        # `steps` holds what its steps rest on, so that a metric's own needs say enough.
+        chosen += [metric for metric in known.values() if metric not in chosen and steps.issuperset(metric.needs)]
+    optional = add_earlier([step for metric in chosen for step in metric.optional_needs]) - steps
     return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
 
 

@@ -5,7 +5,7 @@ down for minutes: a retried step goes on with the samples it had not finished an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -82,17 +82,15 @@ def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) ->
     return StepTask(take=take, fn=over_shard, task=as_task, gives_statements=gives_statements)
 
 
-def find_task(name: str) -> StepTask:
-    """The step in `tasks/<name>.py`, by the name that stands in `warehouse/steps.py`."""
-    found = getattr(import_module(f"evalhouse.tasks.{name}"), name)
-    assert isinstance(found, StepTask), name
-    return found
+def find_tasks(names: Iterable[str]) -> list[StepTask]:
+    """The steps in `tasks/<name>.py`, by the names that stand in `warehouse/steps.py`."""
+    return [getattr(import_module(f"evalhouse.tasks.{name}"), name) for name in names]
 
 
 async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
     """Take the steps of one sample that ask for something, side by side and without Prefect."""
     names = list_tasks([step for step in live_run.steps | live_run.optional_steps if find_step(step).calls])
-    await asyncio.gather(*(find_task(name).take(live_run, work) for name in names))
+    await asyncio.gather(*(step.take(live_run, work) for step in find_tasks(names)))
 
 
 async def run_step(live_run: LiveRun, shard: Shard, take: SampleStep) -> None:

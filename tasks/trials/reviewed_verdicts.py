@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.run_step import find_task
+from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts
 
@@ -29,7 +29,7 @@ class Said:
 async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[Said]:
     """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
     works = [_lay_out(one) for one in texts]
-    await asyncio.gather(*(find_task(step).take(live_run, work) for work in works for step in steps))
+    await asyncio.gather(*(step.take(live_run, work) for work in works for step in find_tasks(steps)))
     return [said for work in works for said in _read(work)]
 
 

@@ -223,9 +223,7 @@ def test_a_table_of_the_users_own_is_no_obstacle(tmp_path: Path) -> None:
 def test_views_are_laid_anew_when_their_text_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location = make_warehouse(tmp_path).location
     scripts = view_scripts()
-    changed = type(scripts[0])(
-        name="run_costs", definition="create or replace view run_costs as select 42 as cost;", column_comments=""
-    )
+    changed = type(scripts[0])(name="run_costs", sql="create or replace view run_costs as select 42 as cost;")
     monkeypatch.setattr(migrate_module, "view_scripts", lambda: [changed])
     assert migrate(location) == ["views"]
     assert read_tables(location.path, ["run_costs"]) == {"run_costs": [(42,)]}
