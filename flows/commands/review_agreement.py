@@ -28,7 +28,6 @@ from evalhouse.tasks.comparing.agreement import (
     group_reviewed,
     measure_judge,
     measure_people,
-    to_plain,
 )
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
@@ -87,8 +86,7 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
     steps = [step for step in STEP_LABELS if step in rows["step"]]
     judged = [_describe_group(by, group, seed) for by in groupings for group in group_reviewed(rows, by)]
     people = [
-        {"step": step, **to_plain(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))}
-        for step in steps
+        {"step": step, **asdict(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))} for step in steps
     ]
     changed = rows.filter(pl.col("first_label").is_not_null() & (pl.col("first_label") != pl.col("label")))
     return {
@@ -102,10 +100,10 @@ def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed
 
 
 def _describe_group(by: str, group: Group, seed: int) -> Document:
-    figures = to_plain(measure_judge(group.rows, group.step, seed=seed))
+    figures = asdict(measure_judge(group.rows, group.step, seed=seed))
     if by == "label":
         # Of verdicts with one label of the judge these are settled beforehand.
-        figures |= dict.fromkeys(_MEASURES[1:], to_plain(Measure(value=None, ci_low=None, ci_high=None)))
+        figures |= dict.fromkeys(_MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
     return {"by": by, "step": group.step, "value": group.value, **figures}
 
 
@@ -220,10 +218,9 @@ def _print_corrected(run: RunRow, rows: Sequence[Document]) -> None:
         print_line(sentence)
 
 
-def _write_measure(measure: Document | Measure) -> str:
-    plain = to_plain(measure) if isinstance(measure, Measure) else measure
-    if plain["value"] is None:
+def _write_measure(measure: Document) -> str:
+    if measure["value"] is None:
         return "–"
-    if plain["ci_low"] is None:
-        return write_number(plain["value"])
-    return f"{plain['value']:.3f} ({write_interval(plain['ci_low'], plain['ci_high'])})"
+    if measure["ci_low"] is None:
+        return write_number(measure["value"])
+    return f"{measure['value']:.3f} ({write_interval(measure['ci_low'], measure['ci_high'])})"

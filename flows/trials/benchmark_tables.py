@@ -1,7 +1,7 @@
 """What a benchmark says: tables for people, and the same as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
 from evalhouse.flows.display.output import (
@@ -14,7 +14,6 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
 from evalhouse.tasks.asking.tokens import Usage
-from evalhouse.tasks.comparing.agreement import to_plain
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
@@ -218,7 +217,7 @@ def _describe_line(line: Line) -> dict[str, Any]:
 
 
 def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
-    return {name: to_plain(figure.measure) for name, figure in figures.items()}
+    return {name: asdict(figure.measure) for name, figure in figures.items()}
 
 
 def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
@@ -328,18 +328,6 @@ def _note_labels(n_given: Iterable[float], labels: Sequence[str]) -> Iterator[st
         yield f"seldom said by people: {', '.join(rare)}"
     if len(used) == 1:
         yield "people gave one label only: κ and α say nothing"
-
-
-def to_plain(agreement: Agreement | PeopleAgreement | Measure | PairOfReviewers) -> dict[str, Any]:
-    """As JSON has it."""
-    return {
-        name: to_plain(value)
-        if isinstance(value, Measure | Agreement)
-        else [to_plain(pair) for pair in value]
-        if name == "pairs"
-        else value
-        for name, value in vars(agreement).items()
-    }
 
 
 def _decide(difference: Measure, *, n_changed: int) -> Direction:

@@ -2,8 +2,8 @@
 
 Every check ends as passed, failed or undecided. A mean is an estimate, so what decides is its 95 % interval and not the
 mean: whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
-undecided. Coverage and cost are counts of the run itself and have no interval. `evalhouse.flows.commands.gate` reads
-the numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
+undecided. Coverage and cost are counts of the run itself and have no interval. `flows/documents/gate.py` reads the
+numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
 """
 
 from collections import Counter
@@ -193,8 +193,8 @@ def _judge_mean(
 def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison]) -> list[Check]:
     """How much worse the run is than its baseline, by the samples that both scored, against the most allowed.
 
-    A drop is baseline minus run, of metrics of faults run minus baseline; its interval is the paired bootstrap's of
-    `comparing`. Passed when the whole interval keeps the limit or no sample has another score. Failed when the whole
+    A drop is baseline minus run, of metrics that are better when low run minus baseline; its interval is that of
+    `paired`. Passed when the whole interval keeps the limit or no sample has another score. Failed when the whole
     interval is beyond the limit, and the sign-flip test's p, corrected by Holm over the drops of this gate, is at most
     0.05: where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. And
     where the judge's noise is known, the drop has to be beyond the limit by more than its floor (`noise.find_floor`).

@@ -1,10 +1,11 @@
 """How far a judge is from itself, and from where on a change of a mean is more than that.
 
-A noise run judges some samples of a run again, every request asked anew. Each sample then has two scores d apart that
-only the judge's own dice can have set apart, and Σd² over the pairs says how large those dice are. What two runs differ
-by holds the same dice, once for each common sample that was not judged by the very same replies: that makes the floor,
-the largest change of the mean that they alone would reach in 95 of 100 comparisons. `flows/run/noise.py` makes the
-runs, `warehouse/rows/noise.py` reads what came of them, `compare_runs` holds changes against the floor.
+A noise run judges some samples of a run again, with every request sent again. Each sample then has two scores that
+only the judge's randomness can have set d apart, and Σd² over the pairs says how large that is. The difference of two
+runs holds the same randomness, once for each common sample that was not judged by the very same replies: that makes
+the floor, the largest change of the mean that it alone would reach in 95 of 100 comparisons. `flows/run/noise.py` makes
+the runs; what is known of the judge comes from those of the candidate's series that were judged as the candidate was:
+by the same judge, model, settings, prompts and formula. `compare_runs` holds changes against the floor.
 """
 
 import random

@@ -5,7 +5,7 @@ conversation are not independent, so whole clusters are drawn and flipped; witho
 interval is a bootstrap of the mean difference. The test flips signs: were both runs alike, each cluster's difference
 could as well have had the other sign. It tests the mean that is shown (Wilcoxon's signed ranks test a median of ranks
 and drop samples without a difference, which is most of them here), needs no distribution, and is exact where all sign
-patterns can be gone through. `moving` says what made a difference; `compare_runs` brings both to the runs on record.
+patterns can be gone through. `parts` says what made a difference; `runs` brings both to the runs on record.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ With K the samples scored on both sides, B and C those scored in base and candid
                           + Σ_{C without K} (c - mean_C(K)) / |C|    added, or not scored before
                           - Σ_{B without K} (b - mean_B(K)) / |B|    removed, or no longer scored
 
-Where K is empty the middle between both means stands in for those over K. `comparing` says whether a move is chance.
+Where K is empty the middle between both means stands in for those over K. `paired` says whether a move is chance.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

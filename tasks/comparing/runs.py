@@ -1,6 +1,6 @@
 """Two runs on record compared: what each metric did, whether that is chance, why it moved, and what to beware of.
 
-This is where `comparing` (statistics) and `moving` (the parts of a difference) meet the warehouse. The result is plain
+This is where the statistics (`paired`) and the parts of a difference (`parts`) meet the warehouse. The result is plain
 data that commands print.
 """
 

@@ -1,4 +1,4 @@
-"""Corrected means: what people's labels of a reviewed few make of a run's means, for whoever shows them.
+"""Corrected means: what people's labels of a reviewed few make of a run's means, for the commands that show them.
 
 The estimate itself is SQL over the labels (`warehouse/views/corrected_scores.sql`), so that every import changes it
 with no command. It exists where a sample's score is a sum of single verdicts, each with a share known beforehand: then

@@ -1,7 +1,7 @@
-"""An export: which verdicts of a run a person is asked about, drawn and put on record.
+"""An export: which verdicts of a run a person is asked about, drawn, put on record, and written as a table.
 
-Items that have a label already are left out. Whoever estimates from this export and the labels from before takes these
-as known, each standing for itself (stratum `reviewed`, probability 1), and the picked ones as drawn from the others:
+Items that have a label already are left out. An estimate from this export and the labels from before takes these as
+known, each standing for itself (stratum `reviewed`, probability 1), and the picked ones as drawn from the others:
 unbiased however the earlier labels came about. So they are put on record too, as not asked.
 """
 

@@ -1,6 +1,7 @@
 """Agreement of judge and people: against published examples, the libraries, and what is known of drawn verdicts."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,6 @@ from evalhouse.tasks.comparing.agreement import (
     group_reviewed,
     measure_judge,
     measure_people,
-    to_plain,
 )
 from evalhouse.tasks.comparing.bootstrap import find_tails
 from evalhouse.tasks.comparing.figures import (
@@ -305,7 +305,7 @@ def test_labels_of_classify_are_three() -> None:
 
 
 def test_plain_data_holds_everything() -> None:
-    plain = to_plain(
+    plain = asdict(
         measure_people(frame_of(support([1] * 4), support([1, 1, 0, 0]), support([1, 0, 0, 0])), "attribute")
     )
     assert plain["pairs"][0]["agreement"]["accuracy"]["value"] == pytest.approx(0.75)

@@ -1,7 +1,7 @@
 """The judge's noise on record: which samples may be judged again, what a noise run came to, and what two runs share.
 
 A noise run is a row of `runs` of kind noise with calls, verdicts and scores of its own over some samples of its parent.
-The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows anew.
+The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ _PAIRS = "select run_id, parent_run_id from runs where kind = 'noise' and (run_i
 
 
 def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Write the rows of `noise` anew for every pair of a run and a noise run that this run is one of."""
+    """Write the rows of `noise` again for every pair of a run and a noise run that this run is one of."""
     for noise_run_id, parent_run_id in connection.execute(_PAIRS, {"run_id": run_id}).fetchall():
         connection.execute("delete from noise where noise_run_id = ?", [noise_run_id])
         connection.execute(read_query("noise/write"), {"run_id": parent_run_id, "noise_run_id": noise_run_id})
@@ -37,8 +37,8 @@ def list_scored(warehouse: Warehouse, run_id: str) -> list[str]:
 
 def find_previous(warehouse: Warehouse, run_id: str) -> str | None:
     """The evaluation before this one in its series that came to an end."""
-    found = _list(warehouse, read_query("noise/previous"), {"run_id": run_id})
-    return found[0] if found else None
+    run_ids = _list(warehouse, read_query("noise/previous"), {"run_id": run_id})
+    return run_ids[0] if run_ids else None
 
 
 def list_equal_inputs(warehouse: Warehouse, *, base: str, candidate: str) -> list[str]:
@@ -86,10 +86,10 @@ def read_noise(warehouse: Warehouse, noise_run_ids: Sequence[str]) -> pl.DataFra
 
 def read_asked(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """By run and step of its calls: `judges`, each with the hash of its prompt, and the `models` that answered."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {run_id: {} for run_id in run_ids}
+    by_run: dict[str, dict[str, Mapping[str, Any]]] = {run_id: {} for run_id in run_ids}
     for row in _read_of(warehouse, read_query("noise/asked"), run_ids).to_dicts():
-        found[row["run_id"]][row["step"]] = row
-    return found
+        by_run[row["run_id"]][row["step"]] = row
+    return by_run
 
 
 def read_flips(warehouse: Warehouse, noise_run_ids: Sequence[str]) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
 """What people are asked about verdicts and what they say: reads and the write of an export, and those of an import.
 
 A verdict is asked about by its content: `review_items` gives each one a hash over what is judged and all it is judged
-against, and verdicts of one hash, in whatever run, are one item. `tasks/review_*.py` decide which items to ask about.
+against, and verdicts of one hash, in whatever run, are one item. `tasks/reviews` decides which items to ask about.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ where export_id in (select unnest($export_ids))
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """One row for `reviews`; the time is that of the import where the file tells none, and `is_timed` is False."""
+    """One row for `reviews`; the time is that of the import where the file gives none, and `is_timed` is False."""
 
     run_id: str
     sample_id: str
@@ -50,7 +50,7 @@ class Review:
     is_timed: bool
 
     @property
-    def said(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
         """What the person says of the item."""
         return (self.label, self.first_label, self.note)
 
@@ -72,10 +72,10 @@ def read_texts(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -
 
 def read_statements(warehouse: Warehouse, run_id: str, sample_ids: Collection[str]) -> dict[str, Rows]:
     """All statements of these samples, in the order of their texts, by sample."""
-    found: dict[str, Rows] = {}
+    statements: dict[str, Rows] = {}
     for row in _read_of(warehouse, read_query("reviews/statements"), run_id, sample_ids):
-        found.setdefault(row["sample_id"], []).append(row)
-    return found
+        statements.setdefault(row["sample_id"], []).append(row)
+    return statements
 
 
 def read_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]] | None:
@@ -110,7 +110,7 @@ def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> 
     """Write what is new, in one transaction, and return it. `files` are the labels of each file by its hash.
 
     A file that was taken in before adds nothing. Otherwise a label is known when the person said just this at that
-    time, or, where the file tells no time, when it is the person's latest word on the item.
+    time, or, where the file gives no time, when it is the person's latest word on the item.
     """
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S) as connection:
         fresh: list[Review] = []
@@ -125,7 +125,7 @@ def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> 
 
 def _pick_new(connection: duckdb.DuckDBPyConnection, reviews: Sequence[Review]) -> list[Review]:
     keys = pl.DataFrame(
-        [(one.item_hash, one.reviewer) for one in reviews],
+        [(review.item_hash, review.reviewer) for review in reviews],
         schema={"item_hash": pl.String, "reviewer": pl.String},
         orient="row",
     )
@@ -135,23 +135,23 @@ def _pick_new(connection: duckdb.DuckDBPyConnection, reviews: Sequence[Review]) 
     ever: set[tuple[object, ...]] = set()
     last: dict[tuple[str, str], tuple[object, ...]] = {}
     for row in rows:
-        said = (row["label"], row["first_label"], row["note"])
-        ever.add((row["item_hash"], row["reviewer"], row["reviewed_at"], *said))
-        last[row["item_hash"], row["reviewer"]] = said
+        content = (row["label"], row["first_label"], row["note"])
+        ever.add((row["item_hash"], row["reviewer"], row["reviewed_at"], *content))
+        last[row["item_hash"], row["reviewer"]] = content
     return [
-        one
-        for one in reviews
+        review
+        for review in reviews
         if (
-            (one.item_hash, one.reviewer, one.reviewed_at, *one.said) not in ever
-            if one.is_timed
-            else last.get((one.item_hash, one.reviewer)) != one.said
+            (review.item_hash, review.reviewer, review.reviewed_at, *review.content) not in ever
+            if review.is_timed
+            else last.get((review.item_hash, review.reviewer)) != review.content
         )
     ]
 
 
 def _build_reviews(reviews: Sequence[Review]) -> pl.DataFrame:
     names = [field.name for field in fields(Review) if field.name != "is_timed"]
-    return build_frame("reviews", [{name: getattr(one, name) for name in names} for one in reviews])
+    return build_frame("reviews", [{name: getattr(review, name) for name in names} for review in reviews])
 
 
 def _read_of(warehouse: Warehouse, sql: str, run_id: str, sample_ids: Collection[str]) -> Rows:
