@@ -32,7 +32,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "evalhouse.tasks.datasets.errors": "DatasetError",
         "evalhouse.tasks.judge.errors": "JudgeError",
         "evalhouse.tasks.pipeline.plan": "UnknownMetric",
-        "evalhouse.tasks.targets.errors": "TargetError",
+        "evalhouse.tasks.targets.protocol": "TargetError",
         "evalhouse.warehouse.errors": "WarehouseError",
     }
     found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]

@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from evalhouse.tasks.targets.collection import Collection, ReadSamples, read_own_samples
-from evalhouse.tasks.targets.known_responses import (
+from evalhouse.tasks.targets.collection import (
+    Collection,
     KnownResponses,
     ParentResponses,
+    ReadSamples,
     find_unaffected,
     list_missing,
+    read_own_samples,
     refuse_missing,
 )
 from evalhouse.tasks.targets.protocol import Target

@@ -30,7 +30,7 @@ from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.targets.known_responses import KnownResponses, ParentResponses
+from evalhouse.tasks.targets.collection import KnownResponses, ParentResponses
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse

@@ -1,19 +1,22 @@
-"""How often and how fast the application under test is asked: attempts, pauses between them, limits, the clock.
+"""How often and how fast the application under test is asked, and how what it returns is read.
 
 One `Attempts` belongs to one target, so that its limits have nothing to do with the judge's. What an attempt is, the
-targets say; here it either returns what was said or raises one of `target_errors`.
+targets say; here it either returns an answer or raises one of the errors of `protocol`.
+Contexts are understood as a dataset's are: texts, or objects with text, content or page_content and an id; LangChain's
+documents and messages are known by their attributes, so nothing of LangChain is imported here.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot
+from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
+from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.answers import Said
-from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed, TargetError
-from evalhouse.tasks.targets.protocol import Response
+from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetError
 
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0
@@ -21,8 +24,140 @@ _BACKOFF_MOST_S = 30.0
 _NAMED_MOST_S = 300.0
 # Questions given up while nobody has ever been there. A bot that is down all night is not asked thousands of times.
 _UNREACHED_MOST = 5
+ANSWER_KEYS = ("answer", "output", "result", "text")
+CONTEXTS_KEYS = ("contexts", "context", "documents", "source_documents")
+_IDS_KEY = "context_ids"
+_FORMS = "a text, a mapping with answer and contexts, or a tuple of answer and contexts"
 
-Attempt = Callable[[], Awaitable[Said]]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One answer, not empty, and what it rests on; None for contexts and ids that were not told."""
+
+    answer: str
+    contexts: tuple[str, ...] | None
+    context_ids: tuple[str, ...] | None
+
+
+def read_returned(value: object) -> Answer:
+    """What a function or a Runnable returned; raises QuestionFailed that says what is wrong with it."""
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise QuestionFailed(f"a tuple of {len(value)} was returned; allowed: {_FORMS}")
+        return make_answer(_read_message(value[0]), value[1])
+    if isinstance(value, Mapping):
+        return _read_mapping(value)
+    text = _read_message(value)
+    if not (text is None or isinstance(text, str)):
+        raise QuestionFailed(f"{name_kind(text)} was returned: {quote_value(text)}; allowed: {_FORMS}")
+    return make_answer(text, None)
+
+
+def make_answer(answer: object, contexts: object, context_ids: object = None) -> Answer:
+    """The answer with its contexts, of which a single text or object is one; raises QuestionFailed."""
+    problems: list[str] = []
+
+    def say(_kind: str, text: str) -> None:
+        problems.append(text)
+
+    given_ids = read_ids(_listen(context_ids), _IDS_KEY, say, tabular=False)
+    read = read_contexts(_listen_contexts(contexts), say, tabular=False)
+    ids = read.ids if given_ids is None else given_ids
+    if given_ids is not None and len(given_ids) != len(read.texts or ()):
+        problems.append(f"there are {len(given_ids)} context_ids for {len(read.texts or ())} contexts")
+    text = _read_answer(answer, problems)
+    _check_encoding(problems, text, *(read.texts or ()), *(ids or ()))
+    if problems:
+        raise QuestionFailed("; ".join(problems))
+    return Answer(
+        answer=text,
+        contexts=None if read.texts is None else tuple(read.texts),
+        context_ids=None if ids is None else tuple(ids),
+    )
+
+
+def _read_mapping(value: Mapping[object, object]) -> Answer:
+    answer_key = next((key for key in ANSWER_KEYS if not is_absent(value.get(key))), None)
+    contexts_key = next((key for key in CONTEXTS_KEYS if not is_absent(value.get(key))), None)
+    messages = value.get("messages")
+    if answer_key is not None:
+        answer = _read_message(value[answer_key])
+    elif isinstance(messages, Sequence) and not isinstance(messages, str) and messages:
+        answer = _read_message(messages[-1])  # an agent's talk, of which the last message is the answer
+    elif present := [key for key in ANSWER_KEYS if key in value]:
+        raise QuestionFailed(f"the answer is empty: {present[0]!r} is null")
+    else:
+        known = ", ".join(ANSWER_KEYS)
+        keys = list_names([str(key) for key in value], 8)
+        raise QuestionFailed(f"the mapping that was returned has no answer; it has: {keys}; looked for: {known}")
+    return make_answer(answer, value[contexts_key] if contexts_key else None, value.get(_IDS_KEY))
+
+
+def _read_message(value: object) -> object:
+    """The text of a chat message, anything else as it is. Its content may be in parts, of which some are no text."""
+    content = getattr(value, "content", None)
+    if content is None or isinstance(value, str | Mapping) or not isinstance(getattr(value, "type", None), str):
+        return value
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _read_answer(value: object, problems: list[str]) -> str:
+    if isinstance(value, str):
+        if not value.strip():
+            problems.append("the answer is empty")
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) and not is_absent(value):
+        return str(value)
+    if is_absent(value):
+        problems.append("the answer is empty")
+    else:
+        problems.append(f"the answer is {name_kind(value)}, not text: {quote_value(value)}")
+    return ""
+
+
+def _listen_contexts(value: object) -> object:
+    """Contexts as a dataset would have them."""
+    items = _listen(value)
+    return [_open_document(item) for item in items] if isinstance(items, list) else items
+
+
+def _listen(value: object) -> object:
+    """A list; one text, object or document is a list of one."""
+    if isinstance(value, tuple):
+        return list(value)
+    is_one = isinstance(value, str | Mapping) or hasattr(value, TEXT_KEYS[-1])
+    return [value] if is_one else value
+
+
+def _open_document(item: object) -> object:
+    """A LangChain document as an object of a dataset; its id may stand in its metadata, where it is found."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    if not hasattr(item, TEXT_KEYS[-1]):
+        return item
+    return {
+        TEXT_KEYS[-1]: getattr(item, TEXT_KEYS[-1]),
+        "id": getattr(item, "id", None),
+        "metadata": getattr(item, "metadata", None),
+    }
+
+
+def _check_encoding(problems: list[str], *texts: str) -> None:
+    """Half a character, as careless cutting leaves it, can be kept nowhere."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            problems.append(f"a text has half a character at position {error.start}: {quote_value(text)}")
+            return
+
+
+Attempt = Callable[[], Awaitable[Answer]]
 
 
 class Attempts:
@@ -52,13 +187,13 @@ class Attempts:
     async def _ask_once(self, attempt: Attempt, number: int) -> Response:
         async with self._limit.slot() as slot:
             clock = time.perf_counter()
-            said = await self._watch(attempt, slot)
+            answer = await self._watch(attempt, slot)
             latency_ms = (time.perf_counter() - clock) * 1000
             self._limit.note_success(slot)
         return Response(
-            answer=said.answer,
-            contexts=said.contexts,
-            context_ids=said.context_ids,
+            answer=answer.answer,
+            contexts=answer.contexts,
+            context_ids=answer.context_ids,
             latency_ms=latency_ms,
             attempts=number,
             error=None,
@@ -69,10 +204,10 @@ class Attempts:
         if not self._was_there and self._n_unreached >= _UNREACHED_MOST:
             raise TargetError(f"{failure}; none of the first {_UNREACHED_MOST} questions got through")
 
-    async def _watch(self, attempt: Attempt, slot: Slot) -> Said:
+    async def _watch(self, attempt: Attempt, slot: Slot) -> Answer:
         """The attempt; who is asked too much gets fewer questions at once."""
         try:
-            said = await attempt()
+            answer = await attempt()
         except PassingFailure as failure:
             self._was_there = self._was_there or not failure.unreached
             if failure.rate_limited:
@@ -82,7 +217,7 @@ class Attempts:
             self._was_there = self._was_there or not failure.unasked
             raise
         self._was_there = True
-        return said
+        return answer
 
 
 def make_failed(error: str, *, attempts: int) -> Response:

@@ -1,26 +1,132 @@
-"""An application that is a Python function, sync or async, named `module:function`.
+"""An application in Python, named `module:name`: a function, sync or async, or a LangChain Runnable.
 
-It gets the question's text, and the sample's metadata and id where its signature names `metadata` or `sample_id`. An
-async function runs in the event loop, any other in a thread; whatever it raises is the failure of one question.
+A function gets the question's text, and the sample's metadata and id where its signature names `metadata` or
+`sample_id`. An async function runs in the event loop, any other in one of a fixed number of threads. A thread cannot be
+stopped: one whose call does not return keeps its place, so that never more calls run than were allowed; and it is a
+daemon, so that it cannot keep the process from ending.
+
+Nothing of LangChain is imported: a Runnable is what has `ainvoke`. It gets the question as a text, unless its input
+schema is an object: then the question is one member of that, and every other member it requires comes from the
+sample's metadata under the same name. Whatever an application raises is the failure of one question.
 """
 
 import asyncio
+import contextvars
 import functools
+import importlib
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+import os
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
-from evalhouse.tasks.messages import name_kind
+from pydantic.errors import PydanticUserError
+
+from evalhouse.tasks.messages import name_kind, redact, shorten
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.answers import Said, read_returned
-from evalhouse.tasks.targets.attempts import Attempts
-from evalhouse.tasks.targets.errors import PassingFailure, QuestionFailed, TargetError
-from evalhouse.tasks.targets.imports import describe_error, find_object
-from evalhouse.tasks.targets.protocol import Response, TargetQuestion
-from evalhouse.tasks.targets.threads import Threads
+from evalhouse.tasks.targets.attempts import Answer, Attempts, make_failed, read_returned
+from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetError, TargetQuestion
 
 _EXTRAS = ("metadata", "sample_id")
 _CALLED_WITH = "it is called with the question, and by name with metadata and sample_id where it names those"
+# Names under which an input's question is looked for, the first that it has.
+QUESTION_KEYS = ("question", "input", "query", "user_input", "prompt", "messages")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a call returned, or raised. As a value, for a future takes no StopIteration."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """A call that a thread is to make; `ended` is of the loop that waits for it."""
+
+    function: Callable[[], object]
+    context: contextvars.Context
+    loop: asyncio.AbstractEventLoop
+    ended: asyncio.Future[Outcome]
+
+
+class ThreadPool:
+    """Calls functions in at most `n` threads, each for at most `timeout_s` seconds. Use within one event loop."""
+
+    def __init__(self, n: int, *, timeout_s: float, name: str) -> None:
+        self._n = n
+        self._timeout_s = timeout_s
+        self._name = name
+        self._free = asyncio.Semaphore(n)
+        self._stuck = False  # no thread came back for a whole timeout, and none has since
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._n_open = 0  # calls that have not ended, those nobody waits for any more too
+
+    async def call(self, function: Callable[[], object]) -> Outcome:
+        """What came of the call; raises QuestionFailed when it does not return in time, or cannot begin."""
+        await self._wait_for_thread()
+        self._n_open += 1
+        if len(self._threads) < self._n_open:
+            self._start_thread()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Outcome] = loop.create_future()
+        self._jobs.put(_Job(function=function, context=contextvars.copy_context(), loop=loop, ended=ended))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await ended
+        except TimeoutError:
+            raise QuestionFailed(
+                f"it did not return within {self._timeout_s:g} s; raise timeout_s if it may take longer"
+            ) from None
+
+    def close(self) -> None:
+        """Let every thread end, those in a call after it."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    async def _wait_for_thread(self) -> None:
+        """All may be held by calls that are late; when nothing moves for long, nobody else waits for that."""
+        if self._stuck:
+            raise self._say_stuck()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            self._stuck = True
+            raise self._say_stuck() from None
+
+    def _say_stuck(self) -> QuestionFailed:
+        return QuestionFailed(
+            f"it was not called: all {self._n} calls at once that are allowed have not returned for more than "
+            f"{self._timeout_s:g} s; look for what they wait for",
+            unasked=True,
+        )
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                outcome = Outcome(value=job.context.run(job.function))
+            except BaseException as error:  # a function of any maker may raise anything, SystemExit too
+                outcome = Outcome(error=error)
+            if not job.loop.is_closed():  # else nobody waits for it
+                job.loop.call_soon_threadsafe(self._note_end, job.ended, outcome)
+
+    def _note_end(self, ended: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        self._n_open -= 1
+        self._stuck = False
+        self._free.release()
+        if not ended.done():
+            ended.set_result(outcome)
 
 
 class CallableTarget:
@@ -34,7 +140,7 @@ class CallableTarget:
         self._is_async = _is_async(self._function)
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
-        self._threads = Threads(settings.concurrency, timeout_s=settings.timeout_s, name="evalhouse-target")
+        self._threads = ThreadPool(settings.concurrency, timeout_s=settings.timeout_s, name="evalhouse-target")
 
     async def ask(self, question: TargetQuestion) -> Response:
         """The response; an error of the function is its text."""
@@ -46,7 +152,7 @@ class CallableTarget:
         """Let the threads end."""
         self._threads.close()
 
-    async def _attempt(self, text: str, extras: dict[str, Any]) -> Said:
+    async def _attempt(self, text: str, extras: dict[str, Any]) -> Answer:
         if self._is_async:
             return read_returned(await await_guarded(self._function(text, **extras), self._timeout_s))
         outcome = await self._threads.call(functools.partial(self._function, text, **extras))
@@ -107,3 +213,144 @@ def _check_signature(name: str, function: Callable[..., Any]) -> tuple[str, ...]
     except TypeError as error:
         raise TargetError(f"{name}{signature} cannot be called ({error}): {_CALLED_WITH}") from None
     return extras
+
+
+def find_object(name: str) -> object:
+    """Import the module and take the object out of it; raises TargetError that says what is missing.
+
+    The working directory is searched last, so that a file there cannot take the place of an installed module.
+    """
+    module_name, _, path = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise TargetError(
+            f"cannot import {module_name!r} for {name!r}: {shorten(str(error))}; "
+            "start where it is, or install it into this environment"
+        ) from None
+    except Exception as error:  # a module of any maker may raise anything
+        raise TargetError(f"module {module_name!r} of {name!r} broke on import: {describe_error(error)}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise TargetError(f"module {module_name!r} has no {path!r} (asked for by {name!r})")
+        found = getattr(found, part)
+    return found
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and message of an error that is not ours, fit for a message."""
+    text = shorten(redact(str(error)))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class _Runnable(Protocol):
+    """The part of LangChain's Runnable that is used here."""
+
+    async def ainvoke(self, input: Any) -> Any:  # noqa: ANN401  # LangChain's own names
+        """Run it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputShape:
+    """What a Runnable takes: a text when `key` is None, else an object with the question under that name.
+
+    `others` are the further members it requires.
+    """
+
+    key: str | None
+    others: tuple[str, ...] = ()
+
+    def fill(self, question: TargetQuestion) -> Any:  # noqa: ANN401  # as LangChain takes it
+        """The input for one question; raises QuestionFailed for what the sample does not have."""
+        if self.key is None:
+            return question.question
+        if missing := [name for name in self.others if name not in question.metadata]:
+            raise QuestionFailed(
+                f"it requires {', '.join(missing)} besides {self.key}, and this sample's metadata have none",
+                unasked=True,
+            )
+        as_messages = [{"role": "user", "content": question.question}]
+        members = {name: question.metadata[name] for name in self.others}
+        return {**members, self.key: as_messages if self.key == "messages" else question.question}
+
+
+class RunnableTarget:
+    """Asks a LangChain Runnable, once a question unless it says itself that the connection failed."""
+
+    def __init__(self, settings: TargetSettings) -> None:
+        assert settings.runnable is not None
+        self.name = settings.runnable
+        self._runnable = _find_runnable(self.name)
+        self._shape = read_shape(self.name, self._runnable)
+        self._timeout_s = settings.timeout_s
+        self._attempts = Attempts(settings)
+
+    async def ask(self, question: TargetQuestion) -> Response:
+        """The response; an error of the Runnable is its text."""
+        try:
+            given = self._shape.fill(question)
+        except QuestionFailed as failure:
+            return make_failed(str(failure), attempts=0)
+        return await self._attempts.ask(functools.partial(self._attempt, given))
+
+    async def close(self) -> None:
+        """Nothing is held: the Runnable's connections are its own affair."""
+
+    async def _attempt(self, given: object) -> Answer:
+        return read_returned(await await_guarded(self._runnable.ainvoke(given), self._timeout_s))
+
+
+def read_shape(name: str, runnable: object) -> InputShape:
+    """What it takes, by its input schema; one that allows anything, or a text among others, gets the text.
+
+    Raises TargetError when it cannot be told where the question belongs.
+    """
+    schema = _read_schema(name, runnable)
+    if schema.get("type") != "object":
+        return InputShape(key=None)
+    members = tuple(schema.get("properties") or {})
+    required = tuple(schema.get("required") or ())
+    key = next((known for known in QUESTION_KEYS if known in members), None)
+    if key is None and len(required or members) == 1:
+        key = (required or members)[0]
+    if key is None and members:
+        raise TargetError(
+            f"{name} takes {', '.join(members)}, and none of them is known to be the question "
+            f"(known: {', '.join(QUESTION_KEYS)}); put a RunnableLambda before it that takes the text"
+        )
+    return InputShape(key=key or QUESTION_KEYS[0], others=tuple(other for other in required if other != key))
+
+
+def _read_schema(name: str, runnable: object) -> Mapping[str, Any]:
+    describe = getattr(runnable, "get_input_jsonschema", None)
+    if describe is None:
+        raise TargetError(f"{name} does not tell what it takes: it has no get_input_jsonschema, as a Runnable has")
+    try:
+        schema = cast(Mapping[str, Any], describe())
+    except PydanticUserError as error:
+        raise TargetError(
+            f"the input schema of {name} cannot be read: {describe_error(error)}; "
+            "say what it takes with .with_types(input_type=str)"
+        ) from None
+    reference = str(schema.get("$ref", ""))
+    return cast(Mapping[str, Any], schema["$defs"][reference.rpartition("/")[2]]) if reference else schema
+
+
+def _find_runnable(name: str) -> _Runnable:
+    found = find_object(name)
+    if not inspect.isclass(found) and hasattr(found, "ainvoke"):
+        return cast(_Runnable, found)
+    if not callable(found):
+        raise TargetError(f"{name} is {name_kind(found)}; a runnable has `ainvoke`, or is a function that makes one")
+    try:
+        made: object = found()
+    except Exception as error:  # a factory of any maker may raise anything
+        raise TargetError(f"{name}() failed with {describe_error(error)}") from error
+    if not hasattr(made, "ainvoke"):
+        if inspect.iscoroutine(made):
+            made.close()
+        raise TargetError(f"{name}() returned {name_kind(made)}, which has no `ainvoke`; return a LangChain Runnable")
+    return cast(_Runnable, made)

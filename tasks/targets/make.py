@@ -1,13 +1,12 @@
 """The application under test, as everything else here sees it: a question goes in, a response comes out.
 
 A question that fails is a response with an error, so that one bad answer never ends a night's work; what no question
-can get past is raised. What is asked, and how, is in `target_http` (an address), `target_callable` (a function) and
-`target_runnable` (a LangChain Runnable); their common patience, pace and clock are in `target_attempts`.
+can get past is raised. What is asked, and how, is in `over_http` (an address) and `callables` (a function, a LangChain
+Runnable); their common patience, pace and clock are in `attempts`.
 """
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.errors import TargetError
-from evalhouse.tasks.targets.protocol import Response, Target, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 
 __all__ = ["Response", "Target", "TargetError", "TargetQuestion", "make_target"]
 
@@ -19,7 +18,7 @@ def make_target(settings: TargetSettings) -> Target:
 
         return HttpTarget(settings)
     if settings.runnable is not None:
-        from evalhouse.tasks.targets.runnables import RunnableTarget  # noqa: PLC0415
+        from evalhouse.tasks.targets.callables import RunnableTarget  # noqa: PLC0415
 
         return RunnableTarget(settings)
     from evalhouse.tasks.targets.callables import CallableTarget  # noqa: PLC0415

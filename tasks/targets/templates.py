@@ -17,8 +17,7 @@ import orjson
 
 from evalhouse.tasks.messages import list_names, redact, shorten
 from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
-from evalhouse.tasks.targets.errors import QuestionFailed, TargetError
-from evalhouse.tasks.targets.protocol import TargetQuestion
+from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
 
 # A shorter value is no secret, and taking it out would take out parts of words.
 _SHORTEST_SECRET = 4

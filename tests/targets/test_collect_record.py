@@ -12,7 +12,7 @@ from live_runs import open_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.known_responses import UnaffectedResponses, find_unaffected, list_cited_documents
+from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffected, list_cited_documents
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.responses import StoredResponse
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
@@ -82,7 +82,7 @@ def add_run(warehouse: Warehouse, run_id: str, minute: int, **columns: Any) -> R
 def add_response(warehouse: Warehouse, run_id: str, **changes: Any) -> None:  # noqa: ANN401
     """What the bot said in that run about the sample, which is loaded with it."""
     row: dict[str, Any] = {
-        "sample_id": "s", "answer": f"Said in {run_id}.", "contexts": ["One.", "Two."], "context_ids": ["a#1", "b#1"],
+        "sample_id": "s", "answer": f"Answer in {run_id}.", "contexts": ["One.", "Two."], "context_ids": ["a#1", "b#1"],
         "status": "ok",
     }  # fmt: skip
     loaded = {"question": "How deep?", "metadata": None, "ground_truth": "7 metres."}

@@ -7,9 +7,9 @@ import target_bots
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.callables import read_shape
 from evalhouse.tasks.targets.make import TargetError, make_target
 from evalhouse.tasks.targets.protocol import Response
-from evalhouse.tasks.targets.runnables import read_shape
 
 
 async def run(name: str, question: Any = "tides", /, **settings: Any) -> Response:  # noqa: ANN401

@@ -12,10 +12,9 @@ from rag_bot import RagBot, start_rag_bot
 from target_house import TALL, TALL_ANSWER, ask_once, write_documents
 from target_server import Canned, serving
 
-from evalhouse.tasks.targets.answers import Said
-from evalhouse.tasks.targets.errors import QuestionFailed
-from evalhouse.tasks.targets.json_paths import compile_path
-from evalhouse.tasks.targets.streams import JsonLines, Lines, SseEvents, StreamedAnswer
+from evalhouse.tasks.targets.attempts import Answer
+from evalhouse.tasks.targets.protocol import QuestionFailed
+from evalhouse.tasks.targets.streams import JsonLines, Lines, SseEvents, StreamedAnswer, compile_path
 
 CHINESE = "长城全长多少？"
 CHINESE_ANSWER = "长城全长超过两万公里。"
@@ -34,7 +33,7 @@ def read_stream(
     events: Callable[[], SseEvents | JsonLines] = SseEvents,
     answer: str = "$.answer",
     **paths: str,
-) -> Said:
+) -> Answer:
     """What a stream says that arrives in pieces of these sizes, the rest at once."""
     streamed = StreamedAnswer(
         answer=compile_path("answer", answer),
@@ -139,7 +138,7 @@ def test_contexts_come_from_whichever_events_have_them() -> None:
     last = write_sse({"answer": "Yes."}, {"contexts": [one, two]})
     each = write_sse({"hit": one}, {"answer": "Yes."}, {"hit": two})
     repeated = write_sse({"contexts": [one, two], "answer": "Ye"}, {"contexts": [one, two], "answer": "s."})
-    expected = Said(answer="Yes.", contexts=("one", "two"), context_ids=("a#1", "a#2"))
+    expected = Answer(answer="Yes.", contexts=("one", "two"), context_ids=("a#1", "a#2"))
     assert read_stream(first) == read_stream(last) == read_stream(repeated) == expected
     assert read_stream(each, contexts="$.hit") == expected
     apart = write_sse({"contexts": ["one", "two"]}, {"answer": "Yes."}, {"ids": ["a#1", "a#2"]})
