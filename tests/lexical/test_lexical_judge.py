@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from evalhouse.tasks.lexical.judge import LEXICAL_VERSION, judge_lexically, rate_contexts, read_score
+from evalhouse.tasks.lexical.judge import LEXICAL_VERSION, judge_lexically, read_score
+from evalhouse.tasks.lexical.match import rate_contexts
 
 QUESTION = "How tall is the Marlow tower and when was it built?"
 

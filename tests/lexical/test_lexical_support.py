@@ -2,8 +2,14 @@
 
 import pytest
 
-from evalhouse.tasks.lexical.judge import rate_contexts
-from evalhouse.tasks.lexical.match import SUPPORT_THRESHOLD, Evidence, Support, compare_statements, score_contexts
+from evalhouse.tasks.lexical.match import (
+    SUPPORT_THRESHOLD,
+    Evidence,
+    Support,
+    compare_statements,
+    rate_contexts,
+    score_contexts,
+)
 
 TEXT = (
     "The Halden bridge was opened on 4 June 1931. It is 1,200 metres long and carries two railway tracks. "

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +22,7 @@ def test_every_list_is_used_and_stands_once() -> None:
 
 def test_patterns_of_silence_stand_once_each() -> None:
     def read_keys(name: str) -> list[str]:
-        node = yaml.compose(FILE.read_text(encoding="utf-8"))
+        node: Any = yaml.compose(FILE.read_text(encoding="utf-8"))
         return [key.value for top, mapping in node.value if top.value == name for key, _ in mapping.value]
 
     for name in ("silences", "chinese_silences", "scales", "chinese_digits", "endings"):
