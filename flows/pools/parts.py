@@ -22,6 +22,7 @@ from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS, list_unfinished_shards
 from evalhouse.warehouse.store import Warehouse
@@ -177,29 +178,6 @@ def check_pool(settings: RunSettings) -> None:
 
 
 _EVERY_S = 2.0
-_CALLS = """
-select
-    count(*) filter (where status <> 'cached') as requests,
-    count(*) filter (where status = 'cached') as reused,
-    count(*) filter (where status not in ('cached', 'ok')) as failed,
-    coalesce(sum(prompt_tokens) filter (where status <> 'cached'), 0) as prompt_tokens,
-    coalesce(sum(cached_tokens) filter (where status <> 'cached'), 0) as cached_tokens,
-    coalesce(sum(completion_tokens) filter (where status <> 'cached'), 0) as completion_tokens,
-    coalesce(sum(cost_usd) filter (where status <> 'cached'), 0) as spent_usd
-from llm_calls
-where run_id = $run_id
-"""
-# As `list_unfinished_shards` counts, by sample.
-_DONE = """
-select count(*) as n
-from (
-    select sample_id
-    from outcomes
-    where run_id = $run_id
-    group by sample_id
-    having not coalesce(bool_or(reason in (select unnest($failures))), false)
-)
-"""
 
 
 class PoolCounts:
@@ -213,7 +191,7 @@ class PoolCounts:
         """Count again; `mended` leaves failed samples out, as they are to be judged once more."""
         live_run = self._live_run
         parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if mended else []}
-        (row,) = live_run.warehouse.read_rows(_DONE, parameters)
+        (row,) = live_run.warehouse.read_rows(read_query("pools/done"), parameters)
         live_run.progress.n_done = int(str(row["n"]))
         usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
         usage.unpriced = usage.requests if live_run.asker.price is None else 0
@@ -240,6 +218,6 @@ async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[No
 
 
 def _read_calls(warehouse: Warehouse, run_id: str) -> Usage:
-    (row,) = warehouse.read_rows(_CALLS, {"run_id": run_id})
+    (row,) = warehouse.read_rows(read_query("pools/calls"), {"run_id": run_id})
     spent_usd = float(str(row.pop("spent_usd")))
     return Usage(spent_usd=spent_usd, **{name: int(str(value)) for name, value in row.items()})

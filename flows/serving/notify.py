@@ -17,6 +17,7 @@ from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.serving.gate import find_previous
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -218,13 +219,6 @@ def _post_once(address: str, body: bytes) -> None:
         raise NotifyError(f"the webhook refused it with status {answer.status}")
 
 
-_PAGE_MEANS: Final = """
-select metric, mean, ci_low, ci_high, n_scored, n_unscored
-from run_scores where run_id = $run_id
-order by list_position($metrics, metric), metric
-"""
-
-
 # What Markdown would take for markup of its own.
 _MARKUP: Final = "\\`*_{}[]<>()#+!|~"
 
@@ -241,7 +235,7 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
     if gate is not None:
         lines += ["", f"**{_plain(describe_verdict(gate))}**"]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
-    rows = warehouse.read_rows(_PAGE_MEANS, {"run_id": run.run_id, "metrics": list(run.metrics)})
+    rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
     lines += [_write_row(row) for row in rows]
     lines += ["", "Next:", "", "```", *_list_commands(run), "```"]
     if flow_run_url:
