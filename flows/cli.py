@@ -119,6 +119,6 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         sys.stdout.flush()
         click.echo(f"Error: {text}", err=True)
-        # A file that another program keeps is no bad input: everything waits beside it, and the run can be resumed.
+        # A file that another program keeps is not bad input: everything waits beside it, and the run can be resumed.
         sys.exit(INCOMPLETE if isinstance(error, WarehouseBusy) else BAD_INPUT)
     sys.exit(status if isinstance(status, int) else 0)

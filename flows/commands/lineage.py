@@ -98,12 +98,12 @@ def _draw_step(tree: Tree, step: str, verdicts: Sequence[Row], *, full: bool) ->
     first = verdicts[0]
     why = "" if first["step_reason"] is None else f": {first['step_reason']} {first['step_detail'] or ''}"
     branch = tree.add(_join((step, "bold"), why.rstrip()))
-    told = None
+    reason = None
     for verdict in verdicts:
         # What is measured without a judge gives one reason for all its numbers.
-        is_told = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == told
-        line = _describe_verdict(verdict, reason=None if is_told else verdict["reason"])
-        told = verdict["reason"]
+        is_repeated = verdict["call_id"] is None and verdict["rating"] is not None and verdict["reason"] == reason
+        line = _describe_verdict(verdict, reason=None if is_repeated else verdict["reason"])
+        reason = verdict["reason"]
         if line is not None:
             branch.add(line)
     _draw_calls(branch, verdicts, full=full)

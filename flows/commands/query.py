@@ -71,8 +71,8 @@ def query(
     r"""Run one SELECT over the warehouse, read-only and without access to other files or the network.
 
     Start with `evalhouse query "from run_scores"`; `evalhouse query "\d"` lists tables and views, and "\d NAME" the
-    columns of one with what they mean. At a terminal, without SQL, a prompt opens. At a terminal `table` cuts very long
-    texts; the other formats have them whole.
+    columns of one with what they mean. Without SQL, a terminal shows a prompt. `table` cuts very long texts there; the
+    other formats have them whole.
     """
     at_prompt = sql is None and path is None and sys.stdin.isatty() and sys.stdout.isatty()
     text = "" if at_prompt else _read_sql(sql, path)

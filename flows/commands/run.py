@@ -200,7 +200,7 @@ def _check_metric_settings(settings: RunSettings) -> None:
 def _warn_of_variables() -> None:
     for name, meant in find_unknown_variables().items():
         if meant:
-            print_notice(f"{name} is set, and there is no such setting; did you mean {meant}? It is left out.")
+            print_notice(f"{name} is set, which is not a setting; did you mean {meant}? It is ignored.")
 
 
 def _introduce_judge(resolved: Resolved) -> str | None:

@@ -1,4 +1,4 @@
-"""Progress on standard error while a run judges; silent when that is no terminal."""
+"""Progress on standard error while a run judges; silent when that is not a terminal."""
 
 import os
 import sys

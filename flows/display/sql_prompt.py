@@ -94,7 +94,7 @@ def hold_prompt(
 
 
 def find_history_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's statements are kept; raises RuntimeError when there is no home folder."""
+    """Where this user's statements are kept; raises RuntimeError where no home folder is known."""
     if sys.platform == "darwin":
         state = Path.home() / "Library" / "Application Support"
     elif sys.platform == "win32":

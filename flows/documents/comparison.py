@@ -173,7 +173,7 @@ def _print_sample(sample: Document) -> None:
             shorten(_write_reason(flip["candidate"]), most),
         ]
         for flip in sample["flips"]
-        # A context at another rank is no other verdict, but may explain a metric of ranks.
+        # A context at another rank is not another verdict, but may explain a metric of ranks.
         if flip["change"] != "moved" or "texts" in sample
     ]
     if rows:

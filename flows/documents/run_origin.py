@@ -71,7 +71,7 @@ def print_response_errors(errors: Sequence[Mapping[str, Any]]) -> None:
 def print_changes_of_samples(rows: Sequence[Mapping[str, Any]]) -> None:
     """How many samples changed since the run before, and what their verdicts took."""
     names = ("change", "n_samples", "n_asked_anew", "n_requests", "n_reused")
-    columns = ["", "#samples", "#judged anew", "#requests sent", "#answered from the record"]
+    columns = ["", "#samples", "#judged again", "#requests sent", "#answered from the record"]
     title = f"Samples since run {rows[0]['previous_run_id']}" if rows else ""
     print_section(title, columns, [[row[name] for name in names] for row in rows])
 

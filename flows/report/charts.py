@@ -39,7 +39,7 @@ _LONGEST_NAME: Final = 34
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Something became another with the run at `place`; a break makes the means on either side incomparable."""
+    """Something changed with the run at `place`; a break makes the means on either side incomparable."""
 
     place: int
     text: str

@@ -28,7 +28,7 @@ _MOST_MOVES: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """What became another with the run at `place`; `metric` is the only one it is about, None for all."""
+    """What changed with the run at `place`; `metric` is the only one it is about, None for all."""
 
     place: int
     text: str

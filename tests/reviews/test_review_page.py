@@ -72,7 +72,7 @@ def press(page: Page, *keys: str) -> None:
 
 
 def read_progress(page: Page) -> str:
-    return str(page.evaluate("document.getElementById('told').textContent"))
+    return str(page.evaluate("document.getElementById('progress-text').textContent"))
 
 
 def is_shown(page: Page, place: str) -> bool:
@@ -180,7 +180,7 @@ def test_the_mouse_is_enough(page: Page, export: Export) -> None:
         page.evaluate("document.getElementById('next').click()")
     assert is_shown(page, "end")
     assert not is_shown(page, "bar")
-    assert page.evaluate("document.getElementById('end-told').textContent") == "3 of 3 verdicts have your label."
+    assert page.evaluate("document.getElementById('end-text').textContent") == "3 of 3 verdicts have your label."
     page.evaluate("document.getElementById('end-back').click()")
     assert is_shown(page, "work")
 

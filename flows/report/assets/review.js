@@ -13,7 +13,7 @@ function show(section) {
 function drawProgress() {
   const { labelled, skipped, left } = answers.count();
   part("progress").value = labelled + skipped;
-  part("told").textContent = `${labelled} labelled, ${skipped} skipped, ${left} to go`;
+  part("progress-text").textContent = `${labelled} labelled, ${skipped} skipped, ${left} to go`;
   part("problem").hidden = answers.canKeep;
   part("problem").textContent = "This browser does not keep what you say here: download it before you close the page.";
 }
@@ -88,7 +88,7 @@ function drawEnd() {
   show("end");
   drawProgress();
   part("end-title").textContent = `Done, ${answers.reviewer}`;
-  part("end-told").textContent = `${labelled} of ${data.items.length} verdicts have your label${skipped ? `, ${skipped} were skipped` : ""}.`;
+  part("end-text").textContent = `${labelled} of ${data.items.length} verdicts have your label${skipped ? `, ${skipped} were skipped` : ""}.`;
   part("end-title").focus();
 }
 
