@@ -82,13 +82,7 @@ def _open_job(path: str) -> _Job:
     row = api.get(f"/flow_runs/{flow_run.id}")
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
-    served = read_served_suite(
-        api,
-        row["deployment_id"],
-        name=suite.name,
-        kb_name=suite.trigger.knowledge_base if suite.trigger else None,
-        warehouse_url=warehouse.location.url,
-    )
+    served = read_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
     return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
 
 

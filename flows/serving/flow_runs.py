@@ -9,11 +9,14 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from evalhouse.flows.preparing.triggers import Update, check_kb_name
 from evalhouse.flows.server.api import PrefectApi
+
+if TYPE_CHECKING:
+    from evalhouse.flows.preparing.suites import Suite
 from evalhouse.tasks.messages import cut
 
 
@@ -30,14 +33,12 @@ class ServedSuite:
     warehouse_url: str
 
 
-def read_served_suite(
-    api: PrefectApi, deployment_id: str, *, name: str, kb_name: str | None, warehouse_url: str
-) -> ServedSuite:
+def read_served_suite(api: PrefectApi, deployment_id: str, suite: "Suite", *, warehouse_url: str) -> ServedSuite:
     """The suite of a deployment that is registered."""
     created = datetime.fromisoformat(api.get(f"/deployments/{deployment_id}")["created"].replace("Z", "+00:00"))
     return ServedSuite(
-        name=name,
-        kb_name=kb_name,
+        name=suite.name,
+        kb_name=suite.trigger.knowledge_base if suite.trigger else None,
         deployment_id=deployment_id,
         served_since=created.astimezone(UTC).replace(tzinfo=None),
         warehouse_url=warehouse_url,

@@ -5,6 +5,7 @@ resumed is judged like one that went through.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.errors import SettingsError
@@ -76,16 +77,12 @@ def _decide(store: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None,
         cost_usd=gate.max_cost,
     )
     settings = ComparisonSettings(cluster=gate.cluster)
+    hold = partial(decide, store, run, scores=scores, limits=limits, settings=settings, undecided=gate.undecided)
     try:
-        return decide(
-            store, run, base, scores=scores, limits=limits, settings=settings, undecided=gate.undecided, no_base=no_base
-        )
+        return hold(base, no_base=no_base)
     except ComparisonError as error:
         # The run is paid for and on record; that it cannot be compared is no reason to lose what can be decided.
-        told = f"it cannot be compared: {error}"
-        return decide(
-            store, run, None, scores=scores, limits=limits, settings=settings, undecided=gate.undecided, no_base=told
-        )
+        return hold(None, no_base=f"it cannot be compared: {error}")
 
 
 def _find_base(store: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow | None, str | None]:

@@ -28,7 +28,6 @@ _TIMEOUT_S = 10.0
 _PAUSES_S = (1.0, 4.0)
 _MOST_METRICS = 6
 _LONGEST_PROBLEM = 300
-_MEANS: Final = "select metric, mean, n_scored, n_unscored from run_scores where run_id = $run_id"
 _BUSY = 429
 
 
@@ -105,16 +104,17 @@ def _describe_run(store: Warehouse, run: RunRow, problem: str | None, gate: Mapp
 
 def _read_means(store: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
     """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous`."""
-    rows = {str(row.pop("metric")): row for row in store.read_rows(_MEANS, {"run_id": run.run_id})}
-    before: dict[str, Any] = {}
-    if previous is not None:
-        before = {str(row["metric"]): row["mean"] for row in store.read_rows(_MEANS, {"run_id": previous.run_id})}
+    before = {row["metric"]: row["mean"] for row in _list_means(store, previous)} if previous else {}
     means: dict[str, Any] = {}
-    for name in (*(name for name in run.metrics if name in rows), *sorted(rows.keys() - set(run.metrics))):
-        row, earlier = rows[name], before.get(name)
-        change = None if earlier is None or row["mean"] is None else row["mean"] - earlier
-        means[name] = {**row, "change": change}
+    for row in _list_means(store, run):
+        earlier, mean = before.get(row["metric"]), row["mean"]
+        counts = {"n_scored": row["n_scored"], "n_unscored": row["n_unscored"]}
+        means[row["metric"]] = {"mean": mean, **counts, "change": None if None in (earlier, mean) else mean - earlier}
     return means
+
+
+def _list_means(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
+    return store.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
 
 
 def _deliver(notify: Notify, message: Message) -> None:
@@ -235,8 +235,7 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
     if gate is not None:
         lines += ["", f"**{_plain(describe_verdict(gate))}**"]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
-    rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
-    lines += [_write_row(row) for row in rows]
+    lines += [_write_row(row) for row in _list_means(warehouse, run)]
     lines += ["", "Next:", "", "```", *_list_commands(run), "```"]
     if flow_run_url:
         lines += ["", f"[The evaluation itself, with its table of scores]({flow_run_url})"]

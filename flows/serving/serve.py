@@ -261,13 +261,8 @@ class _Serving:
         return runner
 
     def _describe(self, suite: Suite, deployment_id: str) -> ServedSuite:
-        return read_served_suite(
-            self._api,
-            deployment_id,
-            name=suite.name,
-            kb_name=suite.trigger.knowledge_base if suite.trigger else None,
-            warehouse_url=Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url,
-        )
+        url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
+        return read_served_suite(self._api, deployment_id, suite, warehouse_url=url)
 
     def _take_up(self) -> None:
         """What was left by those who served before: crashed runs, and updates that no run has answered."""
