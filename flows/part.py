@@ -54,10 +54,10 @@ async def judge_part(
     except WarehouseError as error:  # this machine's trouble, it may be; another one may try
         return Failed(message=str(error))
     except Exception as error:
-        told = explain(error)
-        if told is None:
+        message = explain(error)
+        if message is None:
             raise
-        return Failed(name=STOPPED, message=told) if isinstance(error, FatalJudgeError) else Failed(message=told)
+        return Failed(name=STOPPED, message=message) if isinstance(error, FatalJudgeError) else Failed(message=message)
     return Completed(message=f"{n_shards} shards were judged.")
 
 

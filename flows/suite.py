@@ -1,6 +1,6 @@
 """The flow that Prefect runs for a served suite: on its schedule, after updates of its knowledge base, or to go on with
-a run that stopped. It decides whether there is anything to do, calls `suite_runs`, as the command line does, and tells
-Prefect how that ended. `serving` registers it; `flows/prefect.yaml` does for work pools."""
+a run that stopped. It decides whether there is anything to do, calls `suite_runs`, as the command line does, and
+reports to Prefect how that ended. `serving` registers it; `flows/prefect.yaml` does for work pools."""
 
 import hashlib
 import re
@@ -67,12 +67,12 @@ def evaluate_suite(
         try:
             return _work(_open_job(suite), trigger, resume, event)
         except Exception as error:
-            told = explain(error)
-            if told is None:
+            message = explain(error)
+            if message is None:
                 raise
-            # Whoever serves the suite reads it at the terminal.
-            print_notice(f"{Path(suite).name}: {told}")
-            return Failed(message=told)
+            # It is read at the terminal of the process that serves the suite.
+            print_notice(f"{Path(suite).name}: {message}")
+            return Failed(message=message)
 
 
 def _open_job(path: str) -> _Job:
@@ -171,13 +171,13 @@ def _tell(job: _Job, ended: SuiteOutcome) -> "State[Any]":
         key=_make_key(job.suite.name),
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
-    told = describe_end(run, ended.gate)
-    get_run_logger().info(told)
+    message = describe_end(run, ended.gate)
+    get_run_logger().info(message)
     if run.status == "cancelled":
-        return Cancelled(message=told)
+        return Cancelled(message=message)
     if run.status != "completed" or ended.gate_failed:
-        return Failed(message=told)
-    return Completed(message=told)
+        return Failed(message=message)
+    return Completed(message=message)
 
 
 def _find_flow_run_url(flow_run_id: str | None) -> str | None:

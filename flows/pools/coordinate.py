@@ -1,7 +1,7 @@
 """The samples of a run spread over workers: parts given out through a work pool, watched, and given out again when
 their worker is lost. How a part is done is in `work`.
 
-Whoever runs this asks the judge nothing. It stages, loads and scores; in between it looks once a second at the flow
+This process asks the judge nothing. It stages, loads and scores; in between it looks once a second at the flow
 runs of its parts and at the locks that their workers hold. Nothing of this is kept here: which samples are judged
 stands in the warehouse, so that a run whose coordinator dies is resumed like any other, and takes up the parts that
 are still being worked on.
@@ -152,23 +152,23 @@ class PoolServer:
 
     async def mark_crashed(self, flow_run_id: UUID) -> None:
         """Say in Prefect that the process of a flow run is gone."""
-        told = "The part's lock is free: its process or machine is gone. The part was given to another worker."
-        await self._client.set_flow_run_state(flow_run_id, Crashed(message=told), force=True)
+        message = "The part's lock is free: its process or machine is gone. The part was given to another worker."
+        await self._client.set_flow_run_state(flow_run_id, Crashed(message=message), force=True)
 
     async def cancel(self, flow_run: FlowRun) -> None:
         """Have a part end: at once where nobody has begun it, in good order where somebody has."""
         state = flow_run.state
         if state is None or state.is_final():
             return
-        told = "The run was stopped."
+        message = "The run was stopped."
         begun = state.is_running() or state.is_cancelling()
-        wanted: State[Any] = Cancelling(message=told) if begun else Cancelled(message=told)
-        await self._client.set_flow_run_state(flow_run.id, wanted, force=not begun)
+        state_set: State[Any] = Cancelling(message=message) if begun else Cancelled(message=message)
+        await self._client.set_flow_run_state(flow_run.id, state_set, force=not begun)
 
 
 _LOOK_S = 1.0
 _ROOM_S = 5.0
-# How long nobody may take a part before a person is told.
+# How long nobody may take a part before a person is informed.
 _UNTAKEN_S = 30.0
 # How long a server may be down before the run is given up; it can be resumed then.
 _OUTAGE_S = 600.0
@@ -343,7 +343,7 @@ class _PoolRun:
     async def _give_again(self, flow_run: FlowRun | None, part: Part, message: str) -> None:
         assert part.flow_run_id is not None
         if not await asyncio.to_thread(self._is_missing, part):
-            del self._out[part.flow_run_id]  # it was done, and only its end has not been told
+            del self._out[part.flow_run_id]  # it was done, and only its end has not been reported
             return
         if flow_run is not None and flow_run.state is not None and not flow_run.state.is_final():
             await self._server.mark_crashed(part.flow_run_id)

@@ -31,7 +31,7 @@ MOST_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
 """Name of the state of a part that met what no other worker would get past either."""
 Verdict = Literal["wait", "done", "lost", "stop"]
-# Whoever has let go of a part's lock is about to tell how it ended.
+# A process that has let go of a part's lock is about to report how it ended.
 _AFTER_HELD_S = 5.0
 # Before the lock is taken a process starts, or a container, on a machine that may be busy: minutes, as long as the
 # worker that has taken the part gives signs of life.
@@ -122,7 +122,7 @@ def judge_sight(sight: Sight) -> Verdict:
 
 
 def describe_order(live_run: LiveRun) -> dict[str, Any]:
-    """What every part of the run is told besides which samples are its own."""
+    """What every part of the run gets besides which samples are its own."""
     config = find_run(live_run.warehouse, live_run.run_id).config
     settings = live_run.settings.model_dump(mode="json")
     changes = {name: value for name, value in settings.items() if name in config and value != config[name]}

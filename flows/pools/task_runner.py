@@ -1,7 +1,7 @@
 """The second way to spread a run: parts as Prefect tasks, for teams whose workers are Dask's or Ray's.
 
-`--task-runner module:factory` names what makes the task runner, such as `prefect_dask:DaskTaskRunner` or a function of
-one's own that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`pool_work`).
+`--task-runner module:factory` names what makes the task runner, such as `prefect_dask:DaskTaskRunner` or your own
+function that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`pool_work`).
 The parts live with the run: a lock that this process holds says that they are wanted, and they end when it is gone.
 """
 
@@ -82,10 +82,10 @@ async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> in
         except WarehouseError:
             raise
         except Exception as error:
-            told = explain(error)
-            if told is None or not isinstance(error, FatalJudgeError):
+            message = explain(error)
+            if message is None or not isinstance(error, FatalJudgeError):
                 raise
-            raise PartFailed(told) from None
+            raise PartFailed(message) from None
 
 
 async def _is_wanted(order: PartOrder) -> bool:
@@ -108,9 +108,9 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
         part_size=live_run.settings.part_size,
         n_samples=live_run.progress.n_samples,
     )
-    told = f"another process gives out the parts of run {live_run.run_id}"
+    message = f"another process gives out the parts of run {live_run.run_id}"
     async with keep_counting(counts, mended=live_run.resumed):
-        with hold(location, _name_wish(live_run.run_id), patience_s=_LOCK_S, busy=told) as wish:
+        with hold(location, _name_wish(live_run.run_id), patience_s=_LOCK_S, busy=message) as wish:
             stopped = _stop_signs[live_run.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)
             working = asyncio.create_task(asyncio.to_thread(spread, order, parts))
@@ -159,8 +159,8 @@ def submit_parts(order: Mapping[str, Any], parts: Sequence[Part]) -> str | None:
 
 
 def _explain(error: BaseException) -> str:
-    told = explain(error) if isinstance(error, Exception) else None
-    what = told or f"{type(error).__name__}: {error}"
+    message = explain(error) if isinstance(error, Exception) else None
+    what = message or f"{type(error).__name__}: {error}"
     return f"a part of the run was tried {MOST_ATTEMPTS} times and failed: {what}"
 
 
@@ -169,7 +169,7 @@ def _name_wish(run_id: str) -> str:
 
 
 def make_task_runner(name: str) -> TaskRunner[Any]:
-    """What `module:factory` makes; raises SettingsError when that is no task runner."""
+    """What `module:factory` makes; raises SettingsError when that is not a task runner."""
     module, _, factory = name.partition(":")
     try:
         made = getattr(importlib.import_module(module), factory)()
@@ -179,5 +179,5 @@ def make_task_runner(name: str) -> TaskRunner[Any]:
             "without arguments and gives a Prefect task runner, such as prefect_dask:DaskTaskRunner"
         ) from None
     if not isinstance(made, TaskRunner):
-        raise SettingsError(f"--task-runner {name!r} gives a {type(made).__name__}, which is no Prefect task runner")
+        raise SettingsError(f"--task-runner {name!r} gives a {type(made).__name__}, which is not a Prefect task runner")
     return made

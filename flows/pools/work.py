@@ -37,7 +37,7 @@ _LOCK_S = 5.0
 _DRAIN_S = 3.0
 _WATCH_S = 3.0
 
-_UNWANTED = "stopped by whoever had given the part out"
+_UNWANTED = "stopped by the process that had given the part out"
 
 IsWanted = Callable[[], Awaitable[bool]]
 
@@ -63,18 +63,18 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     """Judge what is not judged of a part and return how many shards that were.
 
     `is_wanted` is asked every few seconds whether anybody still wants the part. Raises RunCancelled when nobody does or
-    the process is told to end, WarehouseBusy when somebody else is on the part, FatalJudgeError and WarehouseError.
+    the process is ordered to end, WarehouseBusy when somebody else is on the part, FatalJudgeError and WarehouseError.
     """
     warehouse = Warehouse(order.warehouse)
     if warehouse.location.lake is None:
         raise WarehouseError(f"{warehouse.location.name} is one file; parts of a run are judged in a lake")
     if not await is_wanted():
         raise RunCancelled(_UNWANTED)
-    told = f"another process is on the part of run {order.run_id} that begins with sample {order.first}"
+    busy = f"another process is on the part of run {order.run_id} that begins with sample {order.first}"
     name = name_lock(order.run_id, order.first)
     with (
         Interrupts() as interrupts,
-        hold(warehouse.location, name, patience_s=_LOCK_S, busy=told) as lock,
+        hold(warehouse.location, name, patience_s=_LOCK_S, busy=busy) as lock,
     ):
         _tidy_machine(warehouse)
         run = find_run(warehouse, order.run_id)
@@ -97,8 +97,8 @@ def _tidy_machine(warehouse: Warehouse) -> None:
 
     One process at a time, and the others wait for it: what it is taking in they may be about to ask.
     """
-    told = "another process of this machine is taking in what dead ones have left, and does not come to an end"
-    with hold_file(find_lock_file(warehouse.location, "orphans"), patience_s=FLUSH_PATIENCE_S, busy=told):
+    busy = "another process of this machine is taking in what dead ones have left, and does not come to an end"
+    with hold_file(find_lock_file(warehouse.location, "orphans"), patience_s=FLUSH_PATIENCE_S, busy=busy):
         take_in_orphans(warehouse)
         warehouse.flush()
 
@@ -123,7 +123,7 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
     if order.code_version != find_code_version():
         raise FatalJudgeError(
             f"this worker has evalhouse {find_code_version()}, and its work was given out by {order.code_version}; "
-            "install the same version on all machines, and start the workers anew"
+            "install the same version on all machines, and start the workers again"
         )
     values = {**run.config, **order.changes, "warehouse": order.warehouse}
     settings = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))

@@ -44,7 +44,7 @@ class Trigger:
 
     @property
     def kb_version(self) -> str | None:
-        """The version of the newest update that told one."""
+        """The version of the newest update that named one."""
         return next((update.version for update in reversed(self.updates) if update.version is not None), None)
 
     @property
@@ -90,7 +90,7 @@ def explain_bad_cron(cron: str) -> str | None:
     except croniter.CroniterBadDateError:
         return "there is no such day, so it would never fire"
     except (croniter.CroniterError, ValueError, AttributeError, KeyError):
-        return f"it is no cron expression; write {_EXAMPLE}"
+        return f"it is not a cron expression; write {_EXAMPLE}"
     return None
 
 

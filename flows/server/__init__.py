@@ -1,1 +1,1 @@
-"""A Prefect server of our own, and what Prefect is told."""
+"""A Prefect server of our own, and the settings that Prefect gets."""

@@ -111,9 +111,9 @@ def _do_nothing(_: str) -> None:
 
 def _leave_at_once(run_id: str) -> None:
     shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-    told = f"{shown}\nstopped at once; next: evalhouse resume {run_id}   (what was answered is on record)\n"
+    message = f"{shown}\nstopped at once; next: evalhouse resume {run_id}   (what was answered is on record)\n"
     # Past everything that buffers or locks: a signal may have come in the middle of either.
-    os.write(2, told.encode())
+    os.write(2, message.encode())
     os._exit(_INTERRUPTED)
 
 

@@ -47,7 +47,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
     `alone` says that nobody else can be at work on these suites: what shows no sign of life is then dead. Returns a
     line for each thing found.
     """
-    told = []
+    lines = []
     for suite in suites:
         warehouse = Warehouse(suite.warehouse_url)
         under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
@@ -57,14 +57,14 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
             _mark_flow_run(api, str(flow_run["id"]))
             run = _find_run_of(warehouse, flow_run, suite.name)
             if run is None:
-                told.append(_queue_again(api, suite, flow_run))
+                lines.append(_queue_again(api, suite, flow_run))
             elif run.status in ("failed", "cancelled"):
                 crashed[run.run_id] = run
         for run in crashed.values():
             if run.flow_run_id is not None:
                 _mark_flow_run(api, run.flow_run_id)
-            told.append(f"{suite.name}: run {run.run_id} had crashed: {_go_on(api, suite, run)}")
-    return told
+            lines.append(f"{suite.name}: run {run.run_id} had crashed: {_go_on(api, suite, run)}")
+    return lines
 
 
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:

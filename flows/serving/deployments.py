@@ -55,7 +55,7 @@ def make_trigger(name: str, kb_name: str, debounce_s: float) -> DeploymentEventT
         posture=Posture.Proactive,
         threshold=1,
         within=timedelta(seconds=debounce_s),
-        # Prefect writes what stands alone in braces as JSON, and fails at an id, which is no text.
+        # Prefect encodes a template that is a single {{…}} as JSON, and cannot encode an id.
         parameters={"trigger": "event", "event": "{{ event.id | string }}"},
     )
 

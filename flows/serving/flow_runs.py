@@ -90,7 +90,7 @@ def create_flow_run(
 UPDATED: Final = "knowledge-base.updated"
 
 
-# Prefect keeps events for a week unless it is told otherwise; this bounds the search where they are kept for good.
+# Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
 WINDOW: Final = timedelta(days=30)
 
 
@@ -109,7 +109,7 @@ _LONGEST_TEXT = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Announced:
-    """What the events of one knowledge base tell, oldest first; `problems` says by event id what could not be read."""
+    """What the events of one knowledge base say, oldest first; `problems` says by event id what could not be read."""
 
     updates: tuple[Update, ...]
     problems: Mapping[str, str]
@@ -137,7 +137,7 @@ def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> 
 
 
 def announce_update(api: PrefectApi, kb_name: str, *, version: str | None, changed: Sequence[str]) -> str:
-    """Tell the server of an update; returns the event's id."""
+    """Announce an update to the server; returns the event's id."""
     event = make_event(check_kb_name(kb_name), version=version, changed=changed)
     api.post("/events", [event])
     return str(event["id"])
@@ -195,7 +195,7 @@ def _read_version(value: object) -> tuple[str | None, str | None]:
     if value is None:
         return None, None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None, f"its version is no text but {_show(value)}, and is left out"
+        return None, f"its version is not a text but {_show(value)}, and is left out"
     text = str(value).strip()
     if len(text) > _LONGEST_TEXT:
         return text[:_LONGEST_TEXT], f"its version is longer than {_LONGEST_TEXT} characters, and is cut"
@@ -207,10 +207,10 @@ def _read_changed(value: object) -> tuple[tuple[str, ...], str | None]:
         return (), None
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list):
-        return (), f"its changed ids are no list but {_show(value)}, and are left out"
+        return (), f"its changed ids are not a list but {_show(value)}, and are left out"
     usable = [str(item) for item in items if _is_id(item)][:_MOST_CHANGED]
     left_out = len(items) - len(usable)
-    problem = f"{left_out} of its {len(items)} changed ids are no texts, or too many, and are left out"
+    problem = f"{left_out} of its {len(items)} changed ids are not texts, or too many, and are left out"
     return tuple(dict.fromkeys(usable)), problem if left_out else None
 
 

@@ -91,8 +91,8 @@ def _find_base(store: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow |
         return None, None
     if gate.against == PREVIOUS:
         base = find_previous(store, run)
-        told = f"there is no earlier completed run of suite {run.suite} to compare with"
-        return base, None if base else told
+        message = f"there is no earlier completed run of suite {run.suite} to compare with"
+        return base, None if base else message
     try:
         base = find_run(store, gate.against)
     except WarehouseError as error:

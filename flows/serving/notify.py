@@ -35,17 +35,17 @@ class NotifyError(Exception):
     """A notification was not delivered; the text says why, and not where to."""
 
 
-def tell_ended(
+def notify_of_end(
     notify: Notify, store: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
 ) -> None:
-    """Tell how a run ended, if its suite asks for such an end to be told."""
+    """Post how a run ended, if its suite asks for such an end."""
     endings = _name_endings(run.status, gate)
     if endings & set(notify.on):
         _deliver(notify, _describe_run(store, run, problem, gate))
 
 
-def tell_broken_off(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
-    """Tell of a run that broke off without an end of its own, perhaps before it was on record."""
+def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
+    """Post that a run broke off without an end of its own, perhaps before it was on record."""
     if "failed" not in notify.on:
         return
     message: Message = {
@@ -73,7 +73,7 @@ def find_webhook(notify: Notify) -> str:
         raise NotifyError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set")
     address = VARIABLE.sub(lambda found: os.environ[found.group(1)], notify.webhook).strip()
     if not is_web_address(address):
-        raise NotifyError("the webhook is no address that begins with https:// or http://")
+        raise NotifyError("the webhook is not an address that begins with https:// or http://")
     return address
 
 
@@ -121,7 +121,7 @@ def _deliver(notify: Notify, message: Message) -> None:
     try:
         _post(find_webhook(notify), _shape(notify, {**message, "text": write_message(message)}))
     except NotifyError as error:
-        print_notice(f"Nobody was told how the run ended: {error}.")
+        print_notice(f"The notification was not delivered: {error}.")
 
 
 def write_message(message: Mapping[str, Any]) -> str:
@@ -160,9 +160,9 @@ def _describe_trigger(message: Mapping[str, Any]) -> str:
 
 def _describe_means(metrics: Mapping[str, Mapping[str, Any]]) -> str:
     scored = {name: one for name, one in metrics.items() if one["mean"] is not None}
-    told = [_describe_mean(name, one) for name, one in list(scored.items())[:_MOST_METRICS]]
-    left = len(metrics) - len(told)
-    return ", ".join(told + ([f"and {left} more"] if left else []))
+    parts = [_describe_mean(name, one) for name, one in list(scored.items())[:_MOST_METRICS]]
+    left = len(metrics) - len(parts)
+    return ", ".join(parts + ([f"and {left} more"] if left else []))
 
 
 def _describe_mean(name: str, one: Mapping[str, Any]) -> str:
@@ -171,7 +171,7 @@ def _describe_mean(name: str, one: Mapping[str, Any]) -> str:
 
 
 def _shape(notify: Notify, message: Message) -> bytes:
-    """The body of the request, as whoever listens there reads it."""
+    """The body of the request, as the program that listens there reads it."""
     text = str(message["text"])
     match notify.format:
         case "slack":
@@ -219,7 +219,7 @@ def _post_once(address: str, body: bytes) -> None:
         raise NotifyError(f"the webhook refused it with status {answer.status}")
 
 
-# What Markdown would take for markup of its own.
+# What Markdown would take for markup.
 _MARKUP: Final = "\\`*_{}[]<>()#+!|~"
 
 
@@ -254,13 +254,13 @@ def describe_trigger(run: RunRow) -> str:
 
 def describe_end(run: RunRow, gate: Mapping[str, Any] | None) -> str:
     """A run's end in a sentence or two, with the next command."""
-    told = f"run {run.run_id} {run.status}"
+    end = f"run {run.run_id} {run.status}"
     if gate is not None:
-        told += f", {describe_verdict(gate)}"
+        end += f", {describe_verdict(gate)}"
     if run.problem:
-        told += f": {' '.join(run.problem.split())}"
+        end += f": {' '.join(run.problem.split())}"
     command = _list_commands(run)[0]
-    return told if command in told else f"{told}; next: {command}"
+    return end if command in end else f"{end}; next: {command}"
 
 
 def _list_commands(run: RunRow) -> list[str]:

@@ -86,12 +86,12 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
             "no Prefect server is configured; have one started by `evalhouse serve … --with-server`, or set "
             f"{API_URL} to the address of one that runs, such as http://127.0.0.1:4200/api"
         )
-    told = (
+    busy = (
         f"another `evalhouse serve --with-server` runs a server over {prefect_home()} already, and two over one "
         f"database would each see half of the events; set {API_URL} to the address it has printed, or PREFECT_HOME to "
         "another folder"
     )
-    with hold_alone(prefect_home() / "evalhouse-serve.lock", told):
+    with hold_alone(prefect_home() / "evalhouse-serve.lock", busy):
         server = LocalServer.start_lasting(port)
         try:
             configure_serving_environment(server.api_url, auth_string=server.auth_string)
@@ -101,12 +101,12 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
 
 
 @contextlib.contextmanager
-def hold_alone(path: Path, told: str) -> Iterator[None]:
-    """A lock for this block; raises SettingsError, saying what it is told to, when another process has it."""
+def hold_alone(path: Path, busy: str) -> Iterator[None]:
+    """A lock for this block; raises SettingsError, with the message `busy`, when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(hold_file(path, patience_s=0, busy=told))
+            held.enter_context(hold_file(path, patience_s=0, busy=busy))
         except WarehouseBusy as error:
             raise SettingsError(str(error)) from None
         yield
@@ -156,8 +156,8 @@ def _tell_end(run: RunRow) -> str:
     seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
     problem = f": {' '.join(run.problem.split())}" if run.problem else ""
     command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
-    told = f"{run.suite}: run {run.run_id} {run.status} after {seconds:.0f} s, {run.n_samples or 0} samples{problem}"
-    return f"{_now()} {told}" if command in told else f"{_now()} {told}; {command}"
+    end = f"{run.suite}: run {run.run_id} {run.status} after {seconds:.0f} s, {run.n_samples or 0} samples{problem}"
+    return f"{_now()} {end}" if command in end else f"{_now()} {end}; {command}"
 
 
 def _now() -> str:
@@ -192,8 +192,8 @@ def serve_suites(
     with contextlib.ExitStack() as held:
         for suite in suites:
             digest = hashlib.sha256(f"{server.api_url} {suite.name}".encode()).hexdigest()[:12]
-            told = f"suite {suite.name} is served by another process of this machine already"
-            held.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", told))
+            busy = f"suite {suite.name} is served by another process of this machine already"
+            held.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", busy))
         # A run's process must not look for our modules in the folder it is started in, which may have a `flows`.
         os.environ["PYTHONSAFEPATH"] = "1"
         asyncio.run(_Serving(suites, server, load_flow, parallel=parallel, tell=tell).serve(orders))
@@ -250,7 +250,7 @@ class _Serving:
             limit=self._parallel,
             query_seconds=_POLL_S,
             heartbeat_seconds=HEARTBEAT_S,
-            # What falls due while nobody serves waits for whoever serves next.
+            # What falls due while nobody serves waits for the process that serves next.
             pause_on_shutdown=False,
         )
         flow = self._load_flow()
@@ -299,7 +299,7 @@ class _Serving:
             if sweep:
                 news += sweep_crashed(self._api, self._served) + self._catch_up()
         except (SettingsError, WarehouseError) as error:
-            # A server or a warehouse that is away for a while; what it says is told once.
+            # A server or a warehouse that is away for a while; what it says is shown once.
             news = [] if str(error) == self._trouble else [str(error)]
             self._trouble = str(error)
         for line in news:

@@ -1,6 +1,6 @@
 """One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
 
-The run itself is `running`; around it stands what a suite adds: settings of its file, a gate, somebody who is told.
+The run itself is `run.start_to_end`; around it stands what a suite adds: settings of its file, a gate, a notification.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
-from evalhouse.flows.serving.notify import tell_broken_off, tell_ended
+from evalhouse.flows.serving.notify import notify_of_break, notify_of_end
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.store import Warehouse
@@ -41,13 +41,13 @@ def run_suite(
     watch: Watch | None = None,
     wait_s: float = 0.0,
 ) -> SuiteOutcome:
-    """Run a suite, decide on its gate, and tell whoever wants to know how it ended.
+    """Run a suite, decide on its gate, and send its notification.
 
     `flags` are settings that win over all others, by name; `wait_s` is how long to wait for another run of the suite to
-    end. Raises what `start_run` raises, after telling it.
+    end. Raises what `start_run` raises, after reporting it.
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
-    with _told_when_broken_off(suite.notify, suite.name, trigger):
+    with _notified_when_broken_off(suite.notify, suite.name, trigger):
         check_plan(settings)
         outcome = start_run(settings, trigger=trigger, watch=watch, wait_s=wait_s)
     return _finish(outcome, settings.warehouse, suite.notify)
@@ -64,8 +64,8 @@ def resume_suite_run(
 ) -> SuiteOutcome:
     """Go on with a run where it stopped, and then do all that is done at the end of a run of its suite.
 
-    The gate and whom to tell are those that the run was started with. A webhook's address that is written into the
-    suite is no part of them, so it takes the `suite` itself to tell anybody there. Runs outside a suite have neither.
+    The gate and the notification are those that the run was started with. A webhook's address that is written into the
+    suite is no part of them, so it takes the `suite` itself to post there. Runs outside a suite have neither.
     """
     outcome = resume_run(wanted, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
     stored = outcome.run.config.get("notify")
@@ -101,16 +101,16 @@ def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcom
     store = Warehouse(url)
     gate = decide_suite_gate(store, outcome.run)
     if notify is not None and outcome.run.kind == "evaluation":
-        tell_ended(notify, store, outcome.run, outcome.problem, gate)
+        notify_of_end(notify, store, outcome.run, outcome.problem, gate)
     return SuiteOutcome(outcome=outcome, gate=gate)
 
 
 @contextmanager
-def _told_when_broken_off(notify: Notify | None, name: str, trigger: Trigger) -> Iterator[None]:
-    """Whoever is told of failed runs is told as well when one cannot even begin."""
+def _notified_when_broken_off(notify: Notify | None, name: str, trigger: Trigger) -> Iterator[None]:
+    """Notify of a run that cannot even begin as of one that has failed."""
     try:
         yield
     except Exception as error:
         if notify is not None:
-            tell_broken_off(notify, name, trigger, str(error))
+            notify_of_break(notify, name, trigger, str(error))
         raise

@@ -78,7 +78,7 @@ class RunSettings(BaseModel):
         Field(default=None, description="limits that the run of a suite has to keep")
     )
     notify: Annotated[Notify | None, Where(place="[notify]", environment=False, judges=True, belongs_to_run=True)] = (
-        Field(default=None, description="whom the run of a suite tells how it ended")
+        Field(default=None, description="where the run of a suite posts how it ended")
     )
     label: Annotated[str | None, Where(belongs_to_run=True)] = None
     href: str | None = None
@@ -123,7 +123,7 @@ class RunSettings(BaseModel):
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )
     fresh: Annotated[bool, Where(compares="always")] = Field(
-        default=False, description="ask anew although a reply is on record"
+        default=False, description="ask again although a reply is on record"
     )
     pool: str | None = Field(default=None, description="Prefect work pool whose workers judge the samples")
     task_runner: str | None = Field(

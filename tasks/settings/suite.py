@@ -1,4 +1,4 @@
-"""What of a suite goes with each of its runs: the limits of its gate and whom to tell, strict and typed.
+"""What of a suite goes with each of its runs: the limits of its gate and the notification, strict and typed.
 
 They are stored with the run's settings, so that a run that is resumed days later is still judged by the limits it was
 started with.
@@ -77,12 +77,14 @@ class SuiteGate(BaseModel):
 
 
 class Notify(BaseModel):
-    """Whom to tell how a run ended. The address is a secret: whoever has it can post."""
+    """Where to post how a run ended. The address is a secret: it is all that posting takes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     webhook: str = Field(repr=False, description="address that is posted to; ${NAME} stands for a variable")
-    on: tuple[Ending, ...] = Field(default=("failed", "incomplete", "gate_failed"), description="endings that are told")
+    on: tuple[Ending, ...] = Field(
+        default=("failed", "incomplete", "gate_failed"), description="endings that are posted"
+    )
     format: Format = Field(default="json", description="json, or the message of a chat program")
 
     @field_validator("webhook")

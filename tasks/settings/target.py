@@ -169,7 +169,7 @@ def _find_url_problem(url: str) -> str | None:
     except ValueError:  # a port that is no number, half a bracket
         is_address = False
     if not is_address:
-        return f"{cut(url, 120)!r} is no address; write it like http://localhost:8000/ask"
+        return f"{cut(url, 120)!r} is not an address; write it like http://localhost:8000/ask"
     if parts.username is not None or parts.password is not None:
         return (
             "a user and a password in the address would be kept on record; "
@@ -200,7 +200,7 @@ def _find_text_problem(text: str) -> str | None:
 
 def _find_header_problem(name: str, value: str) -> str | None:
     if not _HEADER_NAME.fullmatch(name):
-        return f"{name!r} is no name of a header"
+        return f"{name!r} is not the name of a header"
     variables = VARIABLE.findall(value)
     if wrong := [variable for variable in variables if not _NAME.fullmatch(variable)]:
         return f"header {name}: ${{{wrong[0]}}} names no variable of the environment; write it like ${{BOT_TOKEN}}"

@@ -74,7 +74,7 @@ def test_without_either_one_process_judges(folder: Path) -> None:
         ("no_such_module:factory", "No module named"),
         ("pathlib:NoSuchThing", "NoSuchThing"),
         ("nothing", "module:factory"),
-        ("pathlib:Path", "which is no Prefect task runner"),
+        ("pathlib:Path", "which is not a Prefect task runner"),
     ],
 )
 def test_what_makes_no_task_runner_is_refused(name: str, told: str) -> None:

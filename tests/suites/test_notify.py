@@ -11,7 +11,7 @@ from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
 from evalhouse.flows.preparing.triggers import Trigger
-from evalhouse.flows.serving.notify import NotifyError, find_webhook, tell_broken_off, tell_ended
+from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.store import Warehouse
@@ -78,7 +78,7 @@ def make_notify(*on: str, **more: str) -> Notify:
 
 def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Warehouse, webhook: Webhook) -> None:
     run = make_ended(trigger="event", kb_name="handbook", kb_version="v7", href="https://example.org/c/1", label="x")
-    tell_ended(make_notify("gate_failed"), store, run, None, GATE)
+    notify_of_end(make_notify("gate_failed"), store, run, None, GATE)
     (posted,) = webhook.posted
     assert (posted.method, posted.content_type) == ("POST", "application/json; charset=utf-8")
     body = posted.body
@@ -125,20 +125,20 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
 def test_only_the_ends_that_are_asked_for_are_told(
     *, store: Warehouse, webhook: Webhook, on: tuple[str, ...], status: str, gate: dict[str, Any] | None, told: bool
 ) -> None:
-    tell_ended(make_notify(*on), store, make_ended(status=status), None, gate)
+    notify_of_end(make_notify(*on), store, make_ended(status=status), None, gate)
     assert len(webhook.posted) == told
 
 
 def test_a_run_that_never_began_is_told_as_failed(webhook: Webhook) -> None:
     notify, trigger = make_notify("failed"), Trigger(kind="schedule")
-    tell_broken_off(notify, "s", trigger, "q.jsonl: there is no such file\n" + "x" * 500)
+    notify_of_break(notify, "s", trigger, "q.jsonl: there is no such file\n" + "x" * 500)
     (body,) = webhook.bodies
     assert (body["run_id"], body["status"], body["trigger"], body["metrics"]) == (None, "failed", "schedule", {})
     first, second = body["text"].splitlines()
     assert first == "❌ s failed, on schedule"
     assert second.startswith("q.jsonl: there is no such file xxx")
     assert len(second) < 310
-    tell_broken_off(make_notify("completed"), "s", trigger, "")
+    notify_of_break(make_notify("completed"), "s", trigger, "")
     assert len(webhook.posted) == 1
 
 
@@ -162,7 +162,7 @@ def test_chat_programs_get_their_own_message(
     store = Warehouse(str(tmp_path / "w.duckdb"))
     store.migrate()
     run = make_run("r", suite="s", status="incomplete", metrics=())
-    tell_ended(make_notify("incomplete", format=form), store, run, "<!channel> & co", None)
+    notify_of_end(make_notify("incomplete", format=form), store, run, "<!channel> & co", None)
     assert webhook.bodies == [shape]
 
 
@@ -171,9 +171,9 @@ def test_chat_programs_get_their_own_message(
     [
         ((503, 200), 2, ""),
         ((429, 500, 200), 3, ""),
-        ((500,), 3, "Nobody was told how the run ended: the webhook did not take it in 3 tries: status 500.\n"),
-        ((404,), 1, "Nobody was told how the run ended: the webhook refused it with status 404.\n"),
-        ((302,), 1, "Nobody was told how the run ended: the webhook refused it with status 302.\n"),
+        ((500,), 3, "The notification was not delivered: the webhook did not take it in 3 tries: status 500.\n"),
+        ((404,), 1, "The notification was not delivered: the webhook refused it with status 404.\n"),
+        ((302,), 1, "The notification was not delivered: the webhook refused it with status 302.\n"),
     ],
 )
 def test_what_may_pass_is_tried_again_and_a_failure_is_told(
@@ -187,7 +187,7 @@ def test_what_may_pass_is_tried_again_and_a_failure_is_told(
 ) -> None:
     with serve_webhook(*statuses) as webhook:
         monkeypatch.setenv("HOOK", webhook.url)
-        tell_ended(make_notify("completed"), store, make_ended(), None, None)
+        notify_of_end(make_notify("completed"), store, make_ended(), None, None)
     assert len(webhook.posted) == n_tries
     written = capsys.readouterr()
     assert (written.out, written.err) == ("", told)
@@ -197,10 +197,10 @@ def test_what_may_pass_is_tried_again_and_a_failure_is_told(
     ("address", "told"),
     [
         (None, "HOOK is not set."),
-        ("ftp://hush/x", "the webhook is no address that begins with https:// or http://."),
+        ("ftp://hush/x", "the webhook is not an address that begins with https:// or http://."),
         ("http://127.0.0.1:1/hush", "the webhook did not take it in 3 tries: [Errno 111] Connection refused."),
-        ("http://127.0.0.1:1/hush here", "the webhook is no address that begins with https:// or http://."),
-        ("http://[hush", "the webhook is no address that begins with https:// or http://."),
+        ("http://127.0.0.1:1/hush here", "the webhook is not an address that begins with https:// or http://."),
+        ("http://[hush", "the webhook is not an address that begins with https:// or http://."),
     ],
 )
 def test_an_address_that_is_of_no_use_is_told_and_not_shown(
@@ -213,9 +213,9 @@ def test_an_address_that_is_of_no_use_is_told_and_not_shown(
     monkeypatch.delenv("HOOK", raising=False)
     if address is not None:
         monkeypatch.setenv("HOOK", address)
-    tell_ended(make_notify("completed"), store, make_ended(), None, None)
+    notify_of_end(make_notify("completed"), store, make_ended(), None, None)
     error = capsys.readouterr().err
-    assert error == f"Nobody was told how the run ended: {told}\n"
+    assert error == f"The notification was not delivered: {told}\n"
     assert "hush" not in error
 
 

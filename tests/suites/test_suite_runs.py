@@ -190,7 +190,7 @@ def test_a_webhook_that_fails_is_told_and_changes_no_status(harbour: Harbour) ->
     harbour.webhook.statuses = (404,)
     finished = harbour.run("--json")
     assert finished.status == 0
-    assert finished.stderr == "Nobody was told how the run ended: the webhook refused it with status 404.\n"
+    assert finished.stderr == "The notification was not delivered: the webhook refused it with status 404.\n"
 
 
 def test_all_problems_of_a_suite_come_before_anything_else(harbour: Harbour) -> None:

@@ -210,8 +210,8 @@ on = ["fialed"]
         "line 10: limits.judge: there is no such key here; it belongs into the top of the file, above the first table",
         "line 14: target.headers.X-Team: got 5; input should be a valid string",
         "line 15: target.anwser: there is no such key; did you mean answer?",
-        "line 18: schedule.cron: got '0 25 * * *'; it is no cron expression; write five fields: minute, hour, day of "
-        "month, month, day of week, such as '0 3 * * *' for each night at three",
+        "line 18: schedule.cron: got '0 25 * * *'; it is not a cron expression; write five fields: minute, hour, "
+        "day of month, month, day of week, such as '0 3 * * *' for each night at three",
         "line 19: schedule.timezone: got 'Europe/Berln'; there is no such time zone; allowed are names such as UTC, "
         "Europe/Berlin, Asia/Shanghai",
         "line 21: trigger.knowledge_base: is missing",
@@ -370,10 +370,10 @@ def test_reading_a_suite_settles_nothing_of_prefect(write: Write) -> None:
         ("0 3 * * *", None),
         ("*/5 9-17 * * MON-FRI", None),
         ("@daily", None),
-        ("* * * *", "it is no cron expression"),
-        ("nightly", "it is no cron expression"),
-        ("", "it is no cron expression"),
-        ("0 3 * * 9", "it is no cron expression"),
+        ("* * * *", "it is not a cron expression"),
+        ("nightly", "it is not a cron expression"),
+        ("", "it is not a cron expression"),
+        ("0 3 * * 9", "it is not a cron expression"),
         ("H 3 * * *", "random and hashed fields"),
         ("0 0 30 2 *", "there is no such day"),
     ],

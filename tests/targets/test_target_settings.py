@@ -59,7 +59,7 @@ def test_a_body_of_text_is_json() -> None:
     ],
 )
 def test_an_address_without_scheme_or_host_is_none(url: str) -> None:
-    assert find_problem(url=url) == f"url: {url!r} is no address; write it like http://localhost:8000/ask"
+    assert find_problem(url=url) == f"url: {url!r} is not an address; write it like http://localhost:8000/ask"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_address_without_scheme_or_host_is_none(url: str) -> None:
         ({"url": URL, "headers": {"X-A": "${1}"}}, "headers: header X-A: ${1} names no variable of the environment"),
         ({"url": URL, "headers": {"X-A": "{{question}}"}}, "headers: header X-A: marks belong into body and url"),
         ({"url": URL, "headers": {"X-A": "1\r\nX-B: 2"}}, "headers: header X-A has a line break in it"),
-        ({"url": URL, "headers": {"X A": "1"}}, "headers: 'X A' is no name of a header"),
+        ({"url": URL, "headers": {"X A": "1"}}, "headers: 'X A' is not the name of a header"),
         ({"callable": "bot.ask"}, "callable: write it as module:name, like bots.search:ask"),
         ({"runnable": "bot:"}, "runnable: write it as module:name"),
         ({"callable": "bot:ask", "body": {"q": "{{question}}"}}, ": body would not be used with callable; leave it"),
