@@ -34,6 +34,8 @@ IN_TERMINAL = [
     "-c",
     "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from evalhouse.flows.cli import main; main()",
 ]
+# A busy machine takes ten times as long as a quiet one.
+PATIENCE_S = 180.0
 LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
 
 
@@ -81,7 +83,7 @@ class Place:
             text=True,
         )
 
-    def call_process(self, *arguments: str, stdin: str | None = None, timeout_s: float = 90.0) -> Finished:
+    def call_process(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S) -> Finished:
         """A command in a process of its own, for its exit status, its streams, and a server of its own."""
         began = time.monotonic()
         done = subprocess.run(
@@ -107,7 +109,7 @@ def call_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
     return Finished(status=ended.value.code, stdout=written.out, stderr=written.err)
 
 
-def finish(process: subprocess.Popen[str], *, timeout_s: float = 90.0) -> Finished:
+def finish(process: subprocess.Popen[str], *, timeout_s: float = PATIENCE_S) -> Finished:
     """Wait for a command that was started; it is killed when it takes too long."""
     began = time.monotonic()
     try:
@@ -144,14 +146,14 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
-    def read_until(self, is_reached: Callable[[], bool], *, timeout_s: float = 90.0) -> None:
+    def read_until(self, is_reached: Callable[[], bool], *, timeout_s: float = PATIENCE_S) -> None:
         """Take in what is written until the condition holds; fails when the command ends before."""
         deadline = time.monotonic() + timeout_s
         while not is_reached():
             assert time.monotonic() < deadline, f"not reached in time; on the screen:\n{self.screen}"
             assert self._read(0.05), f"the command ended before; on the screen:\n{self.screen}"
 
-    def finish(self, *, timeout_s: float = 90.0) -> Finished:
+    def finish(self, *, timeout_s: float = PATIENCE_S) -> Finished:
         began = time.monotonic()
         while self._read(0.2):
             assert time.monotonic() < began + timeout_s, f"the command does not end; on the screen:\n{self.screen}"

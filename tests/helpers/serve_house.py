@@ -24,7 +24,7 @@ from rag_bot import RagBot, start_rag_bot
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.serving.flow_runs import make_event
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 DOCUMENTS = {
     "harbour.txt": "High tide at Brankmouth is at six in the morning.\n\nGulls nest on the pier.",
     "lamp.txt": "The lighthouse lamp is green.\n\nThe tower of the lighthouse is forty metres tall.",

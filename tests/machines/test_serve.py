@@ -39,7 +39,7 @@ def night(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Suites that run once on their schedule, and are served on."""
     ways: tuple[str, ...] = request.param
     with open_serve_house(tmp_path_factory.mktemp("serve")) as house:
-        suites = [house.write_suite(way, cron=soon(40), kb_name=way) for way in ways]
+        suites = [house.write_suite(way, cron=soon(45), kb_name=way) for way in ways]
         house.serve(*suites, parallel=len(ways))
         yield Night(house=house, ways=ways)
 

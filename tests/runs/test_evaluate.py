@@ -1,10 +1,12 @@
 """Evaluation from Python: frames, a mean to assert on, and errors that a notebook can show."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 from endpoint import running_endpoint
+from prefect_holder import find_server
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
@@ -20,6 +22,15 @@ SAMPLES = [
     },
     {"sample_id": "quay", "question": "How long is the quay?", "answer": "90 metres.", "contexts": ["Nothing here."]},
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_server(prefect_home: Path) -> Iterator[None]:
+    """Runs take the server that is configured."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PREFECT_HOME": str(prefect_home), **find_server()}.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")
