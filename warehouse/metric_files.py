@@ -9,7 +9,7 @@ DuckDB.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import TopologicalSorter
@@ -179,6 +179,27 @@ def metric_version(metric: MetricFile, settings: Mapping[str, float]) -> str:
         if resolved[name] != metric.parameters[name]
     ]
     return ";".join([metric.version, *changed])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettledMetric:
+    """A metric with the value of each of its parameters, and its version as scores name it."""
+
+    metric: MetricFile
+    parameters: Mapping[str, float]
+    version: str
+
+
+def settle_metrics(metrics: Sequence[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> list[SettledMetric]:
+    """The metrics with their parameters; `settings` gives those that differ. Errors as `resolve_parameters`."""
+    return [
+        SettledMetric(
+            metric=metric,
+            parameters=resolve_parameters(metric, settings.get(metric.name, {})),
+            version=metric_version(metric, settings.get(metric.name, {})),
+        )
+        for metric in metrics
+    ]
 
 
 def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewScript]:
