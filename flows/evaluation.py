@@ -22,19 +22,21 @@ from evalhouse.warehouse.rows.samples import list_unfinished_shards
 async def evaluate_run(run_id: str) -> None:
     """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores."""
     live_run = begin_flow(run_id)
-    await collect_shards(live_run)
-    await load(run_id)
-    await judge_shards(live_run)
-    await score(run_id)
-    await publish(run_id)
+    async with live_run.under_way():
+        await collect_shards(live_run)
+        await load(run_id)
+        await judge_shards(live_run)
+        await score(run_id)
+        await publish(run_id)
 
 
 @flow(name="collect", flow_run_name="{run_id}", **FLOW_OPTIONS)
 async def collect_run(run_id: str) -> None:
     """Collect responses and load them as samples; nothing is judged."""
     live_run = begin_flow(run_id)
-    await collect_shards(live_run)
-    await load(run_id)
+    async with live_run.under_way():
+        await collect_shards(live_run)
+        await load(run_id)
 
 
 def begin_flow(run_id: str) -> LiveRun:

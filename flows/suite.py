@@ -22,8 +22,8 @@ from prefect.utilities.urls import url_for
 
 from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.errors import SettingsError, explain
+from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.serving.backlog import find_unanswered, hold_flow_run, put_answered, queue_left

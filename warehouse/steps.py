@@ -241,16 +241,6 @@ def add_earlier(names: Iterable[str]) -> frozenset[str]:
     return frozenset(steps)
 
 
-def list_model_steps(names: Iterable[str]) -> frozenset[str]:
-    """Those of some steps that ask what the built-in lexical judge cannot answer."""
-    return frozenset(name for name in names if find_step(name).needs_model)
-
-
-def compare_meaning(names: Iterable[str]) -> bool:
-    """Whether one of some steps needs embeddings."""
-    return any("similarity" in find_step(name).calls for name in names)
-
-
 def list_tasks(names: Collection[str]) -> tuple[str, ...]:
     """The files in `tasks/` that take these steps, in the order of TASKS."""
     needed = {find_step(name).task for name in names}

@@ -34,17 +34,18 @@ from evalhouse.flows.documents.run_origin import (
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.pools.parts import check_pool
+from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
+    is_suite,
     parse_metric_settings,
     parse_pairs,
     resolve_changes,
     resolve_settings,
     split_list,
 )
-from evalhouse.flows.preparing.suites import Suite, is_suite, load_suite
-from evalhouse.flows.preparing.triggers import BY_HAND, Trigger, Update
+from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
@@ -121,7 +122,8 @@ def run(
     if dry_run:
         _print_estimate(settings, as_json=as_json)
         return 0
-    check_pool(settings)
+    if settings.is_spread:
+        check_pool(settings)
     check_prefect_server()
 
     with show_run(_introduce_judge(resolved)) as watch:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.code_version import find_code_version
+from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import API_URL, find_api_url
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -145,14 +145,9 @@ def list_missing(live_run: LiveRun, numbers: Sequence[int]) -> list[int]:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def is_spread(settings: RunSettings) -> bool:
-    """Whether others than this process judge the samples."""
-    return settings.pool is not None or settings.task_runner is not None
-
-
 def check_pool(settings: RunSettings) -> None:
     """Refuse what cannot be spread over workers; raises SettingsError with every problem."""
-    if not is_spread(settings):
+    if not settings.is_spread:
         return
     flag = "--pool" if settings.pool is not None else "--task-runner"
     problems = []

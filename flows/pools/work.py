@@ -16,8 +16,8 @@ from typing import Any
 
 from evalhouse.flows.evaluation import count_turns, judge_shard, take_turns
 from evalhouse.flows.pools.parts import list_shards, name_lock
-from evalhouse.flows.preparing.code_version import find_code_version
 from evalhouse.flows.preparing.live_run import Tools, make_tools
+from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.anew import AskAnew, embed_anew

@@ -1,6 +1,5 @@
 """From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.models.make import check_embeddings_name, make_judge
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.batch import Batch
@@ -50,7 +49,7 @@ class Tools:
     judge: Judge
 
     def make_live_run(self, run_id: str, warehouse: Warehouse) -> LiveRun:
-        """The live run of a run; its journal and mover thread are running afterwards."""
+        """The live run of a run."""
         return make_live_run(run_id, self.settings, self.plan, self.judge, warehouse)
 
 
@@ -69,7 +68,7 @@ class PreparedRun:
     resumed: bool = False
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
-        """The live run; its journal and mover thread are running afterwards."""
+        """The live run."""
         live_run = self.tools.make_live_run(self.run.run_id, warehouse)
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
@@ -178,42 +177,34 @@ def make_prompts(settings: RunSettings, judge: Judge) -> Prompts:
 def make_live_run(
     run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse, *, record: Record | None = None
 ) -> LiveRun:
-    """The live run of a run; its journal and mover thread are running afterwards, unless another `record` is given."""
+    """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
-    prices = load_prices(settings.prices)
-    price = find_price(prices, judge.model)
-    if settings.budget_usd is not None and price is None:
-        raise FatalJudgeError(
-            f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
-        )
+    if settings.budget_usd is not None or settings.prices is not None:
+        _check_budget(settings, judge)
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judge)
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
-    rubrics = _pick_rubrics(plan, prompts, judge)
-    # Last of all that can be refused: a record has a thread and a file open.
-    record = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
-    asker = Asker(
-        judge=judge,
-        record=record,
-        limit=_make_limit(settings),
-        attempts=settings.attempts,
-        price=price,
-        budget_usd=settings.budget_usd,
-        spent_usd=spent_usd,
-    )
-    embedder: Embedder | None = HashingEmbedder() if compares else None
-    if embedding_model is not None:
-        embedder = AskedEmbedder(
-            dataclasses.replace(
-                asker,
-                judge=embedding_model,
-                limit=_make_limit(settings),
-                price=find_price(prices, embedding_model.model),
-            )
+
+    def open_asking() -> Asking:
+        prices = load_prices(settings.prices)
+        asker = Asker(
+            judge=judge,
+            record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
+            limit=_make_limit(settings),
+            attempts=settings.attempts,
+            price=find_price(prices, judge.model),
+            budget_usd=settings.budget_usd,
+            spent_usd=spent_usd,
         )
+        embedder: Embedder | None = HashingEmbedder() if compares else None
+        if embedding_model is not None:
+            price = find_price(prices, embedding_model.model)
+            embedder = AskedEmbedder(replace(asker, judge=embedding_model, limit=_make_limit(settings), price=price))
+        return Asking(asker=asker, embedder=embedder)
+
     return LiveRun(
         run_id=run_id,
         settings=settings,
@@ -222,10 +213,18 @@ def make_live_run(
         metrics=plan.metrics,
         steps=plan.steps,
         optional_steps=plan.optional_steps,
-        asker=asker,
-        embedder=embedder,
-        rubrics=rubrics,
+        open_asking=open_asking,
+        rubrics=_pick_rubrics(plan, prompts, judge),
     )
+
+
+def _check_budget(settings: RunSettings, judge: Judge) -> None:
+    """Refuse a price file that cannot be read, and a budget that cannot be kept; raises FatalJudgeError."""
+    price = find_price(load_prices(settings.prices), judge.model)
+    if settings.budget_usd is not None and price is None:
+        raise FatalJudgeError(
+            f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
+        )
 
 
 def _make_limit(settings: RunSettings) -> EndpointLimit:
@@ -257,7 +256,7 @@ def keep_prompts(live_run: LiveRun) -> None:
 
 def _state_rules(prompt: Prompt, model: str) -> Prompt:
     digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
-    return dataclasses.replace(
+    return replace(
         prompt,
         prompt_hash=digest,
         version=model,

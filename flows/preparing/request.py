@@ -1,12 +1,14 @@
 """What is to be run and why, and the row of `runs` that it begins with."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from evalhouse.flows.preparing.code_version import find_code_version
-from evalhouse.flows.preparing.triggers import Trigger
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
 
@@ -14,8 +16,47 @@ if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
     from evalhouse.tasks.pipeline.plan import Plan
 
+_ROOT = Path(__file__).resolve().parents[2]
+_FOLDERS = ("flows", "prompts", "tasks", "warehouse")
+_SUFFIXES = (".py", ".sql", ".yaml")
+
 NO_JUDGE = "none"
 """What `runs.judge` says of a run that only collects."""
+
+
+TriggerKind = Literal["manual", "schedule", "event"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One announced update of a knowledge base. `changed` are ids of documents; `occurred_at` is UTC without a zone."""
+
+    event_id: str
+    version: str | None
+    changed: tuple[str, ...]
+    occurred_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trigger:
+    """What started a run; of an event the knowledge base and all updates that this run answers, oldest first."""
+
+    kind: TriggerKind = "manual"
+    kb_name: str | None = None
+    updates: tuple[Update, ...] = ()
+
+    @property
+    def kb_version(self) -> str | None:
+        """The version of the newest update that named one."""
+        return next((update.version for update in reversed(self.updates) if update.version is not None), None)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The ids of all changed documents, each once, in the order they were announced."""
+        return tuple(dict.fromkeys(one for update in self.updates for one in update.changed))
+
+
+BY_HAND = Trigger()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +133,13 @@ def begin_run(
 def now_utc() -> datetime:
     """Now in UTC without a zone, as the warehouse keeps times."""
     return datetime.now(UTC).replace(tzinfo=None)
+
+
+@cache
+def find_code_version() -> str:
+    """For example `0.1.0+3f2a9c1b7e04`: the hash is over all Python, SQL and prompt files of the installation."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*") if path.suffix in _SUFFIXES):
+        digest.update(f"{path.relative_to(_ROOT).as_posix()}\n".encode())
+        digest.update(path.read_bytes())
+    return f"{version('evalhouse')}+{digest.hexdigest()[:12]}"

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from pydantic import ValidationError
 
@@ -180,3 +180,11 @@ def _describe(problem: "ErrorDetails", origins: Mapping[str, str]) -> str:
 def _say(name: str, origins: Mapping[str, str]) -> str:
     origin = origins.get(name, "default")
     return name if origin.startswith("default") else origin
+
+
+SUFFIX: Final = ".toml"
+
+
+def is_suite(argument: str) -> bool:
+    """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
+    return argument.lower().endswith(SUFFIX)

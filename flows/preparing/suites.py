@@ -149,7 +149,6 @@ def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
             yield Problem(path=path, text=f"got {value}; give a finite number")
 
 
-SUFFIX: Final = ".toml"
 # What Prefect takes in a deployment's name, without the colon of `latest:SUITE` and what a shell would read.
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _LIMITS = list_settings(lambda where: where.place == LIMITS)
@@ -229,11 +228,6 @@ class Suite:
     gate: SuiteGate | None
     notify: Notify | None
     suite_hash: str
-
-
-def is_suite(argument: str) -> bool:
-    """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
-    return argument.lower().endswith(SUFFIX)
 
 
 def load_suite(path: str | Path) -> Suite:

@@ -9,51 +9,16 @@ import importlib.util
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 from zoneinfo import ZoneInfo
 
 from evalhouse.flows.errors import SettingsError
 
 # `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
 _NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
-TriggerKind = Literal["manual", "schedule", "event"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """One announced update of a knowledge base. `changed` are ids of documents; `occurred_at` is UTC without a zone."""
-
-    event_id: str
-    version: str | None
-    changed: tuple[str, ...]
-    occurred_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trigger:
-    """What started a run; of an event the knowledge base and all updates that this run answers, oldest first."""
-
-    kind: TriggerKind = "manual"
-    kb_name: str | None = None
-    updates: tuple[Update, ...] = ()
-
-    @property
-    def kb_version(self) -> str | None:
-        """The version of the newest update that named one."""
-        return next((update.version for update in reversed(self.updates) if update.version is not None), None)
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        """The ids of all changed documents, each once, in the order they were announced."""
-        return tuple(dict.fromkeys(one for update in self.updates for one in update.changed))
-
-
-BY_HAND = Trigger()
 
 
 def check_kb_name(name: str) -> str:

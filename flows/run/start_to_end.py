@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from evalhouse.flows.pools.parts import is_spread
-from evalhouse.flows.preparing.request import RunRequest, leave_out_judging, now_utc
-from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging, now_utc
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
@@ -28,8 +26,7 @@ from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.responses import count_responses
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, hold_suite, insert_run, update_run
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep.free_space import check_room
+from evalhouse.warehouse.store import Warehouse, check_room
 
 if TYPE_CHECKING:
     import polars as pl
@@ -159,10 +156,7 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _RunProcess:
-    """What this process has while a run is under way in it.
-
-    `across_machines` says with whom limits are shared: all that use the same Prefect server, or those of this machine.
-    """
+    """What this process has while a run is under way in it."""
 
     warehouse: Warehouse
     interrupts: Interrupts
@@ -217,16 +211,13 @@ class _RunProcess:
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415
 
         from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
-        from evalhouse.tasks.asking.shared_limit import share_limits  # noqa: PLC0415
 
-        if is_spread(live_run.settings):
+        if live_run.settings.is_spread:
             from evalhouse.flows.part import judge_part  # noqa: PLC0415
             from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
-        shared = share_limits(
-            live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=self.across_machines
-        )
+        live_run.watch, live_run.across_machines = self.watch, self.across_machines
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:
@@ -234,9 +225,7 @@ class _RunProcess:
 
         try:
             with self.interrupts.answered_by(stop):
-                async with shared:
-                    with self.watch(live_run):
-                        await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
+                await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
         except (JudgeError, WarehouseError) as error:
             return error
         except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
@@ -260,15 +249,14 @@ def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, i
         run = replace(run, status=_name_end(live_run, problem))
     finally:
         _put_away(live_run)
-    return RunOutcome(
-        run=run, status=run.status, counts=live_run.asker.counts, problem=_describe_end(live_run, problem)
-    )
+    return RunOutcome(run=run, status=run.status, counts=live_run.usage, problem=_describe_end(live_run, problem))
 
 
 def _close_records(live_run: "LiveRun") -> None:
     """Bring calls and responses into the warehouse; what cannot be moved now is on disk."""
     try:
-        live_run.asker.record.close()
+        if live_run.is_open:
+            live_run.asker.record.close()
     finally:
         if live_run.collection is not None:
             live_run.collection.record.close()
@@ -297,7 +285,7 @@ def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:
 def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | None:
     from evalhouse.tasks.asking.record import CallRecord  # noqa: PLC0415
 
-    record = live_run.asker.record
+    record = live_run.asker.record if live_run.is_open else None
     n_lost = record.n_lost if isinstance(record, CallRecord) else 0
     lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
     return f"{problem}{lost}" if problem else None

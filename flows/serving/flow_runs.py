@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-from evalhouse.flows.preparing.triggers import Update, check_kb_name
+from evalhouse.flows.preparing.request import Update
+from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.server.api import PrefectApi
 
 if TYPE_CHECKING:

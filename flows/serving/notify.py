@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from evalhouse.flows.display.output import clean_text, print_notice, write_json, write_number
 from evalhouse.flows.documents.gate import describe_verdict
-from evalhouse.flows.preparing.triggers import Trigger
+from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
 from evalhouse.flows.serving.gate import find_previous
 from evalhouse.tasks.messages import shorten

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.preparing.triggers import BY_HAND, Trigger
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate

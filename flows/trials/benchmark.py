@@ -20,8 +20,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.upkeep.free_space import check_room
+from evalhouse.warehouse.store import Warehouse, check_room
 
 
 @dataclass(frozen=True, kw_only=True)

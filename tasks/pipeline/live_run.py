@@ -6,7 +6,8 @@ Task parameters are names and ids only, because Prefect stores and inspects them
 import asyncio
 import gc
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from evalhouse.prompts import Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.shared_limit import share_limits
+from evalhouse.tasks.asking.usage import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
@@ -38,13 +41,23 @@ class Progress:
     what: str = "samples"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Who is asked in a run: the judge, and what compares meaning where a metric rests on that."""
+
+    asker: Asker
+    embedder: Embedder | None
+
+
 @dataclass(kw_only=True)
 class LiveRun:
     """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
 
-    `rubrics` are the prompts that samples are graded by, `collection` is the asking of the application under test where
-    it is asked, and `notices` are for whoever watches. `judge_elsewhere` has shards judged by
-    other machines, by their numbers; None where this process judges.
+    `open_asking` opens the record of calls and all that asks; the flow does so when it begins. `rubrics` are the prompts
+    by which samples are graded, `collection` is the asking of the application under test where it is asked, and
+    `notices` are for those who watch, which `watch` lets them do. `judge_elsewhere` has shards judged by other
+    machines, by their numbers; None where this process judges. `across_machines` says with whom limits are shared: all
+    that use the same Prefect server, or those of this machine.
     """
 
     run_id: str
@@ -54,17 +67,50 @@ class LiveRun:
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
     optional_steps: frozenset[str]
-    asker: Asker
-    embedder: Embedder | None
+    open_asking: Callable[[], Asking]
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
     collection: "Collection | None" = None
     judge_elsewhere: Callable[[Sequence[int]], Awaitable[None]] | None = None
+    watch: Callable[["LiveRun"], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
+    across_machines: bool = False
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)
+
+    @cached_property
+    def _asking(self) -> Asking:
+        return self.open_asking()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can have been asked."""
+        return "_asking" in self.__dict__
+
+    @property
+    def asker(self) -> Asker:
+        """What asks the judge."""
+        return self._asking.asker
+
+    @property
+    def usage(self) -> Usage:
+        """What was asked so far, and what it took."""
+        return self.asker.counts if self.is_open else Usage()
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What compares meaning; None where no metric rests on that."""
+        return self._asking.embedder
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncIterator[None]:
+        """The time in which the run may ask: its limits are shared, and it is watched."""
+        concurrency, across_machines = self.settings.concurrency, self.across_machines
+        async with share_limits(self.shared_limits, concurrency=concurrency, across_machines=across_machines):
+            with self.watch(self):
+                yield
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
         """Ask nothing more; what is under way may still finish within `drain_s` seconds."""
@@ -73,11 +119,12 @@ class LiveRun:
 
     async def close(self) -> None:
         """Close the clients of judge, embeddings and target."""
-        await self.asker.judge.close()
         if self.collection is not None:
             await self.collection.close()
-        if self.embedder is not None:
-            await self.embedder.close()
+        if self.is_open:
+            await self.asker.judge.close()
+            if self.embedder is not None:
+                await self.embedder.close()
 
     @property
     def asks_target(self) -> bool:

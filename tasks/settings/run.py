@@ -135,6 +135,11 @@ class RunSettings(BaseModel):
     )
     warehouse: Annotated[str, Where(is_path=True)] = "duckdb:///evalhouse.duckdb"
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether others than the process of the run judge the samples."""
+        return self.pool is not None or self.task_runner is not None
+
     @field_validator("shard_size")
     @classmethod
     def _fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:

@@ -40,7 +40,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.models.chat import make_openai_judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
@@ -165,9 +165,15 @@ async def lay_out_run(
         limit = EndpointLimit(concurrency=settings.concurrency)
         embedder = AskedEmbedder(replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit))
     live_run = LiveRun(
-        run_id=run_id, settings=settings, warehouse=warehouse, prompts=PROMPTS, metrics=plan.metrics,
-        steps=plan.steps, optional_steps=plan.optional_steps, asker=asker, embedder=embedder,
-    )  # fmt: skip
+        run_id=run_id,
+        settings=settings,
+        warehouse=warehouse,
+        prompts=PROMPTS,
+        metrics=plan.metrics,
+        steps=plan.steps,
+        optional_steps=plan.optional_steps,
+        open_asking=lambda: Asking(asker=asker, embedder=embedder),
+    )
     try:
         yield live_run
     finally:

@@ -8,7 +8,7 @@ import pytest
 from cli_process import Finished, call_here
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.pools.parts import check_pool, is_spread
+from evalhouse.flows.pools.parts import check_pool
 from evalhouse.flows.pools.task_runner import make_task_runner
 from evalhouse.tasks.settings.run import RunSettings
 
@@ -64,7 +64,7 @@ def test_a_part_has_at_least_one_sample(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_without_either_one_process_judges(folder: Path) -> None:
-    assert not is_spread(RunSettings())
+    assert not RunSettings().is_spread
     check_pool(RunSettings(budget_usd=5.0))
 
 

@@ -10,7 +10,7 @@ import pytest
 from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
-from evalhouse.flows.preparing.triggers import Trigger
+from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.serving.notify import NotifyError, find_webhook, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.rows.runs import RunRow, insert_run

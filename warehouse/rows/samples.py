@@ -4,18 +4,21 @@ Staging first means that a dataset with a problem in its last row leaves nothing
 numbering repeated ids and finding what is already on record are set operations that need no memory of ours.
 """
 
+import shutil
+import tempfile
+import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import orjson
 import polars as pl
+from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.temporary import Scratch
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import build_frame
@@ -152,3 +155,47 @@ def count_samples(warehouse: Warehouse, run_id: str) -> int:
     """How many samples a run has in the warehouse."""
     frame = warehouse.read("select count(*) as n from run_samples where run_id = $run_id", {"run_id": run_id})
     return int(frame["n"][0])
+
+
+_PREFIX: Final = "evalhouse-staging-"
+
+
+class Scratch:
+    """A temporary folder that its process alone may read; `remove` it when done.
+
+    A lock beside the folder, taken before there is one, tells the next process whether anybody still works in it.
+    """
+
+    def __init__(self) -> None:
+        _sweep()
+        self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
+        # Not bound to a thread: whoever ends the run must be able to let go of it.
+        self._lock = FileLock(_find_lock(self.folder), thread_local=False)
+        self._lock.acquire()
+        self.folder.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """The folder with all that is in it; doing so again is harmless."""
+        if self._lock.is_locked:
+            _remove(self.folder, self._lock)
+
+
+def _sweep() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
+        lock = FileLock(_find_lock(folder))
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):  # in use, or another person's
+            continue
+        _remove(folder, lock)
+
+
+def _find_lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    # While it is still held: nobody else can have begun to use it.
+    Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()
