@@ -47,6 +47,7 @@ from evalhouse.flows.preparing.settings import (
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.server.api import check_prefect_server
+from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
@@ -124,7 +125,8 @@ def run(
         return 0
     if settings.is_spread:
         check_pool(settings)
-    check_prefect_server()
+    if find_api_url() is not None:
+        check_prefect_server()
 
     with show_run(_introduce_judge(resolved)) as watch:
         suite_outcome = _start(settings, suite, options, watch)
@@ -145,7 +147,8 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
     """
     changes = resolve_changes(flags)
-    check_prefect_server()
+    if find_api_url() is not None:
+        check_prefect_server()
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
 
     url = find_warehouse(warehouse)
@@ -338,7 +341,8 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    check_prefect_server()
+    if find_api_url() is not None:
+        check_prefect_server()
     from evalhouse.flows.run.start_to_end import start_collection  # noqa: PLC0415
 
     with show_run() as watch:

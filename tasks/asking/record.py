@@ -11,8 +11,7 @@ from typing import Protocol
 
 from evalhouse.tasks.asking.finder import ReplyFinder
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.warehouse.engine.journal import Segment
-from evalhouse.warehouse.mover import Mover
+from evalhouse.warehouse.mover import Mover, Segment
 from evalhouse.warehouse.rows.calls import RecordedReply, make_request_key
 from evalhouse.warehouse.store import Warehouse
 

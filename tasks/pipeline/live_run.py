@@ -17,7 +17,7 @@ from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.shared_limit import share_limits
-from evalhouse.tasks.asking.usage import Usage
+from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
@@ -53,9 +53,9 @@ class Asking:
 class LiveRun:
     """One run's tools. `steps` are what the chosen metrics need, `session` tells a resumed run's batches apart.
 
-    `open_asking` opens the record of calls and all that asks; the flow does so when it begins. `rubrics` are the prompts
-    by which samples are graded, `collection` is the asking of the application under test where it is asked, and
-    `notices` are for those who watch, which `watch` lets them do. `judge_elsewhere` has shards judged by other
+    `open_asking` opens the record of calls and all that asks; the flow does so when it begins. `rubrics` are the
+    prompts by which samples are graded, `collection` is the asking of the application under test where it is asked,
+    and `notices` are for those who watch, which `watch` lets them do. `judge_elsewhere` has shards judged by other
     machines, by their numbers; None where this process judges. `across_machines` says with whom limits are shared: all
     that use the same Prefect server, or those of this machine.
     """

@@ -294,7 +294,7 @@ async def test_a_full_disk_stops_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     judge = ScriptedJudge(say_in_turn(GOOD))
     async with lay_out_run(tmp_path, make_settings(concurrency=1), judge=judge) as live_run:
-        monkeypatch.setattr("evalhouse.warehouse.engine.journal.os.write", refuse)
+        monkeypatch.setattr("evalhouse.warehouse.mover.os.write", refuse)
         asked = [live_run.asker.ask(make_question(number), read_statements) for number in range(10)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         monkeypatch.undo()

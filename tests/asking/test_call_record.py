@@ -39,7 +39,7 @@ async def open_record(warehouse: Warehouse, run_id: str = "run-1", *, fresh: boo
 
 
 def move_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.mover._TICK_S", 0.02)
+    monkeypatch.setattr("evalhouse.warehouse.mover._PATIENCE_S", 0.02)
     monkeypatch.setitem(_WAYS, "llm_calls", replace(_WAYS["llm_calls"], every_s=0.02))
 
 

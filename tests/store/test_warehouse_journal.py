@@ -8,13 +8,12 @@ import pytest
 from call_rows import make_row
 from warehouse_processes import FULL_DISK, count_rows, held_file, make_warehouse, run_script
 
-from evalhouse.warehouse.engine.journal import Journal, find_orphans
 from evalhouse.warehouse.errors import WarehouseBusy
-from evalhouse.warehouse.mover import take_in_orphans, take_in_segment
+from evalhouse.warehouse.mover import Journal, find_orphans, take_in_orphans, take_in_segment
 from evalhouse.warehouse.store import Warehouse
 
 _MAKE_ROW = """
-from evalhouse.warehouse.engine.journal import Journal
+from evalhouse.warehouse.mover import Journal
 def make_row(number, reply="yes"):
     digest = f"{number:064x}"
     return {

@@ -12,11 +12,11 @@ import duckdb
 
 from evalhouse.warehouse.engine import spool
 from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
-from evalhouse.warehouse.engine.journal import find_orphans
 from evalhouse.warehouse.engine.lake_connections import NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.mover import find_orphans
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 Verdict = Literal["ok", "note", "wrong"]
