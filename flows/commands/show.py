@@ -126,6 +126,8 @@ def show(run: str, worst: int, by: str | None, warehouse: str | None, as_json: b
 def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
     of_run = {"run_id": run.run_id}
     scores = store.read_rows(read_query("show/scores"), of_run)
+    # A warehouse that was last written by an older evalhouse does not have the column.
+    better = {row["metric"]: row.pop("better", None) for row in scores}
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
@@ -135,7 +137,7 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": _read_worst(store, run, metric, worst) if metric else [],
+        "worst": _read_worst(store, run, metric, worst, is_low=better[metric] == "low") if metric else [],
         "changes": read_changes(store, run),
         "responses": read_response_counts(store, run),
         "costs": store.read_rows(read_query("runs/costs"), of_run),
@@ -147,8 +149,8 @@ def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> d
     }
 
 
-def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
-    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst}
+def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int, *, is_low: bool) -> list[dict[str, object]]:
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": is_low}
     return store.read_rows(read_query("show/worst"), parameters)
 
 
