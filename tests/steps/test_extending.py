@@ -82,10 +82,10 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
     place = place.with_variables(PYTHONPATH=str(place.folder / "lib"))
     wanted = ("--judge", "house_judge:make_judge", "--metrics", "politeness", "--json")
 
-    planned = place.call("run", "samples.yaml", *wanted, "--dry-run")
+    planned = place.call_process("run", "samples.yaml", *wanted, "--dry-run")
     assert planned.status == 0, planned.stderr
     assert [(step["step"], step["requests"]) for step in planned.document["steps"]] == [("tone", 2)]
-    run = place.call("run", "samples.yaml", *wanted)
+    run = place.call_process("run", "samples.yaml", *wanted)
     assert run.status == 0, run.stderr
     metric = run.document["metrics"]["politeness"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (0.75, 2, 1)
@@ -93,11 +93,11 @@ def test_a_judged_step_and_a_format_are_added_in_the_files_that_the_guide_names(
         "select sample_id, label, prompt, n_requests from tones join llm_calls using (run_id, sample_id, call_id) "
         "join run_costs using (run_id, step) order by 1"
     )
-    assert place.call("query", verdicts, "--format", "json").document == [
+    assert place.call_process("query", verdicts, "--format", "json").document == [
         {"sample_id": "kind", "label": "polite", "prompt": "tone", "n_requests": 2},
         {"sample_id": "short", "label": "plain", "prompt": "tone", "n_requests": 2},
     ]
-    (row,) = place.call("lineage", "latest", "kind", "--json").document
+    (row,) = place.call_process("lineage", "latest", "kind", "--json").document
     assert (row["metric"], row["value"], row["step"], row["label"]) == ("politeness", 1.0, "tone", "polite")
     assert json.loads(row["reply"])["tone"] == row["label"]
 
