@@ -23,11 +23,10 @@ from typing import Final, Literal
 import orjson
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +162,7 @@ def _read_rows(path: Path) -> list[dict[str, object]]:
             rows.append(orjson.loads(line))
         except orjson.JSONDecodeError:
             # Only a failing disk leaves such a line. One lost record must not keep every later run from starting.
-            logger.warning("line %d of %s is no JSON and is left out", number, path)
+            logger.warning("line %d of %s is not valid JSON and is left out", number, path)
     return rows
 
 

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.engine import spool
 from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location, parse_location
-from evalhouse.warehouse.tables import VERDICT_TABLES
+from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0
@@ -116,7 +115,7 @@ class Warehouse:
                 found: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
-                    f"{self.location.name} is no evalhouse warehouse, or one of another version "
+                    f"{self.location.name} is not an evalhouse warehouse, or one of another version "
                     f"({first_line(str(error))}); name another file with --warehouse"
                 ) from None
             except duckdb.Error as error:

@@ -1,4 +1,4 @@
-"""The columns of the tables that are written in batches, as Polars types.
+"""A batch of rows that are written together or not at all, and the columns of its tables as Polars types.
 
 The migrations are the truth; a test holds this page to them. It exists so that a batch has the right types
 before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool. The tables of verdicts
@@ -6,6 +6,7 @@ stand with the steps that write them (`steps`).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -89,3 +90,16 @@ def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Frames by table name under a key that makes a second writing harmless.
+
+    `replaces` names samples of the run whose verdicts are deleted in the same transaction, for a resumed shard.
+    """
+
+    key: str
+    run_id: str
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    replaces: tuple[str, ...] = ()

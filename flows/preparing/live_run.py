@@ -22,7 +22,6 @@ from evalhouse.tasks.models.make import check_embeddings_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost
@@ -30,7 +29,7 @@ from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 if TYPE_CHECKING:
     import polars as pl

@@ -23,8 +23,15 @@ from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing
-from evalhouse.warehouse.rows.kb_updates import KbUpdateRow, append_updates, list_answered
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
+from evalhouse.warehouse.rows.runs import (
+    KbUpdateRow,
+    RunRow,
+    append_updates,
+    find_run,
+    list_answered,
+    list_runs,
+    update_run,
+)
 from evalhouse.warehouse.store import Warehouse
 
 _GONE: Final = "its process ended before the run did"

@@ -14,9 +14,8 @@ from typing import Literal
 from evalhouse.prompts import Grade, Item
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.tables import VERDICT_TABLES, build_frame
+from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_frame
 
 Source = Literal["answer", "ground_truth"]
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}

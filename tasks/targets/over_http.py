@@ -158,7 +158,9 @@ class HttpTarget:
         try:
             document = orjson.loads(bytes(body).removeprefix(codecs.BOM_UTF8))
         except orjson.JSONDecodeError as error:
-            raise _Unreadable(f"the body is no JSON ({error})" if body.strip() else "the body is empty") from None
+            raise _Unreadable(
+                f"the body is not valid JSON ({error})" if body.strip() else "the body is empty"
+            ) from None
         return make_answer(self._find_answer(document), _find_items(self._contexts, document), self._find_ids(document))
 
     def _find_answer(self, document: object) -> object:
@@ -183,7 +185,7 @@ class HttpTarget:
         return ids
 
     def _make_failure(self, response: aiohttp.ClientResponse, body: bytes) -> QuestionFailed:
-        """The error of a status that is none of success."""
+        """The error of a status that is not a success."""
         status = response.status
         told = f"status {status}: {self._headers.quote_body(body)}"
         if status in _PASSING or status >= 500:
@@ -202,7 +204,7 @@ class HttpTarget:
                 "in SSL_CERT_FILE"
             )
         if isinstance(error, aiohttp.InvalidURL):
-            return QuestionFailed(f"the address is none once it is filled in: {text}; check url", unasked=True)
+            return QuestionFailed(f"the address is not valid once it is filled in: {text}; check url", unasked=True)
         if isinstance(error, aiohttp.ClientConnectorError):
             return PassingFailure(f"no connection to {self.name}: {text}; check that it runs there", unreached=True)
         return PassingFailure(f"the connection broke: {type(error).__name__}: {text}")
@@ -248,7 +250,7 @@ def _decode(body: bytearray, charset: str) -> str:
     try:
         return body.decode(charset)
     except LookupError:
-        raise QuestionFailed(f"the response says it is in {charset!r}, which is no known encoding") from None
+        raise QuestionFailed(f"the response says it is in {charset!r}, which is not a known encoding") from None
     except UnicodeDecodeError as error:
         raise QuestionFailed(f"the response is not {charset}: {error.reason} at byte {error.start}") from None
 
@@ -358,7 +360,7 @@ def _follow(source: URL, location: str, status: int) -> URL:
     except ValueError:
         target, same = URL("/"), False
     if not same:
-        place = f"{target.scheme}://{target.host}" if target.host else "an address that is none"
+        place = f"{target.scheme}://{target.host}" if target.host else "an invalid address"
         raise QuestionFailed(
             f"status {status}: it redirects to {place}, which is not followed; set url to the address that answers"
         )

@@ -95,7 +95,7 @@ def _compile(key: str, text: str) -> JSONPath:
         compiled = _ENVIRONMENT.compile(text)
     except JSONPathError as error:
         raise TargetError(
-            f"{key} = {text!r} is no JSONPath: {_describe(error)}; write it like $.answer or $.hits[*].text"
+            f"{key} = {text!r} is not a valid JSONPath: {_describe(error)}; write it like $.answer or $.hits[*].text"
         ) from None
     assert isinstance(compiled, JSONPath)  # strict paths have no `|` that would join two of them
     return compiled
@@ -149,7 +149,7 @@ class SseEvents:
     """Server-sent events from lines, as the HTML standard has them.
 
     Where it would drop an event whose closing blank line never came, it is taken here: many servers leave that out, and
-    half an event is no JSON anyway.
+    half an event is not valid JSON anyway.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class StreamedAnswer:
     _found: dict[str, list[object]] = field(default_factory=dict)
 
     def feed(self, piece: bytes, *, last: bool = False) -> None:
-        """Take what came; raises QuestionFailed for an event that is no JSON, or tells of an error."""
+        """Take what came; raises QuestionFailed for an event that is not valid JSON, or tells of an error."""
         for line in self._lines.feed(piece, last=last):
             self._take(self.events.take(line))
         if last:
@@ -239,7 +239,9 @@ class StreamedAnswer:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:
             came = shorten(data, 200)
-            raise QuestionFailed(f"event {self._n_events} of the stream is no JSON ({error}): {came!r}") from None
+            raise QuestionFailed(
+                f"event {self._n_events} of the stream is not valid JSON ({error}): {came!r}"
+            ) from None
 
     def _read_part(self, part: object) -> str:
         if isinstance(part, dict | list):

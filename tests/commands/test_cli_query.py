@@ -182,7 +182,7 @@ def test_every_column_of_every_view_has_a_comment(ask: Ask) -> None:
         (("-f", "no-such.sql"), "cannot read no-such.sql"),
         (("-f", "evalhouse.duckdb"), "not UTF-8"),
         (("select 1", "-f", "x.sql"), "give it once"),
-        (("select 1", "--memory-limit", "lots"), "'lots' is no memory limit"),
+        (("select 1", "--memory-limit", "lots"), "'lots' is not a memory limit"),
         (("select 1", "--format", "xml"), "'xml'"),
         (("select 1", "--timeout", "0"), "--timeout"),
         (("select count(*) from range(1000000000000) a", "--timeout", "0.2"), "stopped after 0.2 s"),

@@ -15,15 +15,14 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 ROOT = Path(__file__).parents[2]
 
 _HEAD = """
 import os, signal, sys, time
-from evalhouse.warehouse.batch import Batch
+from evalhouse.warehouse.tables import Batch
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 from warehouse_processes import make_batch

@@ -22,8 +22,7 @@ from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.serve import RunLines
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.rows.kb_updates import KbUpdateRow, append_updates, list_answered
-from evalhouse.warehouse.rows.runs import find_run, insert_run, update_run
+from evalhouse.warehouse.rows.runs import KbUpdateRow, append_updates, find_run, insert_run, list_answered, update_run
 from evalhouse.warehouse.store import Warehouse
 
 SCHEDULED = 'dataset = "sample"\njudge = "lexical"\n[schedule]\ncron = "0 3 * * *"\n'

@@ -14,10 +14,9 @@ from warehouse_processes import (
     run_script,
 )
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import TABLES, build_frame
+from evalhouse.warehouse.tables import TABLES, Batch, build_frame
 
 # One process that forks its writers: so each begins within a millisecond, and 20 of them fit into a test.
 _FORKING = """
@@ -209,7 +208,7 @@ def test_reading_is_possible_while_a_run_writes(tmp_path: Path) -> None:
 
 def test_reading_says_when_a_file_is_not_ours(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
-    with pytest.raises(WarehouseError, match=r"is no evalhouse warehouse, or one of another version \(.*nowhere"):
+    with pytest.raises(WarehouseError, match=r"is not an evalhouse warehouse, or one of another version \(.*nowhere"):
         warehouse.read("select * from nowhere")
     with pytest.raises(WarehouseError, match=r"Conversion Error: .*") as raised:
         warehouse.read("select 'x'::int")

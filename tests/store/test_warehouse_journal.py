@@ -91,7 +91,7 @@ def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, caplog: pytest.Log
     lines = segment.read_bytes().split(b"\n")
     segment.write_bytes(b"\n".join([lines[0], b"\0" * 40, *lines[2:]]))
     assert [row["call_id"] for found in find_orphans(tmp_path) for row in found.rows] == ["c1", "c3"]
-    assert f"line 2 of {segment} is no JSON" in caplog.text
+    assert f"line 2 of {segment} is not valid JSON" in caplog.text
 
 
 def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:

@@ -161,8 +161,8 @@ def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         (["0001_a.sql", "0003_c.sql"], r"numbered 1, 2, 3 …; found \[1, 3\]"),
         (["0002_a.sql"], r"found \[2\]"),
         (["0001_a.sql", "0001_b.sql"], r"found \[1, 1\]"),
-        (["0001_a.sql", "2_b.sql"], "2_b.sql is no name for a migration"),
-        (["0001_a.sql", "0002-b.sql"], "0002-b.sql is no name for a migration"),
+        (["0001_a.sql", "2_b.sql"], "2_b.sql is not a name for a migration"),
+        (["0001_a.sql", "0002-b.sql"], "0002-b.sql is not a name for a migration"),
     ],
 )
 def test_numbers_without_a_gap(tmp_path: Path, names: list[str], message: str) -> None:

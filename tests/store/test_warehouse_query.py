@@ -240,7 +240,7 @@ def test_a_memory_limit_holds(folder: Path) -> None:
     ) as raised:
         run_query(location, greedy, memory_limit="60MB")
     assert "\n" not in str(raised.value)
-    with pytest.raises(QueryError, match="'much' is no memory limit; write for example 2GB"):
+    with pytest.raises(QueryError, match="'much' is not a memory limit; write for example 2GB"):
         run_query(location, "select 1", memory_limit="much")
     assert run_query(location, "select 1 as a", memory_limit="100MB").rows() == [(1,)]
 

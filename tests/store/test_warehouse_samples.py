@@ -8,7 +8,6 @@ import pytest
 from warehouse_processes import count_rows, make_warehouse, run_script
 from warehouse_runs import make_run
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.samples import (
@@ -20,7 +19,7 @@ from evalhouse.warehouse.rows.samples import (
     take_in_samples,
 )
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 Row = dict[str, object]
 

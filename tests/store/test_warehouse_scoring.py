@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from warehouse_processes import count_rows, make_warehouse
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, parse_metric
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 _HALF = (
     "select run_id, sample_id, $weight / 2 as value, null as unscored_reason from run_samples where run_id = $run_id"

@@ -30,7 +30,7 @@ async def test_only_the_token_opens_it(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_broken_answers_are_broken(tmp_path: Path) -> None:
     with start_rag_bot(write_documents(tmp_path), broken_first=1) as bot:
-        assert "the body is no JSON" in str((await ask_once(url=bot.url)).error)
+        assert "the body is not valid JSON" in str((await ask_once(url=bot.url)).error)
         bot.reset()
         bot.configure(broken_first=0)
         assert (await ask_once(url=bot.url)).answer == TALL_ANSWER

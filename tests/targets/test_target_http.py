@@ -316,10 +316,10 @@ async def test_redirects_in_a_circle_end() -> None:
 @pytest.mark.parametrize(
     ("canned", "problem"),
     [
-        (Canned(body=[b'{"answer": "It is']), "status 200, but the body is no JSON ("),
+        (Canned(body=[b'{"answer": "It is']), "status 200, but the body is not valid JSON ("),
         (Canned(body=[b""]), "status 200, but the body is empty; the body begins: (empty)"),
-        (Canned(body=[b'{"answer": NaN}']), "status 200, but the body is no JSON ("),
-        (Canned(body=[b"\xff\xfe"]), "status 200, but the body is no JSON ("),
+        (Canned(body=[b'{"answer": NaN}']), "status 200, but the body is not valid JSON ("),
+        (Canned(body=[b"\xff\xfe"]), "status 200, but the body is not valid JSON ("),
         (answer_json({"reply": "Yes."}), "answer = '$.answer' matches nothing; the body's members: reply; set answer"),
         (answer_json([1]), "answer = '$.answer' matches nothing; set answer to where the answer stands"),
         (answer_json({"answer": ""}), "status 200, but the answer is empty; the body begins: "),
@@ -386,7 +386,7 @@ async def test_no_cookie_goes_from_one_question_to_the_next() -> None:
 @pytest.mark.parametrize("key", ["answer", "contexts", "context_ids"])
 @pytest.mark.parametrize("path", ["answer", "$.a[", "", "$.a | $.b", "$.a[?nothing(@.b)]"])
 def test_a_path_that_is_none_is_refused_beforehand(key: str, path: str) -> None:
-    with pytest.raises(TargetError, match=f"^{key} = .* is no JSONPath: "):
+    with pytest.raises(TargetError, match=f"^{key} = .* is not a valid JSONPath: "):
         make_target(TargetSettings(url="http://localhost:1/ask", **{key: path}))
 
 

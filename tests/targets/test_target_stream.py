@@ -111,7 +111,7 @@ def test_lines_are_those_of_the_whole(pieces: list[str], encoding: str) -> None:
 )
 def test_server_sent_events_are_read_as_the_standard_has_them(content: bytes, answer: str | None) -> None:
     if answer is None:
-        with pytest.raises(QuestionFailed, match="event 1 of the stream is no JSON"):
+        with pytest.raises(QuestionFailed, match="event 1 of the stream is not valid JSON"):
             read_stream(content)
     else:
         assert read_stream(content).answer == answer
@@ -160,7 +160,7 @@ def test_nothing_retrieved_is_not_the_same_as_nothing_told() -> None:
         (write_sse({"answer": {"text": "Yes."}}), r"matches an object in event 1; write where its text stands"),
         (
             write_sse({"answer": "It is"}, '{"answer": " re'),
-            r"event 2 of the stream is no JSON \(.*: '\{\"answer\": \" re'",
+            r"event 2 of the stream is not valid JSON \(.*: '\{\"answer\": \" re'",
         ),
         (write_sse({"answer": "It is"}, {"error": "out of memory"}), "the stream told of an error: .*out of memory"),
         (b'data: {"answer": "It"}\n\nevent: error\ndata: overloaded\n\n', "the stream told of an error: overloaded"),
@@ -204,7 +204,11 @@ async def test_what_follows_the_end_is_not_waited_for() -> None:
     [
         (Canned(headers={"Content-Type": "text/plain; charset=gb18030"}, body=["长城".encode("gb18030")]), "长城", ""),
         (Canned(body=["长".encode()[:2]]), None, "the response is not utf-8: unexpected end of data at byte 0"),
-        (Canned(headers={"Content-Type": "text/plain; charset=klingon"}, body=[b"nuqneH"]), None, "no known encoding"),
+        (
+            Canned(headers={"Content-Type": "text/plain; charset=klingon"}, body=[b"nuqneH"]),
+            None,
+            "not a known encoding",
+        ),
         (Canned(body=[b" \n"]), None, "status 200, but the answer is empty"),
     ],
 )

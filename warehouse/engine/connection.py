@@ -52,7 +52,7 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
     """Open the file for one transaction and make it where there is none.
 
     Raises WarehouseBusy when others keep it longer than `patience_s`, WarehouseUnwritable, or WarehouseError for a
-    file that is no warehouse.
+    file that is not a warehouse.
     """
     if location.lake is not None:
         with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
@@ -78,7 +78,7 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
 def open_reader(
     location: Location, *, patience_s: float = 10.0, is_own: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse.
+    """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse.
 
     Whoever changes settings of the connection asks for one of their own (`is_own`): of a lake it may be used again.
     """
@@ -185,6 +185,6 @@ def _explain_refusal(location: Location, error: duckdb.Error) -> WarehouseError:
     if isinstance(explained, WarehouseUnwritable):
         return explained
     return WarehouseError(
-        f"{location.path} is no warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
+        f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
         "name another file with --warehouse"
     )

@@ -6,7 +6,7 @@ writes takes a lock first (`locks`), because DuckLake lets two racing transactio
 refuses one of two that change the same rows.
 
 Opening takes a third of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
-fiftieth. So a process keeps a connection for whoever opens the lake next (`lake_connections`); it sees what others
+fiftieth. So a process keeps a connection for whoever opens the lake next; it sees what others
 committed meanwhile.
 
 The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by path: nothing is downloaded.
@@ -15,16 +15,18 @@ The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by 
 import contextlib
 import importlib
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import duckdb
 
-from evalhouse.warehouse.engine.lake_connections import NAME, borrow_connection
 from evalhouse.warehouse.engine.locks import hold
 from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.location import Lake, Location
@@ -201,3 +203,100 @@ def _first_line(error: Exception) -> str:
 
 def _quote(text: str) -> str:
     return text.replace("'", "''")
+
+
+NAME: Final = "evalhouse"
+
+
+# Which tables of the catalogue hold rows that are in no file yet. A connection goes on looking in those it knew, and
+# compaction takes some of them away. Having to ask the catalogue, it fails as well where the server is gone.
+_PROBE: Final = f"select count(*), bit_xor(hash(t)) from __ducklake_metadata_{NAME}.ducklake_inlined_data_tables as t"
+
+
+# Of each lake, for reading as for writing. Each has two connections to PostgreSQL, which allows a hundred by itself.
+_MOST_IDLE: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Key:
+    """What makes two connections interchangeable. A forked process must not use those of its parent."""
+
+    lake: Lake
+    read_only: bool
+    catalogue: tuple[int, int] | None  # which file it is, where it is one: another may have taken its name
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    connection: duckdb.DuckDBPyConnection
+    knows: object | None  # what it was told of the tables in the catalogue
+
+
+_idle: dict[_Key, list[_Kept]] = {}
+
+
+_guard = threading.Lock()
+
+
+@contextmanager
+def borrow_connection(
+    lake: Lake, *, read_only: bool, connect: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that was kept and is still good, or else a new one; kept in turn unless the block raises.
+
+    Whoever borrows it leaves no table, no frame and no setting behind. For writing, the lake's lock is held.
+    """
+    kept = _take(_find_key(lake, read_only=read_only)) or _make(connect)
+    key = _find_key(lake, read_only=read_only)  # whoever writes first makes the catalogue's file
+    try:
+        yield kept.connection
+    except BaseException:
+        kept.connection.close()  # with the transaction that may be open
+        raise
+    # Whoever writes may have made such tables.
+    _give_back(key, kept if read_only else _Kept(connection=kept.connection, knows=_probe(kept.connection)))
+
+
+def _make(connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Kept:
+    connection = connect()
+    return _Kept(connection=connection, knows=_probe(connection))
+
+
+def _probe(connection: duckdb.DuckDBPyConnection) -> object | None:
+    """What the catalogue says; None where it says nothing any more."""
+    try:
+        # All rows, so that the query is over, and with it its transaction in the catalogue.
+        return connection.execute(_PROBE).fetchall()
+    except duckdb.Error:
+        return None
+
+
+def _find_key(lake: Lake, *, read_only: bool) -> _Key:
+    catalogue = None
+    if lake.catalogue == "sqlite":
+        with contextlib.suppress(OSError):
+            found = os.stat(lake.dsn)
+            catalogue = (found.st_dev, found.st_ino)
+    return _Key(lake=lake, read_only=read_only, catalogue=catalogue, pid=os.getpid())
+
+
+def _take(key: _Key) -> _Kept | None:
+    while True:
+        with _guard:
+            all_kept = _idle.get(key)
+            kept = all_kept.pop() if all_kept else None
+        if kept is None:
+            return None
+        if kept.knows is not None and _probe(kept.connection) == kept.knows:
+            return kept
+        kept.connection.close()
+
+
+def _give_back(key: _Key, kept: _Kept) -> None:
+    with _guard:
+        all_kept = _idle.setdefault(key, [])
+        if len(all_kept) < _MOST_IDLE:
+            all_kept.append(kept)
+            return
+    kept.connection.close()

@@ -69,7 +69,7 @@ def load_migrations(folder: Traversable | None = None) -> list[Migration]:
         if match:
             found.append(Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
         elif entry.name.endswith(".sql"):
-            raise MigrationError(f"{entry.name} is no name for a migration; write for example 0001_runs.sql")
+            raise MigrationError(f"{entry.name} is not a name for a migration; write for example 0001_runs.sql")
     found.sort(key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {[m.number for m in found]}")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import polars as pl
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.tables import Batch
 
 _HEAD = "batch.json"
 

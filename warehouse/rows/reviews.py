@@ -12,10 +12,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.batch import Batch
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, enter_batch, insert_frame
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.tables import Batch, build_frame
 
 Rows = list[dict[str, Any]]
 

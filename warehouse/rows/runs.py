@@ -9,10 +9,13 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
+import polars as pl
+
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.tables import TABLES, Batch
 
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
@@ -173,3 +176,38 @@ def _to_row(row: dict[str, Any]) -> RunRow:
     row["kb_changed"] = None if row["kb_changed"] is None else tuple(row["kb_changed"])
     row["config"] = json.loads(row["config"]) if row["config"] else {}
     return RunRow(**row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KbUpdateRow:
+    """One row of `kb_updates`."""
+
+    event_id: str
+    kb_name: str
+    kb_version: str | None
+    kb_changed: tuple[str, ...] | None
+    occurred_at: datetime
+    run_id: str
+
+
+def list_answered(warehouse: Warehouse, *, suite: str, kb_name: str) -> frozenset[str]:
+    """The ids of the events that runs of a suite have answered."""
+    rows = warehouse.read_rows(read_query("runs/answered_updates"), {"suite": suite, "kb_name": kb_name})
+    return frozenset(str(row["event_id"]) for row in rows)
+
+
+def append_updates(warehouse: Warehouse, updates: Sequence[KbUpdateRow], run_id: str) -> None:
+    """Put on record which updates a run answers; a second call for the same run does nothing."""
+    rows = [
+        {
+            "event_id": update.event_id,
+            "kb_name": update.kb_name,
+            "kb_version": update.kb_version,
+            "kb_changed": None if update.kb_changed is None else list(update.kb_changed),
+            "occurred_at": update.occurred_at,
+            "run_id": run_id,
+        }
+        for update in updates
+    ]
+    frame = pl.DataFrame(rows, schema=TABLES["kb_updates"])
+    warehouse.append(Batch(key=f"kb_updates:{run_id}", run_id=run_id, tables={"kb_updates": frame}))

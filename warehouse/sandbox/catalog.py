@@ -85,7 +85,7 @@ class Catalog:
 
 
 def read_catalog(location: Location) -> Catalog:
-    """Read the catalogue; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is no warehouse."""
+    """Read the catalogue; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse."""
     # A lake keeps no comments on the columns of its views; they are those of the files the views are laid from.
     written = {} if location.lake is None else _read_view_comments()
     with open_reader(location) as connection:

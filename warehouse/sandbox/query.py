@@ -118,7 +118,7 @@ def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) ->
             connection.execute("set memory_limit = $limit", {"limit": memory_limit})
         except duckdb.Error as error:
             raise QueryError(
-                f"{memory_limit!r} is no memory limit; write for example 2GB: {_one_line(error)}"
+                f"{memory_limit!r} is not a memory limit; write for example 2GB: {_one_line(error)}"
             ) from None
     for setting in _SANDBOX:
         connection.execute(setting)

@@ -1,6 +1,6 @@
 """Upkeep of a warehouse: is everything in its place, and making it small again.
 
-A check reads and changes nothing. Compacting a DuckDB file writes it anew without the holes that deleted rows left;
+A check reads and changes nothing. Compacting a DuckDB file writes it again without the holes that deleted rows left;
 compacting a lake merges its small files, forgets snapshots but the last of each run, and removes files nobody needs.
 """
 
@@ -12,7 +12,7 @@ import duckdb
 
 from evalhouse.warehouse.engine import spool
 from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
-from evalhouse.warehouse.engine.lake_connections import NAME
+from evalhouse.warehouse.engine.lake import NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.location import Location
@@ -147,7 +147,7 @@ def compact_warehouse(warehouse: Warehouse) -> Compacted:
 
 
 def _compact_file(location: Location) -> Compacted:
-    """Write the file anew beside itself, and give the new one its name in one step."""
+    """Write the file again beside itself, and give the new one its name in one step."""
     before = location.path.stat().st_size
     fresh = location.unborn_path
     fresh.unlink(missing_ok=True)
@@ -168,7 +168,7 @@ def _compact_file(location: Location) -> Compacted:
             fresh.replace(location.path)
         except OSError as error:
             raise WarehouseError(f"cannot replace {location.path}: {error.strerror or error}") from None
-    return Compacted(before=before, after=location.path.stat().st_size, detail="written anew")
+    return Compacted(before=before, after=location.path.stat().st_size, detail="written again")
 
 
 def _compact_lake(warehouse: Warehouse) -> Compacted:
