@@ -233,7 +233,7 @@ def test_nothing_older_than_what_is_asked_for_is_read(server: EventServer) -> No
         ({"version": ["v1"]}, None, (), "version is not a text"),
         ({"version": True}, None, (), "version is not a text"),
         ({"version": "v" * 2_000}, "v" * 1_000, (), "longer than"),
-        ({"changed": {"a": 1}}, None, (), "no list"),
+        ({"changed": {"a": 1}}, None, (), "not a list"),
         ({"changed": ["a", None, {"b": 1}, "", "c"]}, None, ("a", "c"), "3 of its 5 changed ids"),
         ("no object", None, (), None),
         (None, None, (), None),
