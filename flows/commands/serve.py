@@ -7,7 +7,6 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION
 from evalhouse.flows.display.output import print_json, print_line
 from evalhouse.flows.server.api import find_api
-from evalhouse.flows.serving.flow_runs import announce_update
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -65,6 +64,8 @@ def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json
     Prefect server is the one that PREFECT_API_URL or Prefect's own profile names.
     """
     api = find_api("the update cannot be announced")
+    from evalhouse.flows.serving.flow_runs import announce_update  # noqa: PLC0415  # serve blocks signals first
+
     event_id = announce_update(api, name, version=version, changed=changed)
     if as_json:
         print_json({"event_id": event_id, "knowledge_base": name, "version": version, "changed": list(changed)})
