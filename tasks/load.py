@@ -1,22 +1,27 @@
-"""Load: take the staged dataset into the warehouse, with the target's responses where one was asked.
+"""Load: take the staged dataset into the warehouse, with the target's responses where one was asked, and the prompts.
 
 `staging` is where the dataset was read and refused if need be, `collection` how the target was asked.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from prefect import task
 
+from evalhouse.prompts import Prompt
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.warehouse.rows.samples import renew_samples, take_in_samples
+from evalhouse.warehouse.steps import list_prompts
+from evalhouse.warehouse.tables import Batch, build_frame
 
 
 @task(name="load", task_run_name="load {run_id}", **UNCACHED)
 async def load(run_id: str) -> int:
-    """Take the samples of a run into the warehouse and return how many there are."""
+    """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
     live_run = find_live_run(run_id)
+    await asyncio.to_thread(keep_prompts, live_run)
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
     elif live_run.staged is not None:
@@ -36,3 +41,23 @@ def load_responses(live_run: LiveRun, collection: Collection) -> None:
             renew_samples(live_run.warehouse, live_run.run_id, staging)
     finally:
         staging.discard()
+
+
+def keep_prompts(live_run: LiveRun) -> None:
+    """Put the prompts of the run's steps on record."""
+    names = {*list_prompts(live_run.steps | live_run.optional_steps), *(prompt.name for prompt in live_run.rubrics)}
+    rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
+    if rows:
+        frame = build_frame("prompts", rows)
+        key = f"{live_run.run_id}/prompts/{live_run.session}"
+        live_run.warehouse.append(Batch(key=key, run_id=live_run.run_id, tables={"prompts": frame}))
+
+
+def _to_row(prompt: Prompt) -> Mapping[str, object]:
+    return {
+        "prompt_hash": prompt.prompt_hash,
+        "prompt": prompt.name,
+        "version": prompt.version,
+        "language": prompt.language or None,
+        "template": prompt.template,
+    }

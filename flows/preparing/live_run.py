@@ -29,7 +29,6 @@ from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
 from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.tables import Batch, build_frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -243,16 +242,6 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
     return spent_usd
 
 
-def keep_prompts(live_run: LiveRun) -> None:
-    """Put the prompts of the run's steps on record."""
-    names = {*list_prompts(live_run.steps | live_run.optional_steps), *(prompt.name for prompt in live_run.rubrics)}
-    rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
-    if rows:
-        frame = build_frame("prompts", rows)
-        key = f"{live_run.run_id}/prompts/{live_run.session}"
-        live_run.warehouse.append(Batch(key=key, run_id=live_run.run_id, tables={"prompts": frame}))
-
-
 def _state_rules(prompt: Prompt, model: str) -> Prompt:
     digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
     return replace(
@@ -262,13 +251,3 @@ def _state_rules(prompt: Prompt, model: str) -> Prompt:
         language="",
         template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical/judge.py.",
     )
-
-
-def _to_row(prompt: Prompt) -> Mapping[str, object]:
-    return {
-        "prompt_hash": prompt.prompt_hash,
-        "prompt": prompt.name,
-        "version": prompt.version,
-        "language": prompt.language or None,
-        "template": prompt.template,
-    }

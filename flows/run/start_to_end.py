@@ -166,13 +166,10 @@ class _RunProcess:
 
     def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
         """Run what was prepared to its end, and measure the judge's noise where the settings ask for it."""
-        from evalhouse.flows.preparing.live_run import keep_prompts  # noqa: PLC0415
-
         live_run = prepared.make_live_run(self.warehouse)
         # Putting it on record is not broken off: a person who interrupts a run on record is given its id.
         with self.interrupts.noted():
             try:
-                keep_prompts(live_run)
                 prepared.add_collection(live_run)
                 put_on_record()
             except BaseException:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from evalhouse.flows.preparing.live_run import keep_prompts, make_live_run
+from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.outcome import Watch
@@ -23,6 +23,7 @@ from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.stop_sign import DRAIN_S
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.load import keep_prompts
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
 from evalhouse.tasks.pipeline.live_run import LiveRun
