@@ -20,7 +20,7 @@ from evalhouse.flows.display.output import make_table, print_json, print_line, p
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
-from evalhouse.tasks.asking.finder import ReplyFinder
+from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.models.make import make_judge

@@ -19,8 +19,8 @@ from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.tasks.asking.asker import DRAIN_S
 from evalhouse.tasks.asking.shared_limit import share_limits
-from evalhouse.tasks.asking.stop_sign import DRAIN_S
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import keep_prompts

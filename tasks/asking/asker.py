@@ -17,7 +17,6 @@ import orjson
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot
 from evalhouse.tasks.asking.record import Call, Record
-from evalhouse.tasks.asking.stop_sign import DRAIN_S, StopSign
 from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
@@ -51,7 +50,7 @@ _UNUSABLE_NOTE = (
     "described above and nothing else, with exactly one verdict or list for everything that is asked."
 )
 
-# Set by whoever would retry on EndpointDown, when it will not do so again: the question is then given up.
+# Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 
 
@@ -85,6 +84,60 @@ class _Attempts:
     options_dropped: int = 0
     note: str = ""
     last_problem: str = ""
+
+
+# How long requests that are under way may still take.
+DRAIN_S = 3.0
+
+
+Listener = Callable[[FatalJudgeError, float], None]
+
+
+class StopSign:
+    """Stops everything that asks for a run: nothing more is sent, and all who wait end at once.
+
+    Given by a person's Ctrl-C, or by whatever finds that nothing will work (a wrong key, a full disk). All askers of a
+    run share one, so that embeddings with a wrong key stop the judge as well. Given at most once; the first reason
+    counts. Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._error: FatalJudgeError | None = None
+        self._listeners: list[Listener] = []
+        self._sleeping: set[asyncio.Future[None]] = set()
+
+    def give(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
+        """Stop everything with this error; requests under way have `drain_s` seconds left."""
+        if self._error is not None:
+            return
+        self._error = error
+        for sleeper in self._sleeping:
+            if not sleeper.done():
+                sleeper.set_exception(repeat_error(error))
+        for listener in self._listeners:
+            listener(error, drain_s)
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with the error and the seconds left when the sign is given."""
+        self._listeners.append(listener)
+
+    def raise_if_given(self) -> None:
+        """Raise what the sign was given for, if it was."""
+        if self._error is not None:
+            raise repeat_error(self._error)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that long; raises as soon as the sign is given."""
+        self.raise_if_given()
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping.add(sleeper)
+        try:
+            async with asyncio.timeout(seconds):
+                await sleeper
+        except TimeoutError:
+            pass
+        finally:
+            self._sleeping.discard(sleeper)
 
 
 @dataclass(kw_only=True)
@@ -131,10 +184,10 @@ class Asker:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[request.request_hash] = mine
         try:
-            found = await self._find(question, request, read)
-            if found is not None:
-                return found
-            tokens = guess_tokens(request.payload, self.counts.usual_reply_tokens)
+            recorded = await self._find(question, request, read)
+            if recorded is not None:
+                return recorded
+            tokens = guess_tokens(request.payload, self.counts)
             most = attempts or self.attempts
             counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
             return await self._send_until_usable(question, read, counted)
@@ -153,7 +206,7 @@ class Asker:
         try:
             value = read(recorded.reply)
         except UnusableReply:
-            return None  # an older evalhouse could read it and this one cannot: it is asked anew
+            return None  # an older evalhouse could read it and this one cannot: it is asked again
         self.counts.reused += 1
         call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
         return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs)
@@ -183,29 +236,29 @@ class Asker:
     def _stop_if_all_are_refused(self, error: RefusedRequest) -> None:
         self._n_unexplained += error.unexplained
         if error.unexplained and not self._was_answered and self._n_unexplained >= _REFUSED_MOST:
-            told = f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
-            self.stop(FatalJudgeError(told))
+            message = f"{self.judge.name} answered none of the first {_REFUSED_MOST} requests; the last: {error}"
+            self.stop(FatalJudgeError(message))
             self.raise_if_stopped()
 
     def _give_up(self, attempts: _Attempts) -> NoReturn:
-        told = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
+        message = f"given up after {attempts.sent} attempts; the last: {attempts.last_problem}"
         if attempts.transport_failures < attempts.used:
-            raise JudgeFailed(told)
+            raise JudgeFailed(message)
         if attempts.unreachable == attempts.used and not self._was_answered:
             # Not one request of the run got through: a wrong address, not a verdict on every sample.
             error = FatalJudgeError(f"{self.judge.name} cannot be reached: {attempts.last_problem}")
             self.stop(error)
             raise error
         if not LAST_CHANCE.get():
-            raise EndpointDown(told)
-        raise JudgeFailed(told)
+            raise EndpointDown(message)
+        raise JudgeFailed(message)
 
     async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
         async with self.limit.slot(attempts.tokens) as slot:
             self._check_budget()
             request = attempts.request
             if question.note or attempts.prepared_after != self._n_dropped:
-                # Whoever was sent meanwhile has found out what the endpoint does not take.
+                # A request sent meanwhile has found out what the endpoint does not take.
                 request = self.judge.prepare(question)
             attempts.sent += 1
             self.counts.requests += 1
@@ -229,7 +282,7 @@ class Asker:
         return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
 
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
-        # What was told first: the others may let waiting requests start.
+        # What the endpoint reported first: the others may let waiting requests start.
         if reply.limits is not None:
             self.limit.note_report(reply.limits, slot)
         if reply.prompt_tokens is not None:
@@ -274,7 +327,7 @@ class Asker:
             raise
 
     def stop(self, error: FatalJudgeError, *, drain_s: float = DRAIN_S) -> None:
-        """Ask nothing more: whoever asks or waits gets this error, what is under way has `drain_s` seconds left."""
+        """Ask nothing more: all who ask or wait get this error, what is under way has `drain_s` seconds left."""
         self.stop_sign.give(error, drain_s=drain_s)
 
     def raise_if_stopped(self) -> None:

@@ -212,12 +212,6 @@ class Usage:
         """The dollars where the provider's cache holds the beginnings that requests share."""
         return None if self.unpriced else self.spent_usd - self.saved_usd
 
-    @property
-    def usual_reply_tokens(self) -> int:
-        """The mean length of a reply so far, for guesses at the next one's."""
-        answered = self.requests - self.failed
-        return self.completion_tokens // answered if answered > 0 and self.completion_tokens else _REPLY_TOKENS
-
     def pick(self, *names: str) -> dict[str, object]:
         """Some of these numbers by name, as JSON has them."""
         return {name: getattr(self, name) for name in names}
@@ -250,10 +244,16 @@ def count_request(payload: Mapping[str, Any]) -> int:
     return round(n_tokens)
 
 
-def guess_tokens(payload: Mapping[str, object], reply_tokens: int) -> int:
-    """About how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply."""
+def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
+    """About how many tokens a request takes by the quick rule: its texts and, of a chat model, the reply.
+
+    A reply is taken to be as long as those of the `usage` so far are in the mean.
+    """
     messages, text = payload.get("messages"), payload.get("input")
     if isinstance(messages, list):
+        answered = usage.requests - usage.failed
+        has_replies = answered > 0 and usage.completion_tokens
+        reply_tokens = usage.completion_tokens // answered if has_replies else _REPLY_TOKENS
         return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
     return estimate_tokens(text) if isinstance(text, str) else 0
 

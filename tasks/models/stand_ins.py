@@ -16,8 +16,7 @@ import orjson
 
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.asking.embedders import pack_vector
-from evalhouse.tasks.asking.finder import ReplyFinder
-from evalhouse.tasks.asking.record import Call
+from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
 from evalhouse.tasks.judge.protocol import (
     Judge,

@@ -14,8 +14,7 @@ import orjson
 import pytest
 from live_runs import open_warehouse
 
-from evalhouse.tasks.asking.finder import KeyFilter
-from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, Origin
+from evalhouse.tasks.asking.record import ORIGIN, Call, CallRecord, KeyFilter, Origin
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import hash_canonical
 from evalhouse.warehouse.engine.connection import open_writer
@@ -168,7 +167,7 @@ async def test_an_unreadable_warehouse_is_an_error_for_everybody_and_a_hang_for_
             def fail(*_: object, error: Exception = error, **__: object) -> None:
                 raise error
 
-            monkeypatch.setattr("evalhouse.tasks.asking.finder.find_replies", fail)
+            monkeypatch.setattr("evalhouse.tasks.asking.record.find_replies", fail)
             asked = (record.find(make_call(number).request_hash) for number in range(3))
             async with asyncio.timeout(5):
                 results = await asyncio.gather(*asked, return_exceptions=True)
