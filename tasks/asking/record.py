@@ -110,15 +110,6 @@ class KeyFilter:
         return bool(self._bits[low >> 3] >> (low & 7) & self._bits[high >> 3] >> (high & 7) & 1)
 
 
-T = TypeVar("T")
-
-
-_LOOK_UP_MOST = 2000
-
-
-_GATHER_S = 0.01
-
-
 class ReplyFinder:
     """Finds replies within one event loop; `only_run` looks at one run's calls alone."""
 

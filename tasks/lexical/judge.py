@@ -1,7 +1,6 @@
 """The built-in `lexical` judge: verdicts from words, numbers and names alone, for the same questions a chat model is
 asked and in the same reply shapes. Deterministic, offline, English and Chinese. Statements come from `split`, the
-support of a text for a statement and the usefulness of contexts from `match`; here is the short reason that says what
-decided.
+support of a text for a statement, the usefulness of contexts and the short reason that says what decided from `match`.
 """
 
 import re
@@ -19,10 +18,10 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.lexical.match import (
-    Evidence,
     Relevance,
     Support,
     compare_statements,
+    explain_support,
     rate_contexts,
     score_contexts,
 )
@@ -32,7 +31,6 @@ from evalhouse.warehouse.steps import REPLY_VERSIONS
 LEXICAL_VERSION = "2"  # part of every request's key: raise it whenever any verdict may come out differently
 
 _SCORE = re.compile(r"score ([01]\.\d\d): ")
-_HARDLY = 0.005  # a share that rounds to 0 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +70,17 @@ def _classify(data: Mapping[str, object]) -> dict[str, object]:
     question = _read_text(data, "question")
     answer, truth = _read_items(data, "answer_statements"), _read_items(data, "ground_truth_statements")
     compared = compare_statements(question, [entry.text for entry in answer], [entry.text for entry in truth])
-    verdicts = [_verdict(e, "TP", "FP", s) for e, s in zip(answer, compared.answer, strict=True)]
-    verdicts += [_verdict(e, "TP", "FN", s) for e, s in zip(truth, compared.ground_truth, strict=True)]
+    judged = [(entry, support, "FP") for entry, support in zip(answer, compared.answer, strict=True)]
+    judged += [(entry, support, "FN") for entry, support in zip(truth, compared.ground_truth, strict=True)]
+    verdicts = [
+        {
+            "id": entry.id,
+            "reason": explain_support(support),
+            "label": "TP" if support.supported else other,
+        }
+        for entry, support, other in judged
+    ]
     return {"verdicts": verdicts}
-
-
-def _verdict(entry: _Entry, yes: str, no: str, support: Support) -> dict[str, object]:
-    return {"id": entry.id, "reason": _explain(support), "label": yes if support.supported else no}
 
 
 def _attribute(data: Mapping[str, object]) -> dict[str, object]:
@@ -89,7 +91,7 @@ def _attribute(data: Mapping[str, object]) -> dict[str, object]:
     for entry, supports in zip(entries, scored, strict=True):
         best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
         named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
-        verdicts.append({"id": entry.id, "reason": _explain(best), "contexts": named})
+        verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named})
     return {"verdicts": verdicts}
 
 
@@ -98,8 +100,12 @@ def _rank(data: Mapping[str, object]) -> dict[str, object]:
     texts = [context.text for context in contexts]
     rated = rate_contexts(_read_text(data, "question"), _read_text(data, "ground_truth"), texts)
     verdicts = [
-        {"id": c.id, "reason": _explain_relevance(r), "label": "useful" if r.useful else "not_useful"}
-        for c, r in zip(contexts, rated, strict=True)
+        {
+            "id": context.id,
+            "reason": _explain_relevance(relevance),
+            "label": "useful" if relevance.useful else "not_useful",
+        }
+        for context, relevance in zip(contexts, rated, strict=True)
     ]
     return {"verdicts": verdicts}
 
@@ -111,43 +117,10 @@ def _explain_relevance(rated: Relevance) -> str:
     return f"score {rated.score:.2f}: holds {rated.ground_truth_share:.0%} of the ground truth and {question}"
 
 
-def _explain(support: Support) -> str:
-    """What decided, in one line."""
-    evidence = support.evidence
-    if evidence is None:
-        return "nothing to compare with"
-    words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
-    parts = [f"{evidence.cover:.0%} of its {words} {_name_place(evidence)}"]
-    if not evidence.n_window:
-        parts = [f"hardly any of its {words} found"]
-    elif evidence.cover < _HARDLY:
-        parts = ["its one content word is not found" if evidence.n_keys == 1 else f"none of its {words} found"]
-    for name, missing in (
-        ("numbers", evidence.missing_numbers),
-        ("names", evidence.missing_names),
-        ("words", evidence.missing_words),
-    ):
-        if missing:
-            parts.append(f"{name} not found: {', '.join(missing[:4])}")
-    if evidence.rivals:
-        parts.append(f"other numbers in their place: {', '.join(evidence.rivals[:2])}")
-    if evidence.opposites:
-        parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
-    if evidence.negation_mismatch:
-        parts.append("negated on one side only")
-    whose = "conveys a ground-truth statement: " if support.conveys else ""
-    return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
-
-
 def read_score(reason: str) -> float | None:
     """The score that a reason of this judge begins with; None where it begins with none."""
     match = _SCORE.match(reason)
     return float(match[1]) if match else None
-
-
-def _name_place(evidence: Evidence) -> str:
-    verb = "stands" if evidence.n_keys == 1 else "stand"
-    return f"{verb} in {'one sentence' if evidence.n_window == 1 else f'{evidence.n_window} neighbouring sentences'}"
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {

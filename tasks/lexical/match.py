@@ -8,12 +8,21 @@ hold count more.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from evalhouse.tasks.lexical.split import read_alternatives
-from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, AnalysedText, Sentence, Token, analyse_text, join_texts
+from evalhouse.tasks.lexical.texts import (
+    CONTENT_WEIGHT,
+    AnalysedText,
+    Sentence,
+    Token,
+    analyse_text,
+    join_texts,
+    make_text,
+)
 from evalhouse.tasks.lexical.words import ANTONYMS, CHINESE_ANTONYMS, NEGATIVE_PREFIXES, SYNONYMS
 
 _NONE: frozenset[str] = frozenset()
@@ -55,22 +64,26 @@ def weigh_against(windows: Sequence[Window], lost: frozenset[str], surfaces: Map
 
 def _find_replaced(window: Window, lost: frozenset[str]) -> list[str]:
     """`word/other` for each lost word in whose place, between the same neighbours, the window has another word."""
-    tokens = window.sentence.content
+    tokens = _list_content(window.sentence)
+    contents = [_list_content(sentence) for sentence in window.sentences]
     replaced: list[str] = []
     for left, middle, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if middle.key not in lost or left.key not in window.keys or right.key not in window.keys:
             continue
-        for other in _between(left.key, right.key, window.sentences):
+        for other in _between(left.key, right.key, contents):
             if other.key not in window.sentence.keys:
                 replaced.append(f"{middle.surface}/{other.surface}")
                 break
     return replaced
 
 
-def _between(left: str, right: str, sentences: Iterable[Sentence]) -> Iterator[Token]:
-    for sentence in sentences:
-        contents = sentence.content
-        for first, second, third in zip(contents, contents[1:], contents[2:], strict=False):
+def _list_content(sentence: Sentence) -> list[Token]:
+    return [token for token in sentence.tokens if token.weight >= CONTENT_WEIGHT]
+
+
+def _between(left: str, right: str, contents: Iterable[list[Token]]) -> Iterator[Token]:
+    for tokens in contents:
+        for first, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
             if first.key == left and third.key == right:
                 yield second
 
@@ -149,7 +162,7 @@ def find_negation_mismatch(windows: Sequence[Window], surfaces: Mapping[str, str
         theirs = frozenset().union(*[other.negated for other in window.sentences])
         if not theirs and not sentence.negated:
             continue
-        plain = frozenset().union(*[other.plain for other in window.sentences])
+        plain = frozenset().union(*[other.keys - other.negated for other in window.sentences])
         ours = (sentence.negated & window.keys) - theirs
         keys = ours | ((theirs & sentence.keys) - sentence.negated - plain)
         mismatch += sorted([surfaces[key] for key in keys])
@@ -281,9 +294,9 @@ def _find_near(key: str, surface: str, text: AnalysedText) -> float:
         return 0.8
     if not key.isascii():
         return 0.0
-    if 3 <= len(surface) <= 6 and surface.isupper() and surface.lower() in text.initials:
+    if 3 <= len(surface) <= 6 and surface.isupper() and surface.lower() in text.spellings.initials:
         return _VARIANT
-    others = text.stems_by_start.get(key[:3]) if len(key) > 3 else None
+    others = text.spellings.stems_by_start.get(key[:3]) if len(key) > 3 else None
     if others and any(_is_variant(key, other) for other in others):
         return _VARIANT
     return _VARIANT if _stands_inside(surface, text) else 0.0
@@ -296,8 +309,11 @@ def _is_variant(left: str, right: str) -> bool:
 
 def _stands_inside(word: str, text: AnalysedText) -> bool:
     """Whether a word of six letters or more is part of a longer word of the text, or written apart there."""
-    place = text.squeezed.find(word.lower()) if len(word) >= 6 else -1
-    return place >= 0 and not text.squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES)
+    if len(word) < 6:
+        return False
+    squeezed = text.spellings.squeezed
+    place = squeezed.find(word.lower())
+    return place >= 0 and not squeezed[max(0, place - 3) : place].endswith(NEGATIVE_PREFIXES)
 
 
 def _find_window(sentence: Sentence, text: AnalysedText) -> Window:
@@ -305,11 +321,7 @@ def _find_window(sentence: Sentence, text: AnalysedText) -> Window:
     held = [(places[key], weight) for key, weight in sentence.weights.items() if key in places]
     singles = [0.0] * n
     for place, weight in held:
-        mask = place
-        while mask:
-            low = mask & -mask
-            singles[low.bit_length() - 1] += weight
-            mask ^= low
+        _add_to_places(singles, place, weight)
     best = max(singles)
     start, size = singles.index(best), 1
     cost = _LARGER_WINDOW_COST * sentence.total
@@ -327,6 +339,14 @@ def _find_window(sentence: Sentence, text: AnalysedText) -> Window:
     sentences = text.sentences[start : start + size]
     keys = sentences[0].keys if size == 1 else frozenset().union(*[other.keys for other in sentences])
     return Window(sentence=sentence, sentences=sentences, keys=keys)
+
+
+def _add_to_places(sums: list[float], place: int, weight: float) -> None:
+    """Add a weight to the sums of all sentences in a bit mask."""
+    while place:
+        low = place & -place
+        sums[low.bit_length() - 1] += weight
+        place ^= low
 
 
 def read_claim(statement: AnalysedText, question: AnalysedText | None = None, *, given_share: float = 1.0) -> Claim:
@@ -387,14 +407,16 @@ def _is_foreign(claim: Claim, text: AnalysedText) -> bool:
 def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> _Shares:
     """What the windows hold of a claim: each key as 1, or as the closeness of what the text has instead."""
     held = frozenset().union(*[window.sentence.keys & window.keys for window in windows])
-    places, rarities, in_question = text.places, text.rarities, claim.in_question
+    places, in_question = text.places, claim.in_question
     cover = cover_rare = cover_new = cover_text = total_rare = total_new = 0.0
     faint: set[str] = set()
     for key, weight in claim.weights.items():
         if key in places:
             hit = weight if key in held else 0.0
             cover_text += weight
-            rarity = rarities[key]
+            place = places[key]
+            # 1 for a word in one sentence of the text, less for the words the whole text is about.
+            rarity = 1.0 / (1.0 + math.log(place.bit_count())) if place & (place - 1) else 1.0
         else:
             hit = weight * _rate_absent(key, claim, text) if weight > 0.1 else 0.0
             cover_text += hit
@@ -423,7 +445,7 @@ def _rate_absent(key: str, claim: Claim, text: AnalysedText) -> float:
     if near is None:
         near = text.near[key] = _find_near(key, claim.statement.surfaces[key], text)
     acronyms = claim.statement.runs.acronyms
-    return max(near, _VARIANT) if acronyms and acronyms.get(key) in text.acronyms else near
+    return max(near, _VARIANT) if acronyms and acronyms.get(key) in text.spellings.acronyms else near
 
 
 def _count_foreign(
@@ -460,6 +482,8 @@ _FOREIGN_NUMBER, _FOREIGN_NAME = 1.2, 0.6  # for each of the first two that stan
 _SPREAD, _SHORT, _LONG = 4.0, 8.0, 20.0  # a long statement may be found all over a text; lengths in token weight
 _NEGATION, _OPPOSITE, _REPLACED, _RIVAL = 0.7, 1.8, 0.2, 1.0
 _PERSONAL, _ASKS = 1.5, 1.5
+# The words by which a text speaks of its speaker or to its hearer.
+_PERSONAL_WORDS = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
 # In a comparison of answer and ground truth: the weight of what the question already says.
 _GIVEN_SHARE = 0.2
 _SAME_QUESTION = 0.6  # two texts that answer one question agree with fewer shared words than a passage and a claim
@@ -474,11 +498,44 @@ class Support:
 
     score: float
     evidence: Evidence | None
+    supported: bool = False
     conveys: bool = False
 
-    @property
-    def supported(self) -> bool:
-        return self.score >= SUPPORT_THRESHOLD
+
+_HARDLY = 0.005  # a share that rounds to 0 %
+
+
+def explain_support(support: Support) -> str:
+    """What decided, in one line."""
+    evidence = support.evidence
+    if evidence is None:
+        return "nothing to compare with"
+    words = "1 content word" if evidence.n_keys == 1 else f"{evidence.n_keys} content words"
+    parts = [f"{evidence.cover:.0%} of its {words} {_name_place(evidence)}"]
+    if not evidence.n_window:
+        parts = [f"hardly any of its {words} found"]
+    elif evidence.cover < _HARDLY:
+        parts = ["its one content word is not found" if evidence.n_keys == 1 else f"none of its {words} found"]
+    for name, missing in (
+        ("numbers", evidence.missing_numbers),
+        ("names", evidence.missing_names),
+        ("words", evidence.missing_words),
+    ):
+        if missing:
+            parts.append(f"{name} not found: {', '.join(missing[:4])}")
+    if evidence.rivals:
+        parts.append(f"other numbers in their place: {', '.join(evidence.rivals[:2])}")
+    if evidence.opposites:
+        parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
+    if evidence.negation_mismatch:
+        parts.append("negated on one side only")
+    whose = "conveys a ground-truth statement: " if support.conveys else ""
+    return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
+
+
+def _name_place(evidence: Evidence) -> str:
+    verb = "stands" if evidence.n_keys == 1 else "stand"
+    return f"{verb} in {'one sentence' if evidence.n_window == 1 else f'{evidence.n_window} neighbouring sentences'}"
 
 
 def score_contexts(statements: Sequence[str], texts: Sequence[str], question: str = "") -> list[list[Support]]:
@@ -503,7 +560,8 @@ def _score_best(claims: Sequence[Claim], text: AnalysedText, elsewhere: frozense
 def _rate_talk(statement: AnalysedText, text: AnalysedText) -> float:
     """The penalty for a statement that is talk: a question, or of its speaker and hearer where the text is not."""
     asks = _ASKS if statement.text.rstrip().endswith(("?", "？")) else 0.0
-    return asks + (0.0 if statement.personal <= text.personal else _PERSONAL)
+    personal = set(_PERSONAL_WORDS.findall(statement.text.lower()))
+    return asks + (_PERSONAL if personal and not personal <= set(_PERSONAL_WORDS.findall(text.text.lower())) else 0.0)
 
 
 def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:
@@ -518,7 +576,8 @@ def rate_support(claim: Claim, text: AnalysedText) -> float:
 
 def _score(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = frozenset(), penalty: float = 0.0) -> Support:
     evidence = weigh_evidence(claim, text, elsewhere)
-    return Support(score=0.0 if evidence is None else combine(evidence, penalty), evidence=evidence)
+    score = 0.0 if evidence is None else combine(evidence, penalty)
+    return Support(score=score, evidence=evidence, supported=score >= SUPPORT_THRESHOLD)
 
 
 def combine(evidence: Evidence, penalty: float = 0.0) -> float:
@@ -594,10 +653,7 @@ class Relevance:
     score: float
     ground_truth_share: float | None
     question_share: float
-
-    @property
-    def useful(self) -> bool:
-        return self.score >= USEFUL_THRESHOLD
+    useful: bool = False
 
 
 def _weigh_keys(subject: AnalysedText, contexts: Sequence[AnalysedText]) -> dict[str, float]:
@@ -618,8 +674,7 @@ def _share_found(weights: dict[str, float], context: AnalysedText) -> float:
     anywhere, singles = 0.0, [0.0] * len(context.sentences)
     for key in weights.keys() & context.keys:
         anywhere += weights[key]
-        for position in context.read_positions(key):
-            singles[position] += weights[key]
+        _add_to_places(singles, context.places[key], weights[key])
     best = max(singles, default=0.0)
     return 0.5 * (anywhere + best) / total
 
@@ -632,7 +687,7 @@ def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> 
     truth_weights = {key: weight for key, weight in _weigh_keys(truth, texts).items() if key not in asked.keys}
     if not truth_weights:  # the ground truth is in the question: a choice, or yes and no
         truth_weights = _weigh_keys(truth, texts)
-    truth_parts = [AnalysedText(text=truth.text, sentences=(sentence,)) for sentence in truth.sentences]
+    truth_parts = [make_text(truth.text, (sentence,)) for sentence in truth.sentences]
     claims = [read_answer(part, asked) for part in truth_parts] if len(truth_parts) > 1 else []
     asked_claim, truth_claim = read_claim(asked), read_answer(truth, asked)
     rated: list[Relevance] = []
@@ -654,7 +709,8 @@ def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> 
 def _set_apart(rated: Sequence[Relevance]) -> list[Relevance]:
     """The scores with their distance to the mean made larger; one context alone keeps its own."""
     mean = sum([relevance.score for relevance in rated]) / max(len(rated), 1)
+    scores = [min(max(relevance.score + _AHEAD * (relevance.score - mean), 0.0), 1.0) for relevance in rated]
     return [
-        replace(relevance, score=min(max(relevance.score + _AHEAD * (relevance.score - mean), 0.0), 1.0))
-        for relevance in rated
+        replace(relevance, score=score, useful=score >= USEFUL_THRESHOLD)
+        for relevance, score in zip(rated, scores, strict=True)
     ]

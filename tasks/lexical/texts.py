@@ -4,7 +4,6 @@ what a negation word governs is marked. Analysed texts are kept in a cache bound
 requests look at one context.
 """
 
-import math
 import re
 import threading
 import unicodedata
@@ -200,35 +199,18 @@ class Token:
     weight: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
-    """The tokens of one sentence that count, in order, and the keys among them that a negation governs."""
+    """The tokens of one sentence that count, in order, and the keys among them that a negation governs.
+
+    `weights` are by key in the order of first appearance, `total` is the weight of all tokens.
+    """
 
     tokens: tuple[Token, ...]
     negated: frozenset[str]
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        return frozenset([token.key for token in self.tokens])
-
-    @cached_property
-    def weights(self) -> dict[str, float]:
-        """Key to weight, in the order of first appearance."""
-        return {token.key: token.weight for token in self.tokens}
-
-    @cached_property
-    def total(self) -> float:
-        """The weight of all tokens."""
-        return sum([token.weight for token in self.tokens])
-
-    @cached_property
-    def plain(self) -> frozenset[str]:
-        """The keys that no negation governs."""
-        return self.keys - self.negated
-
-    @cached_property
-    def content(self) -> tuple[Token, ...]:
-        return tuple([token for token in self.tokens if token.weight >= CONTENT_WEIGHT])
+    keys: frozenset[str]
+    weights: dict[str, float]
+    total: float
 
 
 def normalise(text: str) -> str:
@@ -370,24 +352,28 @@ def _scan_tokens(sentence: str) -> list[Token]:
 
 def read_sentence(text: str) -> Sentence:
     tokens = _read_tokens(text)
-    if not any(token.kind == "negation" for token in tokens):
-        return Sentence(tokens=tuple(tokens), negated=frozenset())
-    plain: list[Token] = []
     negated: set[str] = set()
-    reach = 0
-    for token in tokens:
-        if token.kind == "negation":
-            reach = _NEGATION_REACH
-            continue
-        plain.append(token)
-        if reach and token.weight >= 0.3:
-            negated.add(token.key)
-            reach -= 1
-    return Sentence(tokens=tuple(plain), negated=frozenset(negated))
+    if any(token.kind == "negation" for token in tokens):
+        reach = 0
+        for token in tokens:
+            if token.kind == "negation":
+                reach = _NEGATION_REACH
+            elif reach and token.weight >= 0.3:
+                negated.add(token.key)
+                reach -= 1
+        tokens = [token for token in tokens if token.kind != "negation"]
+    weights = {token.key: token.weight for token in tokens}
+    return Sentence(
+        tokens=tuple(tokens),
+        negated=frozenset(negated),
+        keys=frozenset(weights),
+        weights=weights,
+        total=sum([token.weight for token in tokens]),
+    )
 
 
 _ALPHANUMERIC = re.compile(r"[a-z0-9]+")
-_PERSONAL = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
+_LETTERS = re.compile(r"[A-Za-z]+")
 _ACRONYM = re.compile(r"(?<![A-Za-z])[A-Z]{2,}(?![A-Za-z])")
 
 
@@ -417,48 +403,36 @@ def _read_runs(sentences: Sequence[Sentence], kind: TokenKind) -> list[list[Toke
     return runs
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spellings:
+    """The words of a text as near matches look for them.
+
+    `stems_by_start` holds the words by their first three letters, `squeezed` the plain letters and digits of the text
+    in one lower-case string, for words written apart or together, `acronyms` the words in capitals, in lower case, and
+    `initials` the first letters of all Latin words, and of the capitalised ones alone: `|acotm|AM|`.
+    """
+
+    stems_by_start: dict[str, list[str]]
+    squeezed: str
+    acronyms: frozenset[str]
+    initials: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnalysedText:
-    """A text and its sentences; sentences without any token are left out."""
+    """A text and its sentences; sentences without any token are left out. Made by `make_text`.
+
+    `places` holds each key's sentences as a bit mask, `weights` the keys' weights in the order of first appearance.
+    """
 
     text: str
     sentences: tuple[Sentence, ...]
+    places: dict[str, int]
+    keys: frozenset[str]
+    weights: dict[str, float]
+    surfaces: dict[str, str]
     # Near matches found so far, key to closeness: filled and read by `match`.
     near: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        return frozenset(self.places)
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Key to the sentences that hold it, as a bit mask."""
-        places: dict[str, int] = {}
-        for position, sentence in enumerate(self.sentences):
-            bit = 1 << position
-            for key in sentence.keys:
-                places[key] = places.get(key, 0) | bit
-        return places
-
-    def read_positions(self, key: str) -> Iterator[int]:
-        """The positions of the sentences that hold a key, in order."""
-        mask = self.places.get(key, 0)
-        while mask:
-            low = mask & -mask
-            yield low.bit_length() - 1
-            mask ^= low
-
-    @cached_property
-    def weights(self) -> dict[str, float]:
-        """Key to weight, in the order of first appearance."""
-        weights: dict[str, float] = {}
-        for sentence in self.sentences:
-            weights |= sentence.weights
-        return weights
-
-    @cached_property
-    def surfaces(self) -> dict[str, str]:
-        return {token.key: token.surface for sentence in self.sentences for token in sentence.tokens}
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -478,59 +452,52 @@ class AnalysedText:
         )
 
     @cached_property
-    def personal(self) -> frozenset[str]:
-        """The words by which the text speaks of its speaker or to its hearer."""
-        return frozenset(_PERSONAL.findall(self.text.lower()))
-
-    @cached_property
-    def rarities(self) -> dict[str, float]:
-        """1 for a word in one sentence of the text, less for the words the whole text is about."""
-        return {
-            key: 1.0 / (1.0 + math.log(place.bit_count())) if place & (place - 1) else 1.0
-            for key, place in self.places.items()
-        }
-
-    @cached_property
-    def stems_by_start(self) -> dict[str, list[str]]:
-        """First three letters to the words of the text that begin so, for near matches."""
+    def spellings(self) -> Spellings:
         starts: dict[str, list[str]] = {}
         for key in self.places:
             if len(key) > 3 and key[0] != "#":
                 starts.setdefault(key[:3], []).append(key)
-        return starts
-
-    @cached_property
-    def squeezed(self) -> str:
-        """The plain letters and digits of the text in one lower-case string, for words written apart or together."""
-        return "".join(_ALPHANUMERIC.findall(normalise(self.text).lower()))
-
-    @cached_property
-    def acronyms(self) -> frozenset[str]:
-        """The words of two letters or more written in capitals, in lower case."""
-        return frozenset([word.lower() for word in _ACRONYM.findall(normalise(self.text))])
-
-    @cached_property
-    def initials(self) -> str:
-        """First letters of all Latin words, and of the capitalised ones alone, for acronyms: `|acotm|AM|`."""
-        words = re.findall(r"[A-Za-z]+", self.text)
+        plain = normalise(self.text)
+        words = _LETTERS.findall(self.text)
         every = "".join([word[0] for word in words]).lower()
         capitals = "".join([word[0] for word in words if word[0].isupper()]).lower()
-        return f"|{every}|{capitals}|"
+        return Spellings(
+            stems_by_start=starts,
+            squeezed="".join(_ALPHANUMERIC.findall(plain.lower())),
+            acronyms=frozenset([word.lower() for word in _ACRONYM.findall(plain)]),
+            initials=f"|{every}|{capitals}|",
+        )
+
+
+def make_text(text: str, sentences: tuple[Sentence, ...]) -> AnalysedText:
+    """A text of sentences that were read already."""
+    places: dict[str, int] = {}
+    weights: dict[str, float] = {}
+    for position, sentence in enumerate(sentences):
+        weights |= sentence.weights
+        bit = 1 << position
+        for key in sentence.keys:
+            places[key] = places.get(key, 0) | bit
+    return AnalysedText(
+        text=text,
+        sentences=sentences,
+        places=places,
+        keys=frozenset(places),
+        weights=weights,
+        surfaces={token.key: token.surface for sentence in sentences for token in sentence.tokens},
+    )
 
 
 def _analyse(text: str) -> AnalysedText:
     sentences = [read_sentence(normalise(sentence)) for sentence in split_sentences(text)]
-    return AnalysedText(text=text, sentences=tuple(sentence for sentence in sentences if sentence.tokens))
+    return make_text(text, tuple([sentence for sentence in sentences if sentence.tokens]))
 
 
 def join_texts(texts: Sequence[AnalysedText]) -> AnalysedText:
     """Several analysed texts as one, without analysing again."""
     if len(texts) == 1:
         return texts[0]
-    return AnalysedText(
-        text="\n".join(text.text for text in texts),
-        sentences=tuple(sentence for text in texts for sentence in text.sentences),
-    )
+    return make_text("\n".join(text.text for text in texts), tuple([s for text in texts for s in text.sentences]))
 
 
 class TextCache:
