@@ -24,12 +24,13 @@ from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.serving.backlog import find_unanswered, hold_flow_run, put_answered, queue_left
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
 from evalhouse.flows.serving.notify import describe_end, write_page
-from evalhouse.flows.serving.suite_runs import SuiteOutcome, resolve_suite, resume_suite_run, run_suite
+from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -57,8 +57,7 @@ from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.outcome import RunOutcome, Watch
-    from evalhouse.flows.serving.suite_runs import SuiteOutcome
+    from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
 
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
@@ -175,8 +174,9 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
 
 
 def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
+    from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415
     from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
-    from evalhouse.flows.serving.suite_runs import SuiteOutcome, run_suite  # noqa: PLC0415
+    from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415
 
     if suite is not None:
         return run_suite(suite, flags=flags, watch=watch)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
@@ -45,3 +45,16 @@ class NoiseOutcome:
     n_samples: int = 0
     n_changed: int = 0
     problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOutcome:
+    """How a run of a suite ended. `gate` is the document of `evalhouse gate --json`; None without a gate."""
+
+    outcome: RunOutcome
+    gate: Mapping[str, Any] | None
+
+    @property
+    def gate_failed(self) -> bool:
+        """Whether there is a gate and it did not let the run through."""
+        return self.gate is not None and self.gate["outcome"] == "failed"

@@ -5,32 +5,18 @@ The run itself is `run.start_to_end`; around it stands what a suite adds: settin
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.run.outcome import RunOutcome, Watch
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
 from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import notify_of_break, notify_of_end
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.store import Warehouse
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuiteOutcome:
-    """How a run of a suite ended. `gate` is the document of `evalhouse gate --json`; None without a gate."""
-
-    outcome: RunOutcome
-    gate: Mapping[str, Any] | None
-
-    @property
-    def gate_failed(self) -> bool:
-        """Whether there is a gate and it did not let the run through."""
-        return self.gate is not None and self.gate["outcome"] == "failed"
 
 
 def run_suite(

@@ -7,20 +7,10 @@ The table `noise` follows the scores: whenever parent or noise run are scored, `
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import duckdb
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-
-_PAIRS = "select run_id, parent_run_id from runs where kind = 'noise' and (run_id = $run_id or parent_run_id = $run_id)"
-
-
-def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Write the rows of `noise` again for every pair of a run and a noise run that this run is one of."""
-    for noise_run_id, parent_run_id in connection.execute(_PAIRS, {"run_id": run_id}).fetchall():
-        connection.execute("delete from noise where noise_run_id = ?", [noise_run_id])
-        connection.execute(read_query("noise/write"), {"run_id": parent_run_id, "noise_run_id": noise_run_id})
 
 
 def note_no_noise(warehouse: Warehouse, run_id: str) -> None:

@@ -8,8 +8,9 @@ from evalhouse.warehouse.engine.connection import first_line
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, SettledMetric, settle_metrics
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.noise import note_noise
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+
+_PAIRS = "select run_id, parent_run_id from runs where kind = 'noise' and (run_id = $run_id or parent_run_id = $run_id)"
 
 MetricSettings = Mapping[str, Mapping[str, float]]
 
@@ -59,3 +60,10 @@ def _score_metric(connection: duckdb.DuckDBPyConnection, run_id: str, settled: S
             "better": metric.better,
         },
     )
+
+
+def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Write the rows of `noise` again for every pair of a run and a noise run that this run is one of."""
+    for noise_run_id, parent_run_id in connection.execute(_PAIRS, {"run_id": run_id}).fetchall():
+        connection.execute("delete from noise where noise_run_id = ?", [noise_run_id])
+        connection.execute(read_query("noise/write"), {"run_id": parent_run_id, "noise_run_id": noise_run_id})
