@@ -1,1 +1,1 @@
-"""Where everything is kept: the store, and the words that describe what is in it."""
+"""Where everything is kept: the tables, and the words that describe what is in it."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, limit_options
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, limit_options
 
 if TYPE_CHECKING:
     from evalhouse.flows.trials.benchmark_tables import Report
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def benchmark(
     *,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
 from evalhouse.flows.errors import SettingsError
@@ -68,7 +68,7 @@ def compare(
     top: int,
     by: str | None,
     seed: int,
-    warehouse: str | None,
+    warehouse: Warehouse,
     as_json: bool,
 ) -> None:
     """Compare the run CANDIDATE with the run BASE: what moved, whether that is chance, and why.
@@ -83,8 +83,7 @@ def compare(
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`. A
     smaller change is within the judge's noise, and never better or worse.
     """
-    store = Warehouse(find_warehouse(warehouse))
-    pair = _find_pair(store, base, candidate)
+    pair = _find_pair(warehouse, base, candidate)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     try:
         comparison = compare_runs(pair, settings)
@@ -92,7 +91,7 @@ def compare(
         raise SettingsError(str(error)) from None
     _check_metric(comparison, by)
     moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
-    corrected = pair_corrected(store, pair.base.run_id, pair.candidate.run_id)
+    corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
     document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(one) for one in corrected]}
     if as_json:
         print_json(document)
@@ -103,13 +102,13 @@ def compare(
             print_table(corrected_pair_table(corrected))
 
 
-def _find_pair(store: Warehouse, base: str, candidate: str) -> RunPair:
-    runs = [find_run(store, name) for name in (base, candidate)]
+def _find_pair(warehouse: Warehouse, base: str, candidate: str) -> RunPair:
+    runs = [find_run(warehouse, name) for name in (base, candidate)]
     if runs[0].run_id == runs[1].run_id:
         raise SettingsError(
             f"BASE and CANDIDATE are both run {runs[0].run_id}; name two runs (`evalhouse runs` lists all)"
         )
-    return RunPair(store, *runs)
+    return RunPair(warehouse, *runs)
 
 
 def _check_metric(comparison: Comparison, by: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import (
     clean_text,
     make_table,
@@ -51,19 +51,18 @@ _SHOWN_STATEMENTS: Final = 2
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def diagnose(
-    *, run: str, cause: str | None, limit: int, n_runs: int, language: str | None, warehouse: str | None, as_json: bool
+    *, run: str, cause: str | None, limit: int, n_runs: int, language: str | None, warehouse: Warehouse, as_json: bool
 ) -> None:
     """Say which stage fails in RUN, for which samples, and what to try.
 
     Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique start of one,
     a label, `latest` or `previous`.
     """
-    store = Warehouse(find_warehouse(warehouse))
-    found = find_run(store, run)
+    found = find_run(warehouse, run)
     spoken = language or (found.language if found.language in LANGUAGES else "en")
     shown = CAUSES if cause is None else (cast(Cause, cause),)
     document = read_diagnosis(
-        store, found, language=cast(Language, spoken), causes=shown, n_samples=limit, n_runs=n_runs
+        warehouse, found, language=cast(Language, spoken), causes=shown, n_samples=limit, n_runs=n_runs
     )
     if as_json:
         print_json(document)

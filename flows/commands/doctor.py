@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_value
 from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.settings import (
@@ -53,7 +53,7 @@ _REACH_S = 10.0
     "Sends some 370 requests, which cost money; their number and price are shown first.",
 )
 @click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def doctor(
     *,
@@ -192,11 +192,11 @@ def _check_variables(_: RunSettings) -> Finding:
 def _check_warehouse(settings: RunSettings) -> Finding:
     what = "warehouse"
     try:
-        store = Warehouse(settings.warehouse)
-        path = store.location.path
+        warehouse = Warehouse(settings.warehouse)
+        path = warehouse.location.path
         if not path.exists():
             return _check_place(path)
-        n_runs = store.read("select count(*) as n from runs")["n"][0]
+        n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
     except (WarehouseError, OSError) as error:
         return Finding(what=what, verdict="wrong", detail=str(error))
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):

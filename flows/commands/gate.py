@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_text
 from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
@@ -101,7 +101,7 @@ def gate(
     seed: int,
     junit: str | None,
     markdown: str | None,
-    warehouse: str | None,
+    warehouse: Warehouse,
     as_json: bool,
 ) -> int:
     """Check RUN against limits; exit status 1 when it fails.
@@ -112,10 +112,9 @@ def gate(
     """
     if as_json and markdown == STDOUT:
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
-    store = Warehouse(find_warehouse(warehouse))
-    checked_run = find_run(store, run)
+    checked_run = find_run(warehouse, run)
     _check_status(checked_run)
-    scores = read_scores(store, checked_run)
+    scores = read_scores(warehouse, checked_run)
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
@@ -124,11 +123,11 @@ def gate(
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
     _check_limits(limits, against, scores)
-    base = None if against is None else _find_base(store, checked_run, against)
+    base = None if against is None else _find_base(warehouse, checked_run, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     try:
         document = decide(
-            store, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
+            warehouse, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
         )
     except ComparisonError as error:
         raise SettingsError(str(error)) from None
@@ -205,8 +204,8 @@ def _parse_number(option: str, text: str, number: str, *, least: float = -inf, m
     return value
 
 
-def _find_base(store: Warehouse, run: RunRow, against: str) -> RunRow:
-    base = find_run(store, against)
+def _find_base(warehouse: Warehouse, run: RunRow, against: str) -> RunRow:
+    base = find_run(warehouse, against)
     if base.run_id == run.run_id:
         raise SettingsError(f"RUN and --against are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
     return base

@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import clean_text, make_console, print_json, write_json, write_value
 from evalhouse.flows.documents.lineage import Row, is_splitting, list_steps, read_lineage, read_metadata
 from evalhouse.flows.errors import SettingsError
@@ -29,33 +29,32 @@ _SHORT = 300
 @click.option("--full", is_flag=True, help="Show requests as well, and every text whole.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: str | None, as_json: bool) -> None:
+def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: Warehouse, as_json: bool) -> None:
     """Walk from a score of SAMPLE in RUN to its verdicts, the calls they came from, the prompts and the sample.
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
     are shown.
     """
-    store = Warehouse(find_warehouse(warehouse))
-    found = find_run(store, run)
-    rows = read_lineage(store, found.run_id, sample, metric)
+    found = find_run(warehouse, run)
+    rows = read_lineage(warehouse, found.run_id, sample, metric)
     if not rows:
-        raise SettingsError(_explain_nothing(store, found, sample, metric))
-    metadata = read_metadata(store, found.run_id, sample)
+        raise SettingsError(_explain_nothing(warehouse, found, sample, metric))
+    metadata = read_metadata(warehouse, found.run_id, sample)
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
         make_console().print(_draw(found, rows, metadata, full=full))
 
 
-def _explain_nothing(store: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
+def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
     of_run = {"run_id": run.run_id}
-    here = store.read_rows(
+    here = warehouse.read_rows(
         "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
     )
     if not here:
-        names = ", ".join(str(row["sample_id"]) for row in store.read_rows(_KNOWN, of_run))
+        names = ", ".join(str(row["sample_id"]) for row in warehouse.read_rows(_KNOWN, of_run))
         return f"run {run.run_id} has no sample {sample!r}; its first are: {names or 'none yet'}"
-    names = ", ".join(str(row["metric"]) for row in store.read_rows(_METRICS, of_run))
+    names = ", ".join(str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run))
     if not names:
         return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
     return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {names}"

@@ -6,21 +6,19 @@ settings of a run, whose import alone takes longer than most of their answers.
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from evalhouse.warehouse.location import DEFAULT_URL
 
+if TYPE_CHECKING:
+    from evalhouse.warehouse.store import Warehouse
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 WAREHOUSE_VARIABLE = "EVALHOUSE_WAREHOUSE"
-WAREHOUSE_OPTION = click.option(
-    "--warehouse",
-    metavar="URL",
-    help="Where everything is kept: a path, duckdb:///path, or ducklake:CATALOGUE?data=FOLDER. "
-    f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
-)
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
 
@@ -28,6 +26,24 @@ RUN_ARGUMENT = click.argument("run", metavar="RUN")
 def find_warehouse(flag: str | None) -> str:
     """The warehouse's URL: the flag, else the environment's, else the default one in the working directory."""
     return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL
+
+
+def _open_warehouse(_: click.Context, __: click.Parameter, flag: str | None) -> "Warehouse":
+    from evalhouse.warehouse.store import Warehouse  # noqa: PLC0415  # imports Polars, which --help does without
+
+    return Warehouse(find_warehouse(flag))
+
+
+_describe_warehouse = partial(
+    click.option,
+    "--warehouse",
+    metavar="URL",
+    help="Where everything is kept: a path, duckdb:///path, or ducklake:CATALOGUE?data=FOLDER. "
+    f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
+)
+WAREHOUSE_URL_OPTION = _describe_warehouse()
+WAREHOUSE_OPTION = _describe_warehouse(callback=_open_warehouse)
+"""The warehouse itself, not its URL."""
 
 
 def _join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:

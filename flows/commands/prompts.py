@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse, limit_options
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, find_warehouse, limit_options
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.flows.errors import SettingsError
 from evalhouse.prompts import Message, Prompt, Rubric, check_prompts, list_languages, load_prompts
@@ -152,7 +152,7 @@ def check(folder: str | None, language: str) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def compare(
     *,

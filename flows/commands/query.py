@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import WAREHOUSE_URL_OPTION, find_warehouse
 from evalhouse.flows.display.output import (
     make_table,
     print_notice,
@@ -57,7 +57,7 @@ _DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
     metavar="SIZE",
     help="Memory it may use, such as 2GB. Default: DuckDB's own, 80 % of the machine's.",
 )
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 def query(
     *,
     sql: str | None,

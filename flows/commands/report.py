@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_line
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.history import find_series, read_series
@@ -29,7 +29,7 @@ def report(
     history: str | None,
     output: str | None,
     no_calls: bool,
-    warehouse: str | None,
+    warehouse: Warehouse,
 ) -> None:
     """Write RUN as one HTML file that needs no network: scores, distributions, history, costs, and every sample with
     its verdicts.
@@ -40,35 +40,34 @@ def report(
         raise click.UsageError("name one RUN, such as `latest`, or a suite with --history")
     if history is not None and (against or no_calls):
         raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
-    store = Warehouse(find_warehouse(warehouse))
     if history is not None:
-        _write_history(store, history, output)
+        _write_history(warehouse, history, output)
     elif run is not None:
-        _write_run(store, run, against, output, with_calls=not no_calls)
+        _write_run(warehouse, run, against, output, with_calls=not no_calls)
 
 
-def _write_run(store: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
+def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
     from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
 
-    found = find_run(store, run)
-    base = find_run(store, against) if against else None
+    found = find_run(warehouse, run)
+    base = find_run(warehouse, against) if against else None
     if base is not None and base.run_id == found.run_id:
         raise SettingsError(f"RUN and --against are both run {found.run_id}; name two (`evalhouse runs` lists all)")
-    page = build_page(store, found, base, with_calls=with_calls)
+    page = build_page(warehouse, found, base, with_calls=with_calls)
     _write_page(page, output or f"report-{found.run_id}.html", f"{found.n_samples or 0} samples")
 
 
-def _write_history(store: Warehouse, suite: str, output: str | None) -> None:
+def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
     from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # imports SciPy
 
-    series, known = find_series(store, suite)
+    series, known = find_series(warehouse, suite)
     if series is None:
         raise SettingsError(
             f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
             f"known: {', '.join(known) or 'none'}"
         )
-    data = read_series(store, series)
-    page = build_history(data, warehouse=store.location.path.name)
+    data = read_series(warehouse, series)
+    page = build_history(data, warehouse=warehouse.location.path.name)
     name = re.sub(r"[^\w.-]+", "-", suite)
     _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
@@ -54,7 +54,7 @@ def rescore(
     metrics: str | None,
     metric_files: str | None,
     sets: tuple[str, ...],
-    warehouse: str | None,
+    warehouse: Warehouse,
     as_json: bool,
 ) -> None:
     """Recompute the scores of the named runs, or of all of them, from the verdicts on record.
@@ -64,22 +64,21 @@ def rescore(
     request = RescoringRequest(
         metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets)
     )
-    store = Warehouse(find_warehouse(warehouse))
-    found = [find_run(store, name) for name in run_names] if run_names else list_runs(store)
-    store.migrate()
+    found = [find_run(warehouse, name) for name in run_names] if run_names else list_runs(warehouse)
+    warehouse.migrate()
     # All are planned before the first is written: a name that is wrong changes nothing.
-    rescorings = [_plan_rescoring(store, run, request) for run in {run.run_id: run for run in found}.values()]
+    rescorings = [_plan_rescoring(warehouse, run, request) for run in {run.run_id: run for run in found}.values()]
     for rescoring in rescorings:
-        _rescore_run(store, rescoring)
+        _rescore_run(warehouse, rescoring)
     if as_json:
         print_json([_describe(rescoring) for rescoring in rescorings])
     elif rescorings:
         _print(rescorings)
     else:
-        print_line(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
+        print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
 
 
-def _plan_rescoring(store: Warehouse, run: RunRow, request: RescoringRequest) -> Rescoring:
+def _plan_rescoring(warehouse: Warehouse, run: RunRow, request: RescoringRequest) -> Rescoring:
     settings = _read_settings(run)
     folder = request.metric_files or settings.metric_files
     files = load_metrics(Path(folder) if folder else None)
@@ -90,7 +89,7 @@ def _plan_rescoring(store: Warehouse, run: RunRow, request: RescoringRequest) ->
     for name, parameters in request.parameters.items():
         resolve_parameters(files[name], parameters)  # refuses a parameter that the metric does not have
         merged[name] = {**merged.get(name, {}), **parameters}
-    steps = {str(row["step"]) for row in store.read_rows(_ON_RECORD, {"run_id": run.run_id})}
+    steps = {str(row["step"]) for row in warehouse.read_rows(_ON_RECORD, {"run_id": run.run_id})}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
@@ -112,13 +111,13 @@ def _read_settings(run: RunRow) -> RunSettings:
         ) from None
 
 
-def _rescore_run(store: Warehouse, rescoring: Rescoring) -> None:
+def _rescore_run(warehouse: Warehouse, rescoring: Rescoring) -> None:
     run_id = rescoring.run.run_id
-    score_run(store, run_id, rescoring.metrics, rescoring.settings.metric_settings)
+    score_run(warehouse, run_id, rescoring.metrics, rescoring.settings.metric_settings)
     # A metric whose file is gone keeps the scores it has, so it stays one of the run's.
     unchanged = [name for name in rescoring.run.metrics if name in rescoring.left_out]
     names = [*(metric.name for metric in rescoring.metrics), *unchanged]
-    update_run(store, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
+    update_run(warehouse, run_id, metrics=names, config=rescoring.settings.model_dump(mode="json"))
 
 
 def _describe(rescoring: Rescoring) -> dict[str, object]:

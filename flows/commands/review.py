@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.reviews.label_files import ReviewError
@@ -92,7 +92,7 @@ def export_verdicts(
     again: bool,
     with_verdicts: bool,
     as_json: bool,
-    warehouse: str | None,
+    warehouse: Warehouse,
 ) -> None:
     """Pick verdicts of RUN for a person to label.
 
@@ -109,8 +109,7 @@ def export_verdicts(
         )
     if output:
         _refuse_existing(Path(output))
-    store = Warehouse(find_warehouse(warehouse))
-    reviewed_run = find_run(store, run)
+    reviewed_run = find_run(warehouse, run)
     request = ExportRequest(
         n=n,
         steps=_parse_steps(steps),
@@ -119,13 +118,13 @@ def export_verdicts(
         again=again,
     )
     try:
-        export = plan_export(store, reviewed_run, request)
+        export = plan_export(warehouse, reviewed_run, request)
     except ReviewError as error:
         raise SettingsError(str(error)) from None
     path = Path(output or f"review-{export.export_id}.{kind}")
     content = _write(export, kind, (reviewer or "").strip(), with_verdicts=with_verdicts)
     # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
-    record_export(store, export)
+    record_export(warehouse, export)
     path.write_bytes(content)
     _report_export(export, request, path, as_json=as_json)
 
@@ -135,7 +134,7 @@ def export_verdicts(
 @click.option("--reviewer", metavar="NAME", help="Whose labels these are, where a line does not say.")
 @JSON_OPTION
 @WAREHOUSE_OPTION
-def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: bool, warehouse: str | None) -> None:
+def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: bool, warehouse: Warehouse) -> None:
     """Take labels in, from a page's download or a filled-in table.
 
     FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: of a reviewer's
@@ -144,9 +143,10 @@ def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: boo
     from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
 
-    store = Warehouse(find_warehouse(warehouse))
     try:
-        imported = import_reviews(store, [read_label_file(path) for path in files], (reviewer or "").strip() or None)
+        imported = import_reviews(
+            warehouse, [read_label_file(path) for path in files], (reviewer or "").strip() or None
+        )
     except ReviewError as error:
         raise SettingsError(str(error)) from None
     if as_json:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import (
     Table,
     make_table,
@@ -55,23 +55,22 @@ Document = dict[str, Any]
 )
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: str | None, as_json: bool) -> None:
+def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse, as_json: bool) -> None:
     """Say how often the judge agrees with people, people with each other, and what that makes of means.
 
     Each RUN is a run id, a unique start of one, a label, `latest` or `previous`; without one, the runs whose verdicts
     were reviewed. A label counts for every run that has a verdict of the same content.
     """
     groupings = _parse_groupings(by)
-    store = Warehouse(find_warehouse(warehouse))
-    reviewed_runs = [find_run(store, name) for name in (runs or list_reviewed_runs(store))]
+    reviewed_runs = [find_run(warehouse, name) for name in (runs or list_reviewed_runs(warehouse))]
     reviewed_runs = list({run.run_id: run for run in reviewed_runs}.values())
-    reviewed = read_reviewed(store, [run.run_id for run in reviewed_runs])
+    reviewed = read_reviewed(warehouse, [run.run_id for run in reviewed_runs])
     if reviewed.is_empty():
         raise SettingsError(_explain_nothing(reviewed_runs))
     document = describe_agreement(reviewed, groupings, seed=seed) | {
         "runs": [run.run_id for run in reviewed_runs],
         "corrected": {
-            run.run_id: [asdict(mean) for mean in list_corrected(store, run.run_id)] for run in reviewed_runs
+            run.run_id: [asdict(mean) for mean in list_corrected(warehouse, run.run_id)] for run in reviewed_runs
         },
     }
     if as_json:

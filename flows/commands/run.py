@@ -12,7 +12,7 @@ import click
 from evalhouse.flows.commands.options import (
     JSON_OPTION,
     RUN_ARGUMENT,
-    WAREHOUSE_OPTION,
+    WAREHOUSE_URL_OPTION,
     find_warehouse,
     limit_options,
     pool_options,
@@ -89,7 +89,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @pool_options
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def run(
     *,
@@ -136,7 +136,7 @@ def run(
 @RUN_ARGUMENT
 @pool_options
 @limit_options
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
     """Go on where RUN stopped.
@@ -325,7 +325,7 @@ def _name_elsewhere(warehouse: Warehouse) -> str:
 @click.option("--limit", type=int, metavar="N", help="Ask only about the first N samples.")
 @click.option("--only-affected", is_flag=True, default=None, help="Ask only where a --changed document was cited.")
 @click.option("--changed", multiple=True, metavar="ID", help="A document that changed; may be given several times.")
-@WAREHOUSE_OPTION
+@WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
     """Ask the application of SUITE.toml about every sample, and judge nothing.

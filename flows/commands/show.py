@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import (
     Table,
     clean_text,
@@ -56,18 +56,17 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
 @click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def runs(limit: int, of_all_kinds: bool, warehouse: str | None, as_json: bool) -> None:
+def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) -> None:
     """List the newest runs with the means of their main metrics."""
-    store = Warehouse(find_warehouse(warehouse))
-    found = list_runs(store, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
+    found = list_runs(warehouse, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
     means: Means = {run.run_id: {} for run in found}
-    for row in store.read_rows(_MEANS, {"run_ids": list(means)}):
+    for row in warehouse.read_rows(_MEANS, {"run_ids": list(means)}):
         means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
     if as_json:
         print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in found])
         return
     if not found:
-        click.echo(f"No run is on record in {store.location.name}; start one with `evalhouse run sample`.")
+        click.echo(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
         return
     print_table(_fit_runs(found, means, make_console().width))
 
@@ -109,49 +108,48 @@ def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def show(run: str, worst: int, by: str | None, warehouse: str | None, as_json: bool) -> None:
+def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bool) -> None:
     """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`.
     """
-    store = Warehouse(find_warehouse(warehouse))
-    found = find_run(store, run)
-    document = _read_run(store, found, worst=worst, by=by)
+    found = find_run(warehouse, run)
+    document = _read_run(warehouse, found, worst=worst, by=by)
     if as_json:
         print_json(document)
     else:
         _print_run(found, document)
 
 
-def _read_run(store: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
+def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
     of_run = {"run_id": run.run_id}
-    scores = store.read_rows(read_query("show/scores"), of_run)
+    scores = warehouse.read_rows(read_query("show/scores"), of_run)
     # A warehouse that was last written by an older evalhouse does not have the column.
     better = {row["metric"]: row.pop("better", None) for row in scores}
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
-    corrected = list_corrected(store, run.run_id)
+    corrected = list_corrected(warehouse, run.run_id)
     metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
     return {
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": _read_worst(store, run, metric, worst, is_low=better[metric] == "low") if metric else [],
-        "changes": read_changes(store, run),
-        "responses": read_response_counts(store, run),
-        "costs": store.read_rows(read_query("runs/costs"), of_run),
+        "worst": _read_worst(warehouse, run, metric, worst, is_low=better[metric] == "low") if metric else [],
+        "changes": read_changes(warehouse, run),
+        "responses": read_response_counts(warehouse, run),
+        "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
         # A warehouse that no run with votes was written to may be older than they are.
-        "votes": store.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
-        "noise": store.read_rows(read_query("show/noise"), of_run),
+        "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
+        "noise": warehouse.read_rows(read_query("show/noise"), of_run),
         "corrected": [asdict(row) for row in corrected],
-        "unscored": store.read_rows(read_query("runs/unscored"), of_run),
+        "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
     }
 
 
-def _read_worst(store: Warehouse, run: RunRow, metric: str, worst: int, *, is_low: bool) -> list[dict[str, object]]:
+def _read_worst(warehouse: Warehouse, run: RunRow, metric: str, worst: int, *, is_low: bool) -> list[dict[str, object]]:
     parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": is_low}
-    return store.read_rows(read_query("show/worst"), parameters)
+    return warehouse.read_rows(read_query("show/worst"), parameters)
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, find_warehouse
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
 from evalhouse.warehouse.store import Warehouse
 
@@ -20,21 +20,20 @@ def warehouse() -> None:
 @warehouse.command()
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def check(warehouse: str | None, as_json: bool) -> int:
+def check(warehouse: Warehouse, as_json: bool) -> int:
     """Look for what must never happen: rows that are lost, doubled or without what they rest on.
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
     from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse  # noqa: PLC0415
 
-    store = Warehouse(find_warehouse(warehouse))
-    findings = list(check_warehouse(store))
+    findings = list(check_warehouse(warehouse))
     is_wrong = any(finding.verdict == "wrong" for finding in findings)
     if as_json:
         rows = [{"what": one.what, "verdict": one.verdict, "detail": one.detail} for one in findings]
-        print_json({"warehouse": store.location.url, "ok": not is_wrong, "findings": rows})
+        print_json({"warehouse": warehouse.location.url, "ok": not is_wrong, "findings": rows})
     else:
-        print_line(store.location.name)
+        print_line(warehouse.location.name)
         print_line()
         print_table(make_table(["", "what", "found"], [[one.verdict, one.what, one.detail] for one in findings]))
         print_line()
@@ -45,7 +44,7 @@ def check(warehouse: str | None, as_json: bool) -> int:
 @warehouse.command()
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def compact(warehouse: str | None, as_json: bool) -> int:
+def compact(warehouse: Warehouse, as_json: bool) -> int:
     """Make the warehouse small without losing a row.
 
     A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
@@ -53,14 +52,13 @@ def compact(warehouse: str | None, as_json: bool) -> int:
     """
     from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: PLC0415
 
-    store = Warehouse(find_warehouse(warehouse))
-    store.migrate()
-    done = compact_warehouse(store)
+    warehouse.migrate()
+    done = compact_warehouse(warehouse)
     if as_json:
         document = {"bytes_before": done.before, "bytes_after": done.after, "detail": done.detail}
-        print_json({"warehouse": store.location.url, **document})
+        print_json({"warehouse": warehouse.location.url, **document})
     else:
-        print_line(f"{store.location.name}: {done.detail}")
+        print_line(f"{warehouse.location.name}: {done.detail}")
         print_line(f"{done.before / _MB:.1f} MB before, {done.after / _MB:.1f} MB after")
     return 0
 

@@ -61,34 +61,34 @@ def load_advice(language: Language) -> Mapping[Cause, Advice]:
 
 
 def read_diagnosis(
-    store: Warehouse, run: RunRow, *, language: Language, causes: Sequence[Cause], n_samples: int, n_runs: int
+    warehouse: Warehouse, run: RunRow, *, language: Language, causes: Sequence[Cause], n_samples: int, n_runs: int
 ) -> dict[str, Any]:
     """Everything known of why this run's samples failed.
 
     `causes` are those to show, `n_samples` how many of the worst samples of each, `n_runs` how long the trend is.
     Raises WarehouseError for a warehouse whose views were laid before there were causes.
     """
-    _check_views(store, run)
+    _check_views(warehouse, run)
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
-    counted, unjudged = store.read_rows(read_query("diagnosis/causes"), of_run), read_query("diagnosis/unjudged")
+    counted, unjudged = warehouse.read_rows(read_query("diagnosis/causes"), of_run), read_query("diagnosis/unjudged")
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
     return {
         "run": {name: getattr(run, name) for name in names},
         "language": language,
-        "thresholds": {str(row["threshold"]): row["value"] for row in store.read_rows(_THRESHOLDS)},
+        "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
-        "not_judged": store.read_rows(unjudged, of_run) if _has_unjudged(counted, causes) else [],
-        "trend": _read_trend(store, run, causes, n_runs, counted),
-        "samples": store.read_rows(read_query("diagnosis/samples"), picked) if n_samples else [],
+        "not_judged": warehouse.read_rows(unjudged, of_run) if _has_unjudged(counted, causes) else [],
+        "trend": _read_trend(warehouse, run, causes, n_runs, counted),
+        "samples": warehouse.read_rows(read_query("diagnosis/samples"), picked) if n_samples else [],
     }
 
 
-def _check_views(store: Warehouse, run: RunRow) -> None:
-    found = store.read_rows(_FOUND_VIEWS, {"names": list(_VIEWS)})
+def _check_views(warehouse: Warehouse, run: RunRow) -> None:
+    found = warehouse.read_rows(_FOUND_VIEWS, {"names": list(_VIEWS)})
     if len(found) < len(_VIEWS):
         raise WarehouseError(
-            f"{store.location.path} was last written by an evalhouse that knew no causes; "
+            f"{warehouse.location.path} was last written by an evalhouse that knew no causes; "
             f"`evalhouse rescore {run.run_id}` brings it up to date, without a model call"
         )
 
@@ -108,15 +108,15 @@ def _has_unjudged(counted: Sequence[Mapping[str, Any]], causes: Sequence[Cause])
 
 
 def _read_trend(
-    store: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: Sequence[Mapping[str, Any]]
+    warehouse: Warehouse, run: RunRow, causes: Sequence[Cause], n_runs: int, of_this: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """One entry a run, oldest first. Each run is read by itself, since a filter on one run reaches the tables."""
     trend = []
-    series = store.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
+    series = warehouse.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
     of_run = read_query("diagnosis/causes")
     for of_series in reversed(series):
         is_this = of_series["run_id"] == run.run_id
-        counted = of_this if is_this else store.read_rows(of_run, {"run_id": of_series["run_id"]})
+        counted = of_this if is_this else warehouse.read_rows(of_run, {"run_id": of_series["run_id"]})
         shares = {str(row["cause"]): row["share"] for row in counted if row["cause"] in causes}
         n_judged = next((row["n_of"] for row in counted if row["cause"] != "not_judged"), 0)
         trend.append({**of_series, "n_judged": n_judged, "shares": shares})

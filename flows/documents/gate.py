@@ -57,7 +57,7 @@ _SIDES = (("run", "run"), ("against", "against"))
 
 
 def decide(
-    store: Warehouse,
+    warehouse: Warehouse,
     run: RunRow,
     base: RunRow | None,
     *,
@@ -72,9 +72,9 @@ def decide(
     `no_base` says why there is no baseline for drops that are limited, which leaves them undecided. Raises
     ComparisonError where the runs cannot be compared as asked.
     """
-    comparison = compare_runs(RunPair(store, base, run), settings) if base else None
+    comparison = compare_runs(RunPair(warehouse, base, run), settings) if base else None
     comparisons = {one.metric: one for one in comparison.metrics} if comparison else {}
-    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(store, run))
+    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(warehouse, run))
     if base is None and no_base is not None:
         checks = [_leave_open(check, no_base) if check.kind == "max_drop" else check for check in checks]
     return {
@@ -90,11 +90,11 @@ def decide(
     }
 
 
-def read_scores(store: Warehouse, run: RunRow) -> dict[str, Score]:
+def read_scores(warehouse: Warehouse, run: RunRow) -> dict[str, Score]:
     """Every metric of the run, in its order; one that left no row has no score."""
     of_run = {"run_id": run.run_id}
-    n_samples = int(str(store.read_rows(_SAMPLES, of_run)[0]["n"]))
-    scores = store.read_rows(read_query("gate/scores"), of_run)
+    n_samples = int(str(warehouse.read_rows(_SAMPLES, of_run)[0]["n"]))
+    scores = warehouse.read_rows(read_query("gate/scores"), of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
     none = {"mean": None, "ci_low": None, "ci_high": None, "spread": None, "n_scored": 0}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))
@@ -161,8 +161,8 @@ def _leave_open(check: Check, why: str) -> Check:
     )  # fmt: skip
 
 
-def _read_cost(store: Warehouse, run: RunRow) -> Cost:
-    rows: list[dict[str, Any]] = store.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
+def _read_cost(warehouse: Warehouse, run: RunRow) -> Cost:
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
     return Cost(
         usd=sum(row["cost_usd"] or 0.0 for row in rows),
         n_unpriced=sum(row["n_unpriced"] for row in rows),

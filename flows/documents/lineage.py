@@ -23,14 +23,14 @@ _ABOUT_SCORE = (
 _SPLITTINGS = tuple(name for name, step in STEPS.items() if step.task == "extract")
 
 
-def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
+def read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
     """All rows behind one score of a sample, or behind all of them; none when there is no such score.
 
     Every row has the columns of `score_lineage`.
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
-    rows: list[dict[str, Any]] = store.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
-    own = _find_own_rubrics(store, run_id) if any(row["step"] is None for row in rows) else {}
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
+    own = _find_own_rubrics(warehouse, run_id) if any(row["step"] is None for row in rows) else {}
     scores = _group_by_metric(rows)
     steps_of = {
         name: [*_list_splittings(row["step"] for row in of_metric), *own.get(name, ())]
@@ -38,15 +38,15 @@ def read_lineage(store: Warehouse, run_id: str, sample_id: str, metric: str | No
     }
     steps = sorted({step for names in steps_of.values() for step in names})
     query = read_query("lineage/further")
-    further: list[dict[str, Any]] = store.read_rows(query, {**sample, "steps": steps}) if steps else []
+    further: list[dict[str, Any]] = warehouse.read_rows(query, {**sample, "steps": steps}) if steps else []
     return [
         row for name, of_metric in _group_by_metric(rows).items() for row in _join(of_metric, further, steps_of[name])
     ]
 
 
-def read_metadata(store: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
+def read_metadata(warehouse: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
     """Whatever else stood in the sample's row of the dataset."""
-    rows = store.read_rows(read_query("lineage/metadata"), {"run_id": run_id, "sample_id": sample_id})
+    rows = warehouse.read_rows(read_query("lineage/metadata"), {"run_id": run_id, "sample_id": sample_id})
     text = rows[0]["metadata"] if rows else None
     metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
     return metadata
@@ -89,14 +89,14 @@ def _join(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: Sequenc
     return [*([] if has_own and added else rows), *added]
 
 
-def _find_own_rubrics(store: Warehouse, run_id: str) -> dict[str, list[str]]:
+def _find_own_rubrics(warehouse: Warehouse, run_id: str) -> dict[str, list[str]]:
     """The grading step of each score that a rubric gave whose prompt is on record."""
     from yaml import safe_load  # noqa: PLC0415  # only where there are such rubrics
 
     from evalhouse.prompts.rubric import RubricContent, make_rubric  # noqa: PLC0415
 
     steps: dict[str, list[str]] = {}
-    for row in store.read_rows(read_query("lineage/rubrics"), {"run_id": run_id}):
+    for row in warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id}):
         name, section = str(row["prompt"]), safe_load(str(row["template"]))["rubric"]
         for metric in make_rubric(name, RubricContent.model_validate(section)).metrics:
             steps[metric] = [f"grade_{name}"]

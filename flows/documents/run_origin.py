@@ -15,16 +15,16 @@ _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
 
 
-def read_changes(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
+def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
-    return store.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
+    return warehouse.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
 
 
-def read_response_counts(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
+def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """How the run came by its responses, with its failures by error; None when its dataset brought them."""
     if not run.config.get("target") and run.parent_run_id is None:
         return None
-    return {**count_responses(store, run.run_id), "errors": list_response_errors(store, run.run_id)}
+    return {**count_responses(warehouse, run.run_id), "errors": list_response_errors(warehouse, run.run_id)}
 
 
 def list_trail(run: RunRow) -> list[str]:

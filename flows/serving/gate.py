@@ -35,7 +35,7 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
         raise SettingsError(f"[gate.min] {problem}")
 
 
-def decide_suite_gate(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
+def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """Decide on a run that has ended and put the outcome on record.
 
     None without a gate, and of a run that judged nothing or came to no end of its own.
@@ -44,31 +44,33 @@ def decide_suite_gate(store: Warehouse, run: RunRow) -> dict[str, Any] | None:
     if limits is None or run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
     gate = SuiteGate.model_validate(limits, strict=False)
-    base, no_base = _find_base(store, run, gate)
-    document = _decide(store, run, gate, base, no_base)
-    update_run(store, run.run_id, gate=document["outcome"])
+    base, no_base = _find_base(warehouse, run, gate)
+    document = _decide(warehouse, run, gate, base, no_base)
+    update_run(warehouse, run.run_id, gate=document["outcome"])
     return document
 
 
-def find_previous(store: Warehouse, run: RunRow) -> RunRow | None:
+def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
     """The last completed evaluation of the same suite that was started before this one."""
     begun = (run.started_at, run.run_id)
     # They come newest first.
     earlier = (
         one
-        for one in list_runs(store)
+        for one in list_runs(warehouse)
         if one.suite == run.suite and one.kind == "evaluation" and one.status == "completed"
     )
     return next((one for one in earlier if (one.started_at, one.run_id) < begun), None)
 
 
-def _decide(store: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None, no_base: str | None) -> dict[str, Any]:
+def _decide(
+    warehouse: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None, no_base: str | None
+) -> dict[str, Any]:
     # The statistics, which most runs do without: they import SciPy.
     from evalhouse.flows.documents.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits  # noqa: PLC0415
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415
 
-    scores = read_scores(store, run)
+    scores = read_scores(warehouse, run)
     limits = Limits(
         minimums=gate.min,
         maximums=gate.max,
@@ -77,7 +79,7 @@ def _decide(store: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None,
         cost_usd=gate.max_cost,
     )
     settings = ComparisonSettings(cluster=gate.cluster)
-    hold = partial(decide, store, run, scores=scores, limits=limits, settings=settings, undecided=gate.undecided)
+    hold = partial(decide, warehouse, run, scores=scores, limits=limits, settings=settings, undecided=gate.undecided)
     try:
         return hold(base, no_base=no_base)
     except ComparisonError as error:
@@ -85,16 +87,16 @@ def _decide(store: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None,
         return hold(None, no_base=f"it cannot be compared: {error}")
 
 
-def _find_base(store: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow | None, str | None]:
+def _find_base(warehouse: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow | None, str | None]:
     """The baseline of the drops, or why there is none."""
     if not gate.max_drop:
         return None, None
     if gate.against == PREVIOUS:
-        base = find_previous(store, run)
+        base = find_previous(warehouse, run)
         message = f"there is no earlier completed run of suite {run.suite} to compare with"
         return base, None if base else message
     try:
-        base = find_run(store, gate.against)
+        base = find_run(warehouse, gate.against)
     except WarehouseError as error:
         return None, f"the baseline is not to be found: {error}"
     if base.run_id == run.run_id:

@@ -36,12 +36,12 @@ class NotifyError(Exception):
 
 
 def notify_of_end(
-    notify: Notify, store: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
+    notify: Notify, warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None
 ) -> None:
     """Post how a run ended, if its suite asks for such an end."""
     endings = _name_endings(run.status, gate)
     if endings & set(notify.on):
-        _deliver(notify, _describe_run(store, run, problem, gate))
+        _deliver(notify, _describe_run(warehouse, run, problem, gate))
 
 
 def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) -> None:
@@ -83,8 +83,8 @@ def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
     return endings | {"gate_failed"} if gate is not None and gate["outcome"] == "failed" else endings
 
 
-def _describe_run(store: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
-    previous = find_previous(store, run)
+def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
+    previous = find_previous(warehouse, run)
     return {
         "suite": run.suite,
         "run_id": run.run_id,
@@ -98,23 +98,23 @@ def _describe_run(store: Warehouse, run: RunRow, problem: str | None, gate: Mapp
         "href": run.href,
         "n_samples": run.n_samples,
         "previous_run_id": previous.run_id if previous else None,
-        "metrics": _read_means(store, run, previous),
+        "metrics": _read_means(warehouse, run, previous),
     }
 
 
-def _read_means(store: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
+def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
     """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous`."""
-    before = {row["metric"]: row["mean"] for row in _list_means(store, previous)} if previous else {}
+    before = {row["metric"]: row["mean"] for row in _list_means(warehouse, previous)} if previous else {}
     means: dict[str, Any] = {}
-    for row in _list_means(store, run):
+    for row in _list_means(warehouse, run):
         earlier, mean = before.get(row["metric"]), row["mean"]
         counts = {"n_scored": row["n_scored"], "n_unscored": row["n_unscored"]}
         means[row["metric"]] = {"mean": mean, **counts, "change": None if None in (earlier, mean) else mean - earlier}
     return means
 
 
-def _list_means(store: Warehouse, run: RunRow) -> list[dict[str, Any]]:
-    return store.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
+def _list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
+    return warehouse.read_rows(read_query("runs/means"), {"run_id": run.run_id, "metrics": list(run.metrics)})
 
 
 def _deliver(notify: Notify, message: Message) -> None:

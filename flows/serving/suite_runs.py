@@ -84,10 +84,10 @@ def check_plan(settings: RunSettings) -> None:
 
 def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcome:
     """What comes after the run: its gate, on record, and the notification. One that only asked has neither."""
-    store = Warehouse(url)
-    gate = decide_suite_gate(store, outcome.run)
+    warehouse = Warehouse(url)
+    gate = decide_suite_gate(warehouse, outcome.run)
     if notify is not None and outcome.run.kind == "evaluation":
-        notify_of_end(notify, store, outcome.run, outcome.problem, gate)
+        notify_of_end(notify, warehouse, outcome.run, outcome.problem, gate)
     return SuiteOutcome(outcome=outcome, gate=gate)
 
 

@@ -72,7 +72,7 @@ class PromptComparison:
     usages: Sequence[Usage]
 
 
-def find_words(store: Warehouse, source: str, language: str) -> Words:
+def find_words(warehouse: Warehouse, source: str, language: str) -> Words:
     """The prompts that OLD or NEW means: `built-in`, a folder as `--prompts` takes it, or a hash or version on record.
 
     Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
@@ -81,16 +81,16 @@ def find_words(store: Warehouse, source: str, language: str) -> Words:
         return Words(source=source, prompts=_pick(load_prompts(language)))
     if Path(source).is_dir():
         return Words(source=source, prompts=_pick(load_prompts(language, Path(source))))
-    return Words(source=source, prompts=_pick(_load_from_record(store, source, language)))
+    return Words(source=source, prompts=_pick(_load_from_record(warehouse, source, language)))
 
 
 def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
     return {name: prompts[name] for name in REVIEWED_CALLS}
 
 
-def _load_from_record(store: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
+def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
-    found = [row for row in find_prompts(store, source, language) if row["prompt"] in REVIEWED_CALLS]
+    found = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_CALLS]
     names = [row["prompt"] for row in found]
     if not found:
         raise SettingsError(
@@ -107,7 +107,7 @@ def _load_from_record(store: Warehouse, source: str, language: str) -> Mapping[s
         return load_prompts(language, Path(folder))
 
 
-def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: Words, new: Words) -> Ask:
+def plan_ask(warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: Words, new: Words) -> Ask:
     """Everything there is to ask; raises SettingsError when there is nothing.
 
     A content that several runs have verdicts on is asked about in the newest of them.
@@ -124,7 +124,7 @@ def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, ol
             "people review; there is nothing to compare"
         )
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
-    reviewed = read_reviewed(store, [run.run_id for run in newest])
+    reviewed = read_reviewed(warehouse, [run.run_id for run in newest])
     reviewed = reviewed.filter(
         pl.col("step").is_in(steps), pl.col("run_id") == pl.col("run_id").first().over("item_hash")
     )
@@ -136,7 +136,7 @@ def plan_ask(store: Warehouse, runs: Sequence[RunRow], settings: RunSettings, ol
     by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
     configs = {run.run_id: _settle(settings, run) for run in newest if run.run_id in by_run}
     texts = {
-        run_id: read_judged_texts(store, run_id, part["sample_id"].unique(maintain_order=True).to_list())
+        run_id: read_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
     }
     return Ask(settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs)

@@ -84,24 +84,24 @@ def compare_words(
     *, old: str, new: str, reviewed: str, url: str, flags: Mapping[str, Any], seed: int, dry_run: bool
 ) -> Told:
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
-    store = Warehouse(url)
-    runs = _find_runs(store, reviewed)
+    warehouse = Warehouse(url)
+    runs = _find_runs(warehouse, reviewed)
     settings = _settle(resolve_settings(flags), runs, url)
-    words = [find_words(store, source, settings.language) for source in (old, new)]
-    ask = plan_ask(store, runs, settings, *words)
+    words = [find_words(warehouse, source, settings.language) for source in (old, new)]
+    ask = plan_ask(warehouse, runs, settings, *words)
     if dry_run:
         return Told(ask=ask, costs=estimate_comparison(ask), comparison=None)
     comparison = compare_prompts(ask, seed=seed)
     return Told(ask=ask, costs=comparison.usages, comparison=comparison)
 
 
-def _find_runs(store: Warehouse, reviewed: str) -> list[RunRow]:
-    wanted = list_reviewed_runs(store) if reviewed == ALL else [reviewed]
+def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
+    wanted = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
     if not wanted:
         raise SettingsError(
             "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
         )
-    return [find_run(store, name) for name in wanted]
+    return [find_run(warehouse, name) for name in wanted]
 
 
 def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:

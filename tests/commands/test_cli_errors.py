@@ -81,7 +81,7 @@ def test_an_interruption_anywhere_is_no_crash(ask: Ask, monkeypatch: pytest.Monk
     def interrupt(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("evalhouse.flows.commands.show.find_warehouse", interrupt)
+    monkeypatch.setattr("evalhouse.flows.commands.options.find_warehouse", interrupt)
     finished = ask("runs")
     assert finished.status == 130
     assert finished.stderr.strip() == "interrupted"

@@ -1,1 +1,1 @@
-"""How the warehouse is opened, locked, migrated and written, whichever store is behind it."""
+"""How the warehouse is opened, locked, migrated and written, be it a DuckDB file or a lake."""

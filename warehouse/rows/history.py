@@ -45,22 +45,22 @@ class SeriesData:
     worse: Rows
 
 
-def find_series(store: Warehouse, wanted: str) -> tuple[str | None, list[str]]:
+def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str]]:
     """The series meant by a suite's name, a dataset's, or a series' own, and all series with scores.
 
     A suite goes before a dataset of the same name.
     """
-    known = [str(row["series"]) for row in store.read_rows(read_query("history/known"))]
+    known = [str(row["series"]) for row in warehouse.read_rows(read_query("history/known"))]
     meant = (f"suite {wanted}", f"dataset {wanted}", wanted)
     return next((series for series in meant if series in known), None), known
 
 
-def read_series(store: Warehouse, series: str) -> SeriesData:
+def read_series(warehouse: Warehouse, series: str) -> SeriesData:
     """Everything about a series of which at least one run has scores."""
     of_series = {"series": series}
     runs, means = (
-        store.read_rows(read_query("history/runs"), of_series),
-        store.read_rows(read_query("history/means"), of_series),
+        warehouse.read_rows(read_query("history/runs"), of_series),
+        warehouse.read_rows(read_query("history/means"), of_series),
     )
     scored = {row["run_id"] for row in means}
     with_scores = [run for run in runs if run["run_id"] in scored]
@@ -70,16 +70,19 @@ def read_series(store: Warehouse, series: str) -> SeriesData:
         series=series,
         runs=runs,
         means=means,
-        costs={str(row["run_id"]): row for row in store.read_rows(read_query("history/costs"), of_series)},
-        prompts=store.read_rows(read_query("history/prompts"), of_series),
+        costs={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/costs"), of_series)},
+        prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
         # Each run by itself, since a filter on one run reaches the tables.
         causes={
-            str(run["run_id"]): store.read_rows(_CAUSES, {"run_id": run["run_id"]}) for run in with_scores[-CAUSE_RUNS:]
+            str(run["run_id"]): warehouse.read_rows(_CAUSES, {"run_id": run["run_id"]})
+            for run in with_scores[-CAUSE_RUNS:]
         },
-        flaky=store.read_rows(read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}),
+        flaky=warehouse.read_rows(
+            read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}
+        ),
         since=since,
         newest=newest,
-        worse=store.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}) if since else [],
+        worse=warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}) if since else [],
     )
 
 

@@ -60,31 +60,33 @@ class SampleSlice:
     base_answers: Rows
 
 
-def read_summary(store: Warehouse, run: RunRow, base: RunRow | None) -> RunSummary:
+def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunSummary:
     """The run as a whole, beside another one or alone."""
     of_run = {"run_id": run.run_id}
     return RunSummary(
-        metrics=store.read_rows(read_query("report/metrics"), of_run),
-        history=store.read_rows(read_query("report/history"), of_run),
-        costs=store.read_rows(_COSTS, of_run),
-        flips=store.read_rows(_FLIPS, of_run) if was_voted(run) else [],
-        unscored=store.read_rows(read_query("report/unscored"), of_run),
-        scores=store.read_rows(read_query("report/scores"), of_run),
-        causes={str(row["sample_id"]): str(row["cause"]) for row in store.read_rows(_CAUSES, of_run)},
-        base_scores=store.read_rows(read_query("report/base_scores"), {**of_run, "base": base.run_id}) if base else [],
+        metrics=warehouse.read_rows(read_query("report/metrics"), of_run),
+        history=warehouse.read_rows(read_query("report/history"), of_run),
+        costs=warehouse.read_rows(_COSTS, of_run),
+        flips=warehouse.read_rows(_FLIPS, of_run) if was_voted(run) else [],
+        unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
+        scores=warehouse.read_rows(read_query("report/scores"), of_run),
+        causes={str(row["sample_id"]): str(row["cause"]) for row in warehouse.read_rows(_CAUSES, of_run)},
+        base_scores=warehouse.read_rows(read_query("report/base_scores"), {**of_run, "base": base.run_id})
+        if base
+        else [],
     )
 
 
 def read_slices(
-    store: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool, size: int = SLICE_SAMPLES
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool, size: int = SLICE_SAMPLES
 ) -> Iterator[SampleSlice]:
     """The run's samples in its order, so many at a time."""
     of_run, start = {"run_id": run.run_id}, 0
     while True:
-        places = store.read(read_query("report/slice_places"), {**of_run, "start": start, "n": size})
+        places = warehouse.read(read_query("report/slice_places"), {**of_run, "start": start, "n": size})
         if places.is_empty():
             return
-        read = partial(_read_slice, store, places)
+        read = partial(_read_slice, warehouse, places)
         yield SampleSlice(
             samples=read("samples", of_run),
             verdicts=read("verdicts", of_run),
@@ -96,8 +98,8 @@ def read_slices(
         start += size
 
 
-def _read_slice(store: Warehouse, places: pl.DataFrame, kind: str, parameters: Mapping[str, object]) -> Rows:
-    return store.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
+def _read_slice(warehouse: Warehouse, places: pl.DataFrame, kind: str, parameters: Mapping[str, object]) -> Rows:
+    return warehouse.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
 
 
 def was_voted(run: RunRow) -> bool:
