@@ -111,11 +111,11 @@ class Grade:
     """
 
     criterion: str
-    said: float | None
     rating: float
-    scale_min: float
-    scale_max: float
     reason: str
+    said: float | None = None
+    scale_min: float = 0
+    scale_max: float = 1
     rule: str | None = None
 
 
@@ -169,8 +169,6 @@ class Rubric:
             criterion=name,
             said=said,
             rating=value,
-            scale_min=0,
-            scale_max=1,
             reason=f"({parts}) / {total.over}",
             rule=None if said is None or math.isclose(said, value) else f"recomputed: the judge said {said:g}",
         )

@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.live_run import Tools, make_tools
 from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.tasks.asking.anew import AskAnew, embed_anew
+from evalhouse.tasks.asking.embedders import AskAnew, embed_anew
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run

@@ -69,7 +69,7 @@ def measure_noise(
 
 def _measure(run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge_again: JudgeAgain) -> NoiseOutcome:
     from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
-    from evalhouse.tasks.asking.anew import AskAnew, embed_anew  # noqa: PLC0415
+    from evalhouse.tasks.asking.embedders import AskAnew, embed_anew  # noqa: PLC0415
 
     budget_usd = settings.budget_usd
     if budget_usd is not None:

@@ -305,24 +305,17 @@ class Asker:
         except asyncio.CancelledError:
             self._keep_failure(call, clock, RunCancelled("cancelled before a reply came"))
             raise
-        except UnusableReply as error:
-            self._keep_failure(call, clock, error, reply=error.reply)
+        except (UnusableReply, RefusedRequest) as error:
+            status = "refused" if isinstance(error, RefusedRequest) else "error"
+            self._keep_failure(call, clock, error, reply=error.reply, status=status)
             raise
-        except RefusedRequest as error:
-            self._keep_failure(call, clock, error, reply=error.reply, status="refused")
-            raise
-        except FatalJudgeError as error:
-            self.stop(error)
-            self._keep_failure(call, clock, error)
-            raise
-        except TransientJudgeError as error:
-            if error.limits is not None:
+        except (FatalJudgeError, TransientJudgeError, UnsupportedOption) as error:
+            if isinstance(error, FatalJudgeError):
+                self.stop(error)
+            if isinstance(error, TransientJudgeError) and error.limits is not None:
                 self.limit.note_report(error.limits, slot)
-            if error.rate_limited:
+            if isinstance(error, TransientJudgeError) and error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
-            self._keep_failure(call, clock, error)
-            raise
-        except UnsupportedOption as error:
             self._keep_failure(call, clock, error)
             raise
 

@@ -1,12 +1,14 @@
-"""Embedders: what compares the meaning of two texts, by counting n-grams here or by asking a model on record."""
+"""Embedders: what compares the meaning of two texts, by counting n-grams here or by asking a model on record; and
+what has a judge or a model asked again for a noise run, under keys of its own, so that no reply on record is taken."""
 
 import asyncio
 import base64
+import hashlib
 import math
 import time
 from array import array
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import orjson
@@ -17,7 +19,7 @@ from evalhouse.tasks.judge.errors import (
     JudgeFailed,
     UnusableReply,
 )
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
 
 _NGRAM_SIZES = (2, 3, 4)
 
@@ -164,3 +166,36 @@ def read_vector(text: str) -> "array[float]":
 
 
 _MOST_AT_A_TIME_S = 0.5
+
+
+class AskAnew:
+    """A judge whose every request counts as one that was never asked.
+
+    The key of a request is that of the judge it stands before and of the noise run together. So nothing on record
+    answers it, and nothing that it is answered is ever taken for an answer in a later run: an unchanged sample would
+    otherwise change its verdict after the night on which it was judged twice.
+    """
+
+    def __init__(self, judge: Judge, run_id: str) -> None:
+        self._judge, self._run_id = judge, run_id
+        self.name, self.model, self.endpoint = judge.name, judge.model, judge.endpoint
+
+    def prepare(self, question: Question) -> ModelRequest:
+        """The judge's request under a key of this run's own."""
+        request = self._judge.prepare(question)
+        own_key = hashlib.sha256(f"{self._run_id}/{request.request_hash}".encode()).hexdigest()
+        return replace(request, request_hash=own_key)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """What the judge says."""
+        return await self._judge.reply(request)
+
+    async def close(self) -> None:
+        """Close the judge's connections."""
+        await self._judge.close()
+
+
+def embed_anew(embedder: Embedder | None, run_id: str) -> None:
+    """Let embeddings that are asked of a model be asked again as well."""
+    if isinstance(embedder, AskedEmbedder):
+        embedder.asker.judge = AskAnew(embedder.asker.judge, run_id)

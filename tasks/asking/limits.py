@@ -338,10 +338,22 @@ class EndpointLimit:
         tokens = self._tokens_in_flight if slot is None else self._n_tokens - slot.tokens_before - slot.tokens
         now = _read_clock()
         for rate, uncounted, report in (
-            (self._requests, started, _pick_requests(limits)),
-            (self._tokens, tokens, _pick_tokens(limits)),
+            (
+                self._requests,
+                started,
+                LimitReport(
+                    limit=limits.requests_limit, remaining=limits.requests_remaining, reset_s=limits.requests_reset_s
+                ),
+            ),
+            (
+                self._tokens,
+                tokens,
+                LimitReport(
+                    limit=limits.tokens_limit, remaining=limits.tokens_remaining, reset_s=limits.tokens_reset_s
+                ),
+            ),
         ):
-            if report is not None:
+            if report.limit is not None or report.remaining is not None:
                 rate.take_report(report, uncounted, now)
         self._give_out()
 
@@ -444,15 +456,3 @@ class EndpointLimit:
 
 def _read_clock() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _pick_requests(limits: RateLimits) -> LimitReport | None:
-    report = LimitReport(
-        limit=limits.requests_limit, remaining=limits.requests_remaining, reset_s=limits.requests_reset_s
-    )
-    return report if report.limit is not None or report.remaining is not None else None
-
-
-def _pick_tokens(limits: RateLimits) -> LimitReport | None:
-    report = LimitReport(limit=limits.tokens_limit, remaining=limits.tokens_remaining, reset_s=limits.tokens_reset_s)
-    return report if report.limit is not None or report.remaining is not None else None

@@ -208,33 +208,15 @@ class CallRecord:
         """Put a call on disk and return its id; raises FatalJudgeError when the disk does not take it."""
         call_id = uuid.uuid4().hex
         origin = ORIGIN.get()
-        row: dict[str, object] = {
+        row: dict[str, object] = vars(call) | {
             "call_id": call_id,
             "run_id": self._run_id,
-            "sample_id": call.sample_id,
-            "step": call.step,
-            "prompt": call.prompt,
-            "prompt_hash": call.prompt_hash,
-            "judge": call.judge,
-            "model": call.model,
-            "request_hash": call.request_hash,
             "request_key": make_request_key(call.request_hash),
-            "request": call.request,
-            "reply": call.reply,
-            "logprobs": call.logprobs,
-            "status": call.status,
-            "error": call.error,
-            "attempts": call.attempt,
-            "prompt_tokens": call.prompt_tokens,
-            "cached_tokens": call.cached_tokens,
-            "completion_tokens": call.completion_tokens,
-            "cost_usd": call.cost_usd,
-            "latency_ms": call.latency_ms,
-            "reused_call_id": call.reused_call_id,
             "flow_run_id": origin.flow_run_id,
             "task_run_id": origin.task_run_id,
             "started_at": int((call.started_at or time.time()) * 1e6),
         }
+        row["attempts"] = row.pop("attempt")
         try:
             self._mover.keep(row)
         except OSError as error:

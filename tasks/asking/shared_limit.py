@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from evalhouse.tasks.asking.boards import Board, BoardLost, FileBoard, Need, Share, find_limits_folder
+from evalhouse.tasks.asking.boards import Board, BoardLost, FileBoard, Need, find_limits_folder
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class _Sharer:
             return
         try:
             self._board = FileBoard(find_limits_folder(), self._key)
-            self._take(await self._board.exchange(self._describe_need()))
+            await self._exchange()
         except BoardLost as error:
             await self._go_alone(error)
 
@@ -100,7 +100,7 @@ class _Sharer:
 
         self._board = PrefectBoard(self._key)
         try:
-            self._take(await self._board.exchange(self._describe_need()))
+            await self._exchange()
         except BoardLost as error:
             logger.warning("limits are shared with the processes of this machine alone: %s", error)
             await self.leave()
@@ -114,7 +114,10 @@ class _Sharer:
                 async with asyncio.timeout(self._again_s):
                     await stopped.wait()
             except TimeoutError:
-                await self._refresh()
+                try:
+                    await self._exchange()
+                except BoardLost as error:
+                    await self._go_alone(error)
 
     async def leave(self) -> None:
         """Give the share back."""
@@ -122,21 +125,13 @@ class _Sharer:
         if board is not None:
             await board.leave()
 
-    async def _refresh(self) -> None:
+    async def _exchange(self) -> None:
         if self._board is None:
             return
-        try:
-            self._take(await self._board.exchange(self._describe_need()))
-        except BoardLost as error:
-            await self._go_alone(error)
-
-    def _describe_need(self) -> Need:
         # More than the share may be in flight when the share has shrunk; less, but no more than the share can start
         # before the next exchange.
         held = max(self._slots, self._limit.in_flight)
-        return Need(setting=self._setting, wish=self._limit.wish(), held=held)
-
-    def _take(self, share: Share) -> None:
+        share = await self._board.exchange(Need(setting=self._setting, wish=self._limit.wish(), held=held))
         self._slots, self._again_s = share.slots, share.again_s
         self._limit.set_share(share.slots, fraction=share.fraction)
 

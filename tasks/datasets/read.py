@@ -263,16 +263,6 @@ def resolve_source(source: str) -> str:
 
 
 def _to_staged(row: SampleRow) -> dict[str, object]:
-    return {
-        "ordinal": row.ordinal,
-        "given_id": row.given_id,
-        "sample_id": row.sample_id,
-        "input_hash": row.input_hash,
-        "question": row.question,
-        "answer": row.answer,
-        "ground_truth": row.ground_truth,
-        "contexts": row.contexts,
-        "context_ids": row.context_ids,
-        "reference_context_ids": row.reference_context_ids,
-        "metadata": orjson.dumps(row.metadata).decode() if row.metadata else None,
-    }
+    staged = vars(row) | {"metadata": orjson.dumps(row.metadata).decode() if row.metadata else None}
+    del staged["row"]
+    return staged

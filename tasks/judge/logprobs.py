@@ -9,7 +9,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -119,24 +119,16 @@ def _read_tokens(logprobs: object) -> list[_Token]:
         return []
     tokens = []
     for entry in content:
-        own = next(_read_entries([entry]), None)
-        if own is None:
+        own = _read_entries([entry])
+        if not own:
             return []
-        others = {other.spelled: other.logprob for other in _read_entries(entry.get("top_logprobs"))}
-        tokens.append(_Token(spelled=own.spelled, logprobs={own.spelled: own.logprob} | others))
+        tokens.append(_Token(spelled=next(iter(own)), logprobs=own | _read_entries(entry.get("top_logprobs"))))
     return tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """One token with its log-probability, as it stands in a reply."""
-
-    spelled: bytes
-    logprob: float
-
-
-def _read_entries(entries: object) -> Iterator[_Entry]:
-    """Those entries of a list that have a token and a log-probability."""
+def _read_entries(entries: object) -> dict[bytes, float]:
+    """The log-probabilities of a list's tokens; entries without one of the two are left out."""
+    logprobs: dict[bytes, float] = {}
     for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
             continue
@@ -144,10 +136,9 @@ def _read_entries(entries: object) -> Iterator[_Entry]:
         if not isinstance(logprob, int | float) or isinstance(logprob, bool) or not math.isfinite(logprob):
             continue
         is_spelled = isinstance(spelled, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in spelled)
-        yield _Entry(
-            spelled=bytes(spelled) if is_spelled else _encode(entry["token"]),  # type: ignore[arg-type]
-            logprob=min(0.0, max(_LEAST, float(logprob))),
-        )
+        token = bytes(spelled) if is_spelled else _encode(entry["token"])  # type: ignore[arg-type]
+        logprobs[token] = min(0.0, max(_LEAST, float(logprob)))
+    return logprobs
 
 
 def _encode(text: str) -> bytes:

@@ -37,31 +37,6 @@ class Window:
     keys: frozenset[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Against:
-    """Other words, other numbers and opposites, as the fields of `Evidence` of these names."""
-
-    replaced: tuple[str, ...]
-    rivals: tuple[str, ...]
-    opposites: tuple[str, ...]
-
-
-NOTHING_AGAINST = Against(replaced=(), rivals=(), opposites=())
-
-
-def weigh_against(windows: Sequence[Window], lost: frozenset[str], surfaces: Mapping[str, str]) -> Against:
-    """What the windows, which are about what the claim is about, have in the place of what they lack."""
-    replaced: list[str] = []
-    rivals: list[str] = []
-    opposites: list[str] = []
-    for window in windows:
-        if lost:
-            replaced += _find_replaced(window, lost)
-            rivals += _find_rivals(window, lost)
-        opposites += _find_opposites(window, surfaces)
-    return Against(replaced=tuple(replaced), rivals=tuple(rivals), opposites=tuple(opposites))
-
-
 def _find_replaced(window: Window, lost: frozenset[str]) -> list[str]:
     """`word/other` for each lost word in whose place, between the same neighbours, the window has another word."""
     tokens = _list_content(window.sentence)
@@ -207,18 +182,18 @@ class Evidence:
     """
 
     claim: Claim
-    cover: float
-    cover_rare: float
-    cover_new: float
-    cover_text: float
-    n_window: int
     lost: tuple[str, ...]
-    foreign_numbers: float
-    foreign_names: float
-    replaced: tuple[str, ...]
-    rivals: tuple[str, ...]
-    opposites: tuple[str, ...]
-    negation_mismatch: tuple[str, ...]
+    cover: float = 0.0
+    cover_rare: float = 0.0
+    cover_new: float = 0.0
+    cover_text: float = 0.0
+    n_window: int = 0
+    foreign_numbers: float = 0.0
+    foreign_names: float = 0.0
+    replaced: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    opposites: tuple[str, ...] = ()
+    negation_mismatch: tuple[str, ...] = ()
 
     @property
     def n_keys(self) -> int:
@@ -249,20 +224,6 @@ class Evidence:
     def _show(self, keys: Sequence[str]) -> tuple[str, ...]:
         surfaces = self.claim.statement.surfaces
         return tuple([surfaces[key] for key in keys])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shares:
-    """The shares and the lost keys of `Evidence`."""
-
-    cover: float
-    cover_rare: float
-    cover_new: float
-    cover_text: float
-    lost: tuple[str, ...]
-
-
-_NO_SHARES = _Shares(cover=0.0, cover_rare=0.0, cover_new=0.0, cover_text=0.0, lost=())
 
 
 def _common_start(left: str, right: str) -> int:
@@ -376,23 +337,20 @@ def weigh_evidence(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] =
     if not sentences or not text.sentences:
         return None
     windows = [] if _is_foreign(claim, text) else [_find_window(sentence, text) for sentence in sentences]
-    shares = _find_keys(claim, windows, text) if windows else replace(_NO_SHARES, lost=claim.content)
-    lost, runs = frozenset(shares.lost), claim.statement.runs
-    against = weigh_against(windows, lost, claim.statement.surfaces) if shares.cover >= _RELATED else NOTHING_AGAINST
-    return Evidence(
-        claim=claim,
-        cover=shares.cover,
-        cover_rare=shares.cover_rare,
-        cover_new=shares.cover_new,
-        cover_text=shares.cover_text,
+    evidence = _find_keys(claim, windows, text) if windows else Evidence(claim=claim, lost=claim.content)
+    lost, runs, surfaces = frozenset(evidence.lost), claim.statement.runs, claim.statement.surfaces
+    # What stands in the place of something else is looked for where the window is about the same.
+    related = windows if evidence.cover >= _RELATED else []
+    lacking = related if lost else []
+    return replace(
+        evidence,
         n_window=max([len(window.sentences) for window in windows], default=0),
-        lost=shares.lost,
         foreign_numbers=_count_foreign(runs.numbers, lost, text, elsewhere) if runs.numbers and lost else 0.0,
         foreign_names=_count_foreign(runs.names, lost, text, elsewhere) if runs.names and lost else 0.0,
-        replaced=against.replaced,
-        rivals=against.rivals,
-        opposites=against.opposites,
-        negation_mismatch=find_negation_mismatch(windows, claim.statement.surfaces),
+        replaced=tuple([pair for window in lacking for pair in _find_replaced(window, lost)]),
+        rivals=tuple([pair for window in lacking for pair in _find_rivals(window, lost)]),
+        opposites=tuple([pair for window in related for pair in _find_opposites(window, surfaces)]),
+        negation_mismatch=find_negation_mismatch(windows, surfaces),
     )
 
 
@@ -404,7 +362,7 @@ def _is_foreign(claim: Claim, text: AnalysedText) -> bool:
     return sum([w for key, w in claim.weights.items() if key in places]) < _FOREIGN_SHARE * claim.total
 
 
-def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> _Shares:
+def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> Evidence:
     """What the windows hold of a claim: each key as 1, or as the closeness of what the text has instead."""
     held = frozenset().union(*[window.sentence.keys & window.keys for window in windows])
     places, in_question = text.places, claim.in_question
@@ -430,7 +388,8 @@ def _find_keys(claim: Claim, windows: Sequence[Window], text: AnalysedText) -> _
             cover_new += hit
             total_new += weight
     total = claim.total or 1.0
-    return _Shares(
+    return Evidence(
+        claim=claim,
         cover=cover / total,
         cover_rare=cover_rare / (total_rare or 1.0),
         cover_new=cover_new / total_new if total_new else cover / total,

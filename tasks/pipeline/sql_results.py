@@ -59,10 +59,7 @@ async def prove_by_running(sample: StoredSample) -> Grade | None:
         return None
     return Grade(
         criterion="sql_equivalence",
-        said=None,
         rating=0.0,
-        scale_min=0,
-        scale_max=1,
         reason=f"run on the sample's data they differ: {difference}",
         rule="settled by running both",
     )
@@ -97,15 +94,12 @@ def _run(sample: StoredSample, sql: str | None) -> ResultSet | None:
     return run_on_tables(sql, tables, setup=setup)
 
 
-def _grade(found: Agreement | str) -> list[Grade]:
+def _grade(agreement: Agreement | str) -> list[Grade]:
     names = ("row_precision", "row_recall", "column_precision", "column_recall", "any_order", "in_order")
-    if isinstance(found, str):
-        ratings, note = dict.fromkeys(names, 0.0), found
+    if isinstance(agreement, str):
+        ratings, note = dict.fromkeys(names, 0.0), agreement
     else:
-        ratings = {name: getattr(found, name) for name in names[:4]}
-        ratings |= {"any_order": found.f1, "in_order": found.f1 * found.in_order}
-        note = found.note
-    return [
-        Grade(criterion=name, said=None, rating=rating, scale_min=0, scale_max=1, reason=note)
-        for name, rating in ratings.items()
-    ]
+        ratings = {name: getattr(agreement, name) for name in names[:4]}
+        ratings |= {"any_order": agreement.f1, "in_order": agreement.f1 * agreement.in_order}
+        note = agreement.note
+    return [Grade(criterion=name, rating=rating, reason=note) for name, rating in ratings.items()]

@@ -68,7 +68,7 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
     free = float(sum(agreements[pair] for pair in pairs))
     ordered = _pair_in_order(agreements)
     named = [pair for pair in pairs if expected[pair[0]].name == made[pair[1]].name]
-    told = _describe(expected, made, agreements, named)
+    note = _describe(expected, made, agreements, named)
     ratings = {
         "names": _share(2 * len(named), total),
         "arguments": _share(sum(agreements[pair] for pair in named), len(named)),
@@ -76,10 +76,7 @@ def grade_tool_calls(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> 
         "in_order": _share(2 * ordered, total),
         "any_order": _share(2 * free, total),
     }
-    return [
-        Grade(criterion=name, said=None, rating=float(rating), scale_min=0, scale_max=1, reason=told)
-        for name, rating in ratings.items()
-    ]
+    return [Grade(criterion=name, rating=float(rating), reason=note) for name, rating in ratings.items()]
 
 
 def _share(part: float, whole: float) -> float:
@@ -147,8 +144,8 @@ def _describe(
         for row, column in named
         if agreements[row, column] < 1
     ]
-    found = {"missing": missing, "extra": extra, "wrong arguments": wrong}
-    return "; ".join(f"{name} {', '.join(items)}" for name, items in found.items() if items) or "all calls as expected"
+    faults = {"missing": missing, "extra": extra, "wrong arguments": wrong}
+    return "; ".join(f"{name} {', '.join(items)}" for name, items in faults.items() if items) or "all calls as expected"
 
 
 def _read_call(entry: object, *, strict: bool) -> ToolCall:
@@ -172,7 +169,7 @@ def _is_accepted(accepted: object) -> bool:
 
 
 def _open_json(value: object) -> object:
-    """What a text holds as JSON; whatever is no text is taken as it is, and none at all as no arguments."""
+    """What a text holds as JSON; whatever is not a text is taken as it is, and none at all as no arguments."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -180,4 +177,4 @@ def _open_json(value: object) -> object:
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
-        raise ToolCallError(f"tool calls hold {value[:80]!r}, which is no JSON") from None
+        raise ToolCallError(f"tool calls hold {value[:80]!r}, which is not valid JSON") from None

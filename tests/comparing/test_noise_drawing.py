@@ -14,8 +14,7 @@ from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
 from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
-from evalhouse.tasks.asking.anew import AskAnew
-from evalhouse.tasks.asking.embedders import AskedEmbedder
+from evalhouse.tasks.asking.embedders import AskAnew, AskedEmbedder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
 from evalhouse.tasks.settings.run import RunSettings

@@ -176,7 +176,7 @@ def test_made_calls_that_cannot_be_read_are_wrong(value: object) -> None:
 
 @pytest.mark.parametrize("value", MALFORMED, ids=lambda value: str(value)[:30])
 def test_expected_calls_that_cannot_be_read_are_an_error(value: object) -> None:
-    with pytest.raises(ToolCallError, match=r"must be|no JSON"):
+    with pytest.raises(ToolCallError, match=r"must be|not valid JSON"):
         read_tool_calls(value, strict=True)
 
 
