@@ -100,7 +100,7 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
     """All steps of one shard side by side; what is finished is kept even when a step stops the run.
 
     The steps are those that the run's metrics need of extract, classify, attribute, rank, similarity, relevancy,
-    measure and grade, each a file in `tasks/` and a record in `warehouse/steps.py`.
+    measure and grade, each a file in `tasks/` and a record in `warehouse/steps.toml`.
     """
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size

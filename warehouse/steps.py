@@ -1,12 +1,15 @@
 """The steps that give verdicts: what each is called, what it rests on, asks with and writes. One record per step.
 
-A record is all that a run, a dry run, `compare`, `lineage` and the reviews know of a step; its file in `tasks/` does
-the work. Each rubric is a step as well (`grade_` and the rubric's name), whose record `find_step` makes.
+The records stand in `steps.toml`; that of a rubric, which is a step as well (`grade_` and its name), is made by
+`find_step`. They are all that a run, a dry run, `compare`, `lineage` and the reviews know of a step; its file in
+`tasks/` does the work.
 """
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from importlib.resources import files
+from typing import Any, Final, Literal
 
 ColumnType = Literal["text", "integer", "number", "boolean", "integers"]
 GRADE_STEP: Final = "grade_"
@@ -57,148 +60,16 @@ class Step:
         return tuple(name for name in self.inputs or () if name not in SAMPLE_TEXTS)
 
 
-_STATEMENTS = VerdictTable(
-    name="statements", columns={"statement_id": "text", "source": "text", "ordinal": "integer", "text": "text"}
-)
-_CLASSIFICATIONS = VerdictTable(
-    name="classifications", columns={"statement_id": "text", "label": "text", "reason": "text"}
-)
-_ATTRIBUTIONS = VerdictTable(
-    name="attributions",
-    columns={"statement_id": "text", "supported": "boolean", "context_ranks": "integers", "reason": "text"},
-)
-_CONTEXT_VERDICTS = VerdictTable(
-    name="context_verdicts", columns={"context_rank": "integer", "useful": "boolean", "reason": "text"}
-)
-_VOTES = VerdictTable(
-    name="votes",
-    columns={
-        "step": "text", "item_id": "text", "vote": "integer", "verdict": "text", "agrees": "boolean", "reason": "text",
-    },
-)  # fmt: skip
-_SIMILARITIES = VerdictTable(name="similarities", columns={"kind": "text", "value": "number", "text": "text"})
-_GRADES = VerdictTable(
-    name="grades",
-    columns={
-        "rubric": "text", "criterion": "text", "rating": "number", "scale_min": "number", "scale_max": "number",
-        "said": "number", "rule": "text", "reason": "text",
-    },
-)  # fmt: skip
-_SUPPORT = {"supported": "at least one context says so", "unsupported": "no context says so"}
-_STEPS = (
-    Step(
-        name="extract_answer",
-        task="extract",
-        calls=("extract_answer",),
-        prompt="extract",
-        lexical=True,
-        inputs=("question", "answer"),
-        tables=(_STATEMENTS,),
-    ),
-    Step(
-        name="extract_ground_truth",
-        task="extract",
-        calls=("extract_ground_truth",),
-        prompt="extract",
-        lexical=True,
-        inputs=("question", "ground_truth"),
-        tables=(_STATEMENTS,),
-    ),
-    Step(
-        name="classify",
-        task="classify",
-        calls=("classify",),
-        prompt="classify",
-        lexical=True,
-        after=("extract_answer", "extract_ground_truth"),
-        inputs=("question", "answer", "ground_truth"),
-        settings=("votes",),
-        labels={
-            "A": {"TP": "the ground truth says so", "FP": "the ground truth does not say so"},
-            "G": {"TP": "the answer says so", "FN": "the answer does not say so"},
-        },
-        reviewed=True,
-        tables=(_CLASSIFICATIONS, _VOTES),
-    ),
-    Step(
-        name="attribute_answer",
-        task="attribute",
-        calls=("attribute",),
-        prompt="attribute",
-        lexical=True,
-        after=("extract_answer",),
-        inputs=("question", "answer", "contexts"),
-        settings=("votes", "contexts_alone"),
-        labels={"A": _SUPPORT},
-        reviewed=True,
-        tables=(_ATTRIBUTIONS, _VOTES),
-    ),
-    Step(
-        name="attribute_ground_truth",
-        task="attribute",
-        calls=("attribute",),
-        prompt="attribute",
-        lexical=True,
-        after=("extract_ground_truth",),
-        inputs=("question", "ground_truth", "contexts"),
-        settings=("votes", "contexts_alone"),
-        labels={"G": _SUPPORT},
-        reviewed=True,
-        tables=(_ATTRIBUTIONS, _VOTES),
-    ),
-    Step(
-        name="rank",
-        task="rank",
-        calls=("rank",),
-        prompt="rank",
-        lexical=True,
-        inputs=("question", "ground_truth", "contexts"),
-        settings=("votes", "contexts_alone"),
-        labels={"C": {"useful": "it helps to reach the ground truth", "not_useful": "it does not help to reach it"}},
-        reviewed=True,
-        optional=True,
-        tables=(_CONTEXT_VERDICTS, _VOTES),
-    ),
-    Step(
-        name="similarity",
-        task="similarity",
-        calls=("similarity",),
-        inputs=("answer", "ground_truth"),
-        tables=(_SIMILARITIES,),
-    ),
-    Step(
-        name="relevancy",
-        task="relevancy",
-        calls=("relevancy", "similarity"),
-        prompt="questions",
-        inputs=("question", "answer"),
-        settings=("regenerated_questions",),
-        tables=(_GRADES, _SIMILARITIES),
-    ),
-    Step(name="overlap", task="measure", inputs=("answer", "ground_truth"), tables=(_SIMILARITIES,)),
-    Step(name="tool_calls", task="measure", inputs=("expected_tool_calls", "tool_calls"), tables=(_GRADES,)),
-    Step(
-        name="result_sets",
-        task="measure",
-        inputs=("answer", "ground_truth", "setup", "tables", "expected_rows", "rows"),
-        tables=(_GRADES,),
-    ),
-)
-STEPS: Final[Mapping[str, Step]] = {step.name: step for step in _STEPS}
+def _make_step(name: str, record: Mapping[str, Any]) -> Step:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    values["tables"] = tuple(_TABLES[table] for table in record["tables"])
+    return Step(name=name, **values)
 
-# By built-in rubric: the inputs that can move its grades. A rubric that is not here may be moved by any.
-_RUBRIC_INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "accuracy": ("question", "answer", "ground_truth"),
-    "accuracy_3": ("question", "answer", "ground_truth"),
-    "accuracy_5": ("question", "answer", "ground_truth"),
-    "accuracy_binary": ("question", "answer", "ground_truth"),
-    "answer_validity": ("question", "answer"),
-    "contexts_usefulness": ("question", "contexts"),
-    "passage_precision": ("question", "ground_truth", "contexts"),
-    "passage_recall": ("question", "ground_truth", "contexts"),
-    "relevance": ("question", "answer", "contexts", "contexts_role"),
-    "sql_equivalence": ("question", "answer", "ground_truth", "schema", "setup", "tables"),
-}
+
+_RECORDS: Final = tomllib.loads(files("evalhouse.warehouse").joinpath("steps.toml").read_text(encoding="utf-8"))
+_TABLES: Final = {name: VerdictTable(name=name, columns=columns) for name, columns in _RECORDS["tables"].items()}
+STEPS: Final[Mapping[str, Step]] = {name: _make_step(name, record) for name, record in _RECORDS["steps"].items()}
+_STEPS: Final = tuple(STEPS.values())
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
 _EVERYWHERE = ("temperature", "max_tokens", "request_tokens")
 
@@ -227,9 +98,9 @@ def find_step(name: str) -> Step:
         task="grade",
         calls=(name,),
         prompt=rubric,
-        inputs=_RUBRIC_INPUTS.get(rubric),
+        inputs=tuple(_RECORDS["rubric_inputs"].get(rubric, ())) or None,
         settings=_GRADE_SETTINGS,
-        tables=(_GRADES,),
+        tables=(_TABLES["grades"],),
     )
 
 

@@ -19,6 +19,7 @@ from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location, parse_location
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
 WRITE_PATIENCE_S = 5.0
@@ -112,7 +113,7 @@ class Warehouse:
             for name, frame in (frames or {}).items():
                 connection.register(name, frame.to_arrow())
             try:
-                found: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
+                rows = _query(connection, sql, parameters)
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.name} is not an evalhouse warehouse, or one of another version "
@@ -122,7 +123,7 @@ class Warehouse:
                 raise explain_failure(self.location, error) from None
             for name in frames or {}:
                 connection.unregister(name)
-            return found
+            return rows
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""
@@ -148,6 +149,27 @@ class Warehouse:
                 raise spool.refuse_spooled(path, str(error)) from None
             connection.commit()
             spool.drop_spooled(path)
+
+
+def _query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object] | None) -> pl.DataFrame:
+    values = dict(parameters) if parameters else None
+    try:
+        rows: pl.DataFrame = connection.sql(sql, params=values).pl()
+    except duckdb.BinderException as error:
+        # A warehouse that an older evalhouse wrote last lacks columns that only the next run adds.
+        ((database,),) = connection.execute(
+            """select '"' || replace(current_database(), '"', '""') || '"'"""
+        ).fetchall()
+        connection.begin()
+        try:
+            for relation in ("scores", "run_scores"):
+                connection.execute(read_query("upkeep/older").format(database=database, relation=relation))
+            rows = connection.sql(sql, params=values).pl()
+        except duckdb.Error:
+            raise error from None
+        finally:
+            connection.rollback()
+    return rows
 
 
 def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:

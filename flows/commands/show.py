@@ -124,8 +124,6 @@ def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bo
 def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
     of_run = {"run_id": run.run_id}
     scores = warehouse.read_rows(read_query("show/scores"), of_run)
-    # A warehouse that was last written by an older evalhouse does not have the column.
-    better = {row["metric"]: row.pop("better", None) for row in scores}
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
@@ -135,7 +133,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": _read_worst(warehouse, run, metric, worst, is_low=better[metric] == "low") if metric else [],
+        "worst": _read_worst(warehouse, run, metric, worst) if metric else [],
         "changes": read_changes(warehouse, run),
         "responses": read_response_counts(warehouse, run),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
@@ -147,8 +145,8 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
     }
 
 
-def _read_worst(warehouse: Warehouse, run: RunRow, metric: str, worst: int, *, is_low: bool) -> list[dict[str, object]]:
-    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst, "low_is_good": is_low}
+def _read_worst(warehouse: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
+    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst}
     return warehouse.read_rows(read_query("show/worst"), parameters)
 
 

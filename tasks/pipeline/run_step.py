@@ -83,7 +83,7 @@ def make_task(name: str, take: SampleStep, *, gives_statements: bool = False) ->
 
 
 def find_tasks(names: Iterable[str]) -> list[StepTask]:
-    """The steps in `tasks/<name>.py`, by the names that stand in `warehouse/steps.py`."""
+    """The steps in `tasks/<name>.py`, by the names that stand in `warehouse/steps.toml`."""
     return [getattr(import_module(f"evalhouse.tasks.{name}"), name) for name in names]
 
 

@@ -149,3 +149,11 @@ def test_rows_that_differ_are_no_match(filled: Warehouse, tmp_path: Path) -> Non
     _change(Warehouse(str(other)), "update scores set value = 0.123 where rowid = (select min(rowid) from scores)")
     with pytest.raises(WarehouseError, match=r"scores of run .* has other rows"):
         move_warehouse(filled, Warehouse(str(other)), lambda *_: None)
+
+
+def test_the_table_of_every_step_is_looked_at(filled: Warehouse) -> None:
+    with filled.writing() as connection:
+        connection.execute("insert into votes values ('gone', 's', 'rank', 'C1', 1, 'useful', true, 'so', 'gone')")
+    assert _list_wrong(filled) == [
+        "verdicts, scores or calls of a run that is not on record", "verdicts whose call is not on record",
+    ]  # fmt: skip

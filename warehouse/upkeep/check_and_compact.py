@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import duckdb
 
+from evalhouse.warehouse import steps
 from evalhouse.warehouse.engine import spool
 from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import NAME
@@ -17,54 +18,12 @@ from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.mover import find_orphans
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.tables import VERDICT_TABLES
 
 Verdict = Literal["ok", "note", "wrong"]
 
-# What must never be: each query counts rows, named after what is wrong with them.
-_FAULTS = {
-    "verdicts, scores or calls of a run that is not on record": """
-        select count(*) as n from (
-            select distinct run_id from scores union select distinct run_id from statements
-            union select distinct run_id from outcomes union select distinct run_id from llm_calls
-            union select distinct run_id from run_samples union select distinct run_id from responses
-        ) anti join runs using (run_id)
-    """,
-    "samples of a run whose texts are missing": """
-        select count(*) as n from run_samples anti join samples using (sample_id, input_hash)
-    """,
-    "scores of a sample that the run has not": """
-        select count(*) as n from scores anti join run_samples using (run_id, sample_id)
-    """,
-    "scores that are there twice": """
-        select coalesce(sum(n - 1), 0) as n from (
-            select count(*) as n from scores group by run_id, sample_id, metric having count(*) > 1
-        )
-    """,
-    "statements that are there twice": """
-        select coalesce(sum(n - 1), 0) as n from (
-            select count(*) as n from statements group by run_id, sample_id, statement_id having count(*) > 1
-        )
-    """,
-    "calls that are there twice": """
-        select count(*) - count(distinct call_id) as n from llm_calls
-    """,
-    "verdicts whose call is not on record": """
-        select count(*) as n from (
-            select call_id from statements union select call_id from classifications
-            union select call_id from attributions union select call_id from context_verdicts
-            union select call_id from grades
-        ) as used anti join llm_calls using (call_id)
-        where used.call_id is not null
-    """,
-    "calls whose prompt is not on record": """
-        select count(*) as n from (select distinct prompt_hash from llm_calls where prompt_hash is not null)
-        anti join prompts using (prompt_hash)
-    """,
-    "batches that were written twice": """
-        select count(*) - count(distinct batch_key) as n from batches
-    """,
-}
 _RUNS = "select status, count(*) as n from runs group by status order by status"
 _LAST_OF_RUNS = f"""
 select snapshot_id from ducklake_snapshots('{NAME}')
@@ -98,9 +57,12 @@ def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
     yield _check_migrations(warehouse)
     runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(_RUNS)}
     yield Finding(what="runs", verdict="ok", detail=", ".join(f"{n} {status}" for status, n in runs.items()) or "none")
-    for what, sql in _FAULTS.items():
-        n = int(str(warehouse.read_rows(sql)[0]["n"]))
-        yield Finding(what=what, verdict="wrong" if n else "ok", detail=f"{n}" if n else "none")
+    ids = {
+        f"{column}s": " union ".join(f"select {column} from {table}" for table in tables)
+        for column, tables in (("run_id", VERDICT_TABLES), ("call_id", [table.name for table in steps.VERDICT_TABLES]))
+    }
+    for row in warehouse.read_rows(read_query("upkeep/faults").format_map(ids)):
+        yield Finding(what=str(row["what"]), verdict="wrong" if row["n"] else "ok", detail=f"{row['n'] or 'none'}")
     yield from _check_neighbours(warehouse.location)
     if warehouse.location.lake is not None:
         yield _check_files(warehouse)
@@ -111,17 +73,17 @@ def _check_migrations(warehouse: Warehouse) -> Finding:
     newest = len(load_migrations())
     if applied == newest:
         return Finding(what="tables", verdict="ok", detail=f"as this evalhouse makes them ({newest} migrations)")
-    told = f"{applied} of {newest} migrations; the next run applies the others"
-    return Finding(what="tables", verdict="note", detail=told)
+    detail = f"{applied} of {newest} migrations; the next run applies the others"
+    return Finding(what="tables", verdict="note", detail=detail)
 
 
 def _check_neighbours(location: Location) -> Iterator[Finding]:
     waiting = len(spool.list_spooled(location.spool_path))
-    told = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
-    yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=told)
+    detail = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
+    yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=detail)
     orphans = sum(len(segment.rows) for segment in find_orphans(location.journal_path))
-    told = f"{orphans} in {location.journal_path}, taken in by the next run" if orphans else "none"
-    yield Finding(what="replies that dead processes left", verdict="note" if orphans else "ok", detail=told)
+    detail = f"{orphans} in {location.journal_path}, taken in by the next run" if orphans else "none"
+    yield Finding(what="replies that dead processes left", verdict="note" if orphans else "ok", detail=detail)
 
 
 def _check_files(warehouse: Warehouse) -> Finding:
@@ -179,8 +141,8 @@ def _compact_lake(warehouse: Warehouse) -> Compacted:
         except duckdb.Error as error:
             raise explain_failure(warehouse.location, error) from None
     after = _measure_lake(warehouse)
-    told = f"{counts['forgotten']} snapshots forgotten, {before['files']} files before and {after['files']} after"
-    return Compacted(before=before["bytes"], after=after["bytes"], detail=told)
+    detail = f"{counts['forgotten']} snapshots forgotten, {before['files']} files before and {after['files']} after"
+    return Compacted(before=before["bytes"], after=after["bytes"], detail=detail)
 
 
 def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:

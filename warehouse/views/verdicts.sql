@@ -105,7 +105,7 @@ united as (
     from compared
     union all by name
     from graded
-    -- And from the tables of warehouse/steps.py that are not named above.
+    -- And from the tables of warehouse/steps.toml that are not named above.
     $further
 )
 

@@ -3,7 +3,7 @@ with spreads as (
     select metric, stddev_samp(value) as spread from scores where run_id = $run_id group by metric
 )
 
-select run_scores.* exclude (run_id, metric_version, n_unscored), spread
+select metric, better, mean, ci_low, ci_high, spread, n_scored
 from run_scores
 left join spreads using (metric)
 where run_id = $run_id

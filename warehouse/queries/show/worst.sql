@@ -4,5 +4,5 @@ from scores
 join run_samples using (run_id, sample_id)
 join samples using (sample_id, input_hash)
 where scores.run_id = $run_id and scores.metric = $metric and scores.value is not null
-order by if($low_is_good, -scores.value, scores.value), run_samples.ordinal
+order by if(scores.better = 'low', -scores.value, scores.value), run_samples.ordinal
 limit $worst
