@@ -27,7 +27,8 @@ from prefect_holder import find_home, find_server
 from evalhouse.flows.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "from evalhouse.flows.cli import main; main()"]
+# DuckDB takes a main module without a file for a person at a prompt, to whom it shows the progress of a long query.
+COMMAND = [sys.executable, "-c", "__file__ = 'evalhouse'; from evalhouse.flows.cli import main; main()"]
 # Ctrl-C goes to the foreground group of the session's controlling terminal, which a new session has to take.
 IN_TERMINAL = [
     sys.executable,

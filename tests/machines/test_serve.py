@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +40,13 @@ def night(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Suites that run once on their schedule, and are served on."""
     ways: tuple[str, ...] = request.param
     with open_serve_house(tmp_path_factory.mktemp("serve")) as house:
-        suites = [house.write_suite(way, cron=soon(45), kb_name=way) for way in ways]
-        house.serve(*suites, parallel=len(ways))
+        for ahead_s in (45, 150):
+            due = time.monotonic() + ahead_s
+            suites = [house.write_suite(way, cron=soon(ahead_s), kb_name=way) for way in ways]
+            house.serve(*suites, parallel=len(ways))
+            if time.monotonic() < due - 10:
+                break
+            house.stop()  # a busy machine was so slow to serve that the time has passed
         yield Night(house=house, ways=ways)
 
 
