@@ -136,7 +136,8 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
     def watch(live_run: "LiveRun") -> Iterator[None]:
         put_answered(job.warehouse, trigger, live_run.run_id)
         try:
-            job.api.patch(f"/flow_runs/{flow_run.id}", {"name": name_flow_run(job.suite.name, live_run.run_id)})
+            # By now Prefect's own `flow_run` is the evaluation's, which runs within the suite's.
+            job.api.patch(f"/flow_runs/{job.row['id']}", {"name": name_flow_run(job.suite.name, live_run.run_id)})
         except PrefectApiError as error:
             # The run is the same without its name in Prefect.
             get_run_logger().warning(str(error))
