@@ -20,6 +20,11 @@ class PromptProblem:
         return f"{self.file}: {self.key}: {self.message}" if self.key else f"{self.file}: {self.message}"
 
 
+def make_fault(key: str, message: str) -> PromptProblem:
+    """A problem within one file, whose name the reader of the file puts in."""
+    return PromptProblem(file="", key=key, message=message)
+
+
 class PromptError(Exception):
     """A prompt file is not as it must be, or a prompt was given other data than it declares.
 

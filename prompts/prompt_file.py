@@ -7,14 +7,14 @@ allowed. `loader` turns what is read here into prompts.
 
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from evalhouse.prompts.errors import PromptError, PromptProblem
+from evalhouse.prompts.errors import PromptError, PromptProblem, make_fault
 from evalhouse.prompts.render import BLOCKS, BlockValue, Item
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
 
@@ -38,48 +38,47 @@ _KEYS = {
 }
 
 
-def find_schema_faults(schema: object, *, file: str, key: str) -> Iterator[PromptProblem]:
+def find_schema_faults(schema: object, *, key: str) -> Iterator[PromptProblem]:
     """What keeps a schema from being taken by every endpoint, or from asking for the reason before the label."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if not isinstance(schema, dict) or not isinstance(kind, str) or kind not in _KEYS:
-        message = f"needs a `type`; allowed: {', '.join(_KEYS)}"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, f"needs a `type`; allowed: {', '.join(_KEYS)}")
         return
     for unknown in sorted(schema.keys() - _KEYS[kind], key=str):
         message = f"unknown key for a schema of type {kind}; allowed: {', '.join(sorted(_KEYS[kind]))}"
-        yield PromptProblem(file=file, key=f"{key}.{unknown}", message=message)
+        yield make_fault(f"{key}.{unknown}", message)
     if kind == "object":
-        yield from _find_object_faults(schema, file=file, key=key)
+        yield from _find_object_faults(schema, key=key)
     elif kind == "array":
-        yield from find_schema_faults(schema.get("items"), file=file, key=f"{key}.items")
+        yield from find_schema_faults(schema.get("items"), key=f"{key}.items")
     elif "enum" in schema:
-        yield from _find_enum_faults(schema, file=file, key=f"{key}.enum")
+        yield from _find_enum_faults(schema, key=f"{key}.enum")
 
 
-def _find_object_faults(schema: Schema, *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_object_faults(schema: Schema, *, key: str) -> Iterator[PromptProblem]:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
-        yield PromptProblem(file=file, key=f"{key}.properties", message="must be a mapping with at least one key")
+        yield make_fault(f"{key}.properties", "must be a mapping with at least one key")
         return
     # Models write keys in this order. `required` repeats it as a list, and so it is part of the prompt's hash.
     if schema.get("required") != list(properties):
         message = f"must list all properties in their order: [{', '.join(map(str, properties))}]"
-        yield PromptProblem(file=file, key=f"{key}.required", message=message)
+        yield make_fault(f"{key}.required", message)
     if schema.get("additionalProperties") is not False:
-        yield PromptProblem(file=file, key=f"{key}.additionalProperties", message="must be false")
+        yield make_fault(f"{key}.additionalProperties", "must be false")
     early = [name for name in properties if name != "id"]
     if "reason" in early and early[0] != "reason":
         message = f"`reason` must come before {early[0]}, so that the judge gives its reason before its verdict"
-        yield PromptProblem(file=file, key=f"{key}.properties", message=message)
+        yield make_fault(f"{key}.properties", message)
     for name, inner in properties.items():
-        yield from find_schema_faults(inner, file=file, key=f"{key}.properties.{name}")
+        yield from find_schema_faults(inner, key=f"{key}.properties.{name}")
 
 
-def _find_enum_faults(schema: Schema, *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_enum_faults(schema: Schema, *, key: str) -> Iterator[PromptProblem]:
     enum = schema["enum"]
     if not isinstance(enum, list) or not enum or not all(_has_type(value, schema["type"]) for value in enum):
         message = f"must be a list of at least one {schema['type']}; YAML reads yes, no, on, off and numbers as such"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, message)
 
 
 def _has_type(value: object, kind: str) -> bool:
@@ -87,25 +86,23 @@ def _has_type(value: object, kind: str) -> bool:
     return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def find_value_faults(schema: Schema, value: object, *, file: str, key: str) -> Iterator[PromptProblem]:
+def find_value_faults(schema: Schema, value: object, *, key: str) -> Iterator[PromptProblem]:
     """Where a value departs from a schema in which `find_schema_faults` found nothing."""
     kind = schema["type"]
     if not _has_type(value, kind):
-        message = f"must be of type {kind}, not {_shorten(value)}"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, f"must be of type {kind}, not {_shorten(value)}")
     elif "enum" in schema and value not in schema["enum"]:
-        message = f"{_shorten(value)} is not allowed; allowed: {', '.join(map(str, schema['enum']))}"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, f"{_shorten(value)} is not allowed; allowed: {', '.join(map(str, schema['enum']))}")
     elif isinstance(value, list):
         for position, inner in enumerate(value):
-            yield from find_value_faults(schema["items"], inner, file=file, key=f"{key}[{position}]")
+            yield from find_value_faults(schema["items"], inner, key=f"{key}[{position}]")
     elif isinstance(value, dict):
         properties = schema["properties"]
         if value.keys() != properties.keys():
             message = f"has the keys {', '.join(map(str, value)) or 'none'}; required: {', '.join(properties)}"
-            yield PromptProblem(file=file, key=key, message=message)
+            yield make_fault(key, message)
         for name in properties.keys() & value.keys():
-            yield from find_value_faults(properties[name], value[name], file=file, key=f"{key}.{name}")
+            yield from find_value_faults(properties[name], value[name], key=f"{key}.{name}")
 
 
 def order_keys(schema: Schema, value: object) -> object:
@@ -206,9 +203,9 @@ def read_prompt_file(path: Path, *, language: str, checks: bool = True) -> Promp
     content = _parse_content(path, parsed)
     if not checks:
         return PromptFile(text=text, parsed=parsed, content=content)
-    problems = [*_find_header_faults(path, content, language), *_find_content_faults(str(path), content)]
+    problems = [*_find_header_faults(path, content, language), *_find_content_faults(path, content)]
     if problems:
-        raise _make_error(problems)
+        raise _make_error([replace(problem, file=str(path)) for problem in problems])
     return PromptFile(text=text, parsed=parsed, content=content)
 
 
@@ -269,84 +266,77 @@ def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
 
 def _find_header_faults(path: Path, content: PromptContent, language: str) -> Iterator[PromptProblem]:
     if content.name != path.stem:
-        message = f"'{content.name}' stands in a file named {path.name}; name and file must be the same"
-        yield PromptProblem(file=str(path), key="name", message=message)
+        yield make_fault("name", f"'{content.name}' stands in a file named {path.name}; name and file must be the same")
     if content.language != language:
         message = f"'{content.language}' where prompts in '{language}' are read; give each language a folder of its own"
-        yield PromptProblem(file=str(path), key="language", message=message)
+        yield make_fault("language", message)
 
 
-def _find_content_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_content_faults(path: Path, content: PromptContent) -> Iterator[PromptProblem]:
     """What does not agree within the file, in the order in which a reader would fix it."""
-    basics = [*_find_variable_faults(file, content), *_find_label_faults(file, content)]
+    basics = [*_find_variable_faults(content), *_find_label_faults(content)]
     if content.rubric is None:
-        basics += _find_missing(file, content)
-        basics += find_schema_faults(content.reply_schema, file=file, key="reply_schema")
+        basics += _find_missing(content)
+        basics += find_schema_faults(content.reply_schema, key="reply_schema")
     else:
-        basics += _find_rubric_faults(file, content, content.rubric)
+        basics += _find_rubric_faults(path, content, content.rubric)
     yield from basics
-    yield from _find_system_faults(file, content)
+    yield from _find_system_faults(content)
     # A faulty schema says nothing about the examples, nor do variables that do not exist.
     if not basics:
-        yield from _find_verdict_faults(file, content)
+        yield from _find_verdict_faults(content)
         for position, example in enumerate(content.examples):
-            yield from _find_example_faults(file, f"examples[{position}]", content, example)
+            yield from _find_example_faults(f"examples[{position}]", content, example)
 
 
-def _find_missing(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_missing(content: PromptContent) -> Iterator[PromptProblem]:
     for key in ("labels", "reply_schema"):
         if key not in content.model_fields_set:
             message = f"missing; required: {', '.join(PromptContent.model_fields)} (`rubric` only for a rubric)"
-            yield PromptProblem(file=file, key=key, message=message)
+            yield make_fault(key, message)
 
 
-def _find_rubric_faults(file: str, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
+def _find_rubric_faults(path: Path, content: PromptContent, rubric: RubricContent) -> Iterator[PromptProblem]:
     for key, section in (("labels", content.labels), ("reply_schema", content.reply_schema)):
         if section:
-            message = "must be left out of a rubric: it follows from the criteria"
-            yield PromptProblem(file=file, key=key, message=message)
-    yield from find_rubric_faults(rubric, variables=content.variables, file=file)
+            yield make_fault(key, "must be left out of a rubric: it follows from the criteria")
+    yield from find_rubric_faults(rubric, variables=content.variables, file=path.name)
 
 
-def _find_variable_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_variable_faults(content: PromptContent) -> Iterator[PromptProblem]:
     for name, kind in content.variables.items():
         if name not in BLOCKS:
-            message = f"unknown block; allowed: {', '.join(BLOCKS)}"
-            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+            yield make_fault(f"variables.{name}", f"unknown block; allowed: {', '.join(BLOCKS)}")
         elif kind != BLOCKS[name].kind:
             message = f"'{kind}' is not what this block holds; allowed: {BLOCKS[name].kind}"
-            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+            yield make_fault(f"variables.{name}", message)
 
 
-def _find_label_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_label_faults(content: PromptContent) -> Iterator[PromptProblem]:
     prefixes = [BLOCKS[name].prefix for name in content.variables if name in BLOCKS and BLOCKS[name].prefix]
     for prefix, labels in content.labels.items():
         if prefix not in prefixes:
             message = f"no variable has ids with this prefix; allowed: {', '.join(prefixes) or 'none'}"
-            yield PromptProblem(file=file, key=f"labels.{prefix}", message=message)
+            yield make_fault(f"labels.{prefix}", message)
         if len(set(labels)) != len(labels) or "" in labels:
-            message = f"{labels} has an empty label or one twice"
-            yield PromptProblem(file=file, key=f"labels.{prefix}", message=message)
+            yield make_fault(f"labels.{prefix}", f"{labels} has an empty label or one twice")
 
 
-def _find_system_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_system_faults(content: PromptContent) -> Iterator[PromptProblem]:
     """A variable is used when the instructions name its block as `<name>`; a label when they name it at all."""
     mentioned = set(_MENTION.findall(content.system))
     for name in sorted(mentioned - content.variables.keys()):
         message = f"names <{name}>, which is not a variable of this prompt; declared: {', '.join(content.variables)}"
-        yield PromptProblem(file=file, key="system", message=message)
+        yield make_fault("system", message)
     for name in content.variables:
         if name not in mentioned:
-            message = f"is never used: the system text must say what <{name}> holds"
-            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+            yield make_fault(f"variables.{name}", f"is never used: the system text must say what <{name}> holds")
     for label in _list_labels(content):
         if label not in content.system:
-            message = f"the label {label} is never explained in the system text"
-            yield PromptProblem(file=file, key="labels", message=message)
+            yield make_fault("labels", f"the label {label} is never explained in the system text")
     for name in content.rubric.criteria if content.rubric else ():
         if name not in content.system:
-            message = f"the criterion {name} is never explained in the system text"
-            yield PromptProblem(file=file, key="rubric.criteria", message=message)
+            yield make_fault("rubric.criteria", f"the criterion {name} is never explained in the system text")
 
 
 def _list_labels(content: PromptContent) -> list[str]:
@@ -354,44 +344,39 @@ def _list_labels(content: PromptContent) -> list[str]:
     return list(dict.fromkeys(label for labels in content.labels.values() for label in labels))
 
 
-def _find_verdict_faults(file: str, content: PromptContent) -> Iterator[PromptProblem]:
+def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
     """Where labels and reply schema disagree: both say what a verdict is."""
     reply: Any = content.schema_of_reply["properties"]
     if "verdicts" not in reply:
         if content.labels:
-            message = "must be empty ({}) where the reply has no `verdicts`"
-            yield PromptProblem(file=file, key="labels", message=message)
+            yield make_fault("labels", "must be empty ({}) where the reply has no `verdicts`")
         return
     verdict = reply["verdicts"].get("items", {}).get("properties", {})
     key = "reply_schema.properties.verdicts"
     if "id" not in verdict or "reason" not in verdict:
-        message = "must be an array of objects with at least `id` and `reason`"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, "must be an array of objects with at least `id` and `reason`")
     if not content.labels:
-        message = "must name the id prefixes that verdicts are given for"
-        yield PromptProblem(file=file, key="labels", message=message)
+        yield make_fault("labels", "must name the id prefixes that verdicts are given for")
     offered = verdict.get("label", {}).get("enum", [])
     if offered != _list_labels(content):
         message = f"must be the labels declared under `labels`: [{', '.join(_list_labels(content))}]"
-        yield PromptProblem(file=file, key=f"{key}.items.properties.label.enum", message=message)
+        yield make_fault(f"{key}.items.properties.label.enum", message)
 
 
-def _find_example_faults(
-    file: str, key: str, content: PromptContent, example: ExampleContent
-) -> Iterator[PromptProblem]:
+def _find_example_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
     if example.data.keys() != content.variables.keys():
         message = f"has the blocks {', '.join(example.data) or 'none'}; required: {', '.join(content.variables)}"
-        yield PromptProblem(file=file, key=f"{key}.data", message=message)
+        yield make_fault(f"{key}.data", message)
         return
     faults = [
-        PromptProblem(file=file, key=f"{key}.data.{name}", message=_describe_block(name))
+        make_fault(f"{key}.data.{name}", _describe_block(name))
         for name, value in example.data.items()
         if not _fits_block(name, value)
     ]
-    faults += find_value_faults(content.schema_of_reply, example.reply, file=file, key=f"{key}.reply")
+    faults += find_value_faults(content.schema_of_reply, example.reply, key=f"{key}.reply")
     yield from faults
     if not faults and "verdicts" in example.reply:
-        yield from _find_id_faults(file, f"{key}.reply", content, example)
+        yield from _find_id_faults(f"{key}.reply", content, example)
 
 
 def _describe_block(name: str) -> str:
@@ -418,7 +403,7 @@ def build_block(value: Any) -> BlockValue:  # noqa: ANN401 - a value that _fits_
     return value if isinstance(value, str) else [Item(id=item["id"], text=item["text"]) for item in value]
 
 
-def _find_id_faults(file: str, key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
+def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
     """An example must do what is asked of the judge: each id once, its own labels, only ids that were sent."""
     data: dict[str, Any] = example.data
     sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
@@ -427,15 +412,13 @@ def _find_id_faults(file: str, key: str, content: PromptContent, example: Exampl
     came = [verdict["id"] for verdict in verdicts]
     if sorted(came) != sorted(asked):
         message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(asked)} must come exactly once"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, message)
         return
     for verdict in verdicts:
         allowed = content.labels[verdict["id"][0]]
         if allowed and verdict["label"] not in allowed:
-            message = f"{verdict['id']} has the label {verdict['label']}; allowed: {', '.join(allowed)}"
-            yield PromptProblem(file=file, key=key, message=message)
+            yield make_fault(key, f"{verdict['id']} has the label {verdict['label']}; allowed: {', '.join(allowed)}")
         for name in sent.keys() & verdict.keys():
             invented = [cited for cited in verdict[name] if cited not in sent[name]]
             if invented:
-                message = f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}"
-                yield PromptProblem(file=file, key=key, message=message)
+                yield make_fault(key, f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from evalhouse.prompts.errors import PromptProblem
+from evalhouse.prompts.errors import PromptProblem, make_fault
 
 Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]
@@ -201,21 +201,20 @@ def build_reply_schema(content: RubricContent) -> dict[str, Any]:
 
 def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], file: str) -> Iterator[PromptProblem]:
     """What does not agree within the section: names, scales, anchors, rules and totals, blocks that are needed."""
-    yield from _find_naming_faults(content, file=file)
+    yield from _find_naming_faults(content, PurePath(file).stem)
     for name, criterion in content.criteria.items():
-        yield from _find_scale_faults(criterion, file=file, key=f"rubric.criteria.{name}")
+        yield from _find_scale_faults(criterion, key=f"rubric.criteria.{name}")
     for name in variables:
         if name not in _BLOCKS:
             message = f"is not a block that a rubric is given; allowed: {', '.join(_BLOCKS)}"
-            yield PromptProblem(file=file, key=f"variables.{name}", message=message)
+            yield make_fault(f"variables.{name}", message)
     for need in content.needs:
         if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
-            message = f"'{need}' is needed but no variable: declare its block under `variables`"
-            yield PromptProblem(file=file, key="rubric.needs", message=message)
+            yield make_fault("rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`")
     for position, rule in enumerate(content.rules):
-        yield from _find_rule_faults(content, rule, file=file, key=f"rubric.rules[{position}]")
+        yield from _find_rule_faults(content, rule, key=f"rubric.rules[{position}]")
     for name, total in content.totals.items():
-        yield from _find_total_faults(content, total, file=file, key=f"rubric.totals.{name}")
+        yield from _find_total_faults(content, total, key=f"rubric.totals.{name}")
 
 
 def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping[str, Total]) -> dict[str, str]:
@@ -229,11 +228,9 @@ def _name_scores(rubric: str, criteria: Mapping[str, Criterion], totals: Mapping
     return named | {name: total.metric for name, total in totals.items()}
 
 
-def _find_naming_faults(content: RubricContent, *, file: str) -> Iterator[PromptProblem]:
-    rubric = PurePath(file).stem
+def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptProblem]:
     if rubric in _RESERVED:
-        message = f"'{rubric}' is the name of a step of ours; give the rubric another one"
-        yield PromptProblem(file=file, key="name", message=message)
+        yield make_fault("name", f"'{rubric}' is the name of a step of ours; give the rubric another one")
     scores = _name_scores(rubric, content.criteria, content.totals)
     for key, names in {
         "name": [rubric],
@@ -241,71 +238,63 @@ def _find_naming_faults(content: RubricContent, *, file: str) -> Iterator[Prompt
         "rubric.totals": content.totals,
         "rubric": scores.values(),
     }.items():
-        yield from _find_odd_names(names, file=file, key=key)
+        yield from _find_odd_names(names, key=key)
     for name in content.criteria.keys() & content.totals.keys():
-        message = "is a criterion; give the total another name"
-        yield PromptProblem(file=file, key=f"rubric.totals.{name}", message=message)
+        yield make_fault(f"rubric.totals.{name}", "is a criterion; give the total another name")
     for metric, times in Counter(scores.values()).items():
         if times > 1:
-            message = f"the score '{metric}' is given {times} times; give each a `metric` of its own"
-            yield PromptProblem(file=file, key="rubric", message=message)
+            yield make_fault("rubric", f"the score '{metric}' is given {times} times; give each a `metric` of its own")
 
 
-def _find_odd_names(names: Iterable[str], *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_odd_names(names: Iterable[str], *, key: str) -> Iterator[PromptProblem]:
     # They become names of metrics and stand in their SQL.
     for name in names:
         if not _NAME.fullmatch(name):
-            yield PromptProblem(file=file, key=key, message=f"'{name}' cannot be a name; {_NAME_RULE}")
+            yield make_fault(key, f"'{name}' cannot be a name; {_NAME_RULE}")
 
 
-def _find_scale_faults(criterion: Criterion, *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_scale_faults(criterion: Criterion, *, key: str) -> Iterator[PromptProblem]:
     if criterion.kind == "flag" and (criterion.min, criterion.max) != (0, 1):
-        yield PromptProblem(file=file, key=key, message="a flag is 0 or 1; leave `min` and `max` out")
+        yield make_fault(key, "a flag is 0 or 1; leave `min` and `max` out")
     if criterion.min >= criterion.max:
-        message = f"min {criterion.min} must be below max {criterion.max}"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, f"min {criterion.min} must be below max {criterion.max}")
     outside = [anchor for anchor in criterion.anchors if not criterion.min <= anchor <= criterion.max]
     if outside:
         message = f"anchor {outside[0]} is not on the scale from {criterion.min} to {criterion.max}"
-        yield PromptProblem(file=file, key=f"{key}.anchors", message=message)
+        yield make_fault(f"{key}.anchors", message)
 
 
-def _find_total_faults(content: RubricContent, total: Total, *, file: str, key: str) -> Iterator[PromptProblem]:
-    yield from _find_name_faults(content, total.sum, file=file, key=f"{key}.sum")
+def _find_total_faults(content: RubricContent, total: Total, *, key: str) -> Iterator[PromptProblem]:
+    yield from _find_name_faults(content, total.sum, key=f"{key}.sum")
     most = sum(content.criteria[name].max for name in total.sum if name in content.criteria)
     if most > total.over:
-        message = f"{total.over} is less than the sum can be ({most}), and a score is at most 1"
-        yield PromptProblem(file=file, key=f"{key}.over", message=message)
+        yield make_fault(f"{key}.over", f"{total.over} is less than the sum can be ({most}), and a score is at most 1")
 
 
-def _find_rule_faults(content: RubricContent, rule: Rule, *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_rule_faults(content: RubricContent, rule: Rule, *, key: str) -> Iterator[PromptProblem]:
     when = rule.when
     asked = [when.no_contexts is not None, when.at_most is not None, when.is_true is not None]
     if sum(asked) != 1 or (when.criterion is None) != (when.no_contexts is not None):
         message = "must be {no_contexts: true}, {criterion: NAME, at_most: NUMBER} or {criterion: NAME, is: true}"
-        yield PromptProblem(file=file, key=f"{key}.when", message=message)
+        yield make_fault(f"{key}.when", message)
     if not rule.set and not rule.cap:
-        message = "does nothing; give it `set` or `cap` with a number by criterion"
-        yield PromptProblem(file=file, key=key, message=message)
+        yield make_fault(key, "does nothing; give it `set` or `cap` with a number by criterion")
     names = [*([when.criterion] if when.criterion else []), *rule.set, *rule.cap]
-    yield from _find_name_faults(content, names, file=file, key=key)
+    yield from _find_name_faults(content, names, key=key)
     asked_of = content.criteria.get(when.criterion or "")
     if asked_of and when.is_true is not None and asked_of.kind != "flag":
-        message = f"{when.criterion} is not a flag; ask whether it is `at_most` a number"
-        yield PromptProblem(file=file, key=f"{key}.when", message=message)
+        yield make_fault(f"{key}.when", f"{when.criterion} is not a flag; ask whether it is `at_most` a number")
     compared = [(when.criterion, when.at_most)] if when.criterion and when.at_most is not None else []
     for name, number in (*compared, *rule.set.items(), *rule.cap.items()):
         criterion = content.criteria.get(name)
         if criterion and not criterion.min <= number <= criterion.max:
-            message = f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}"
-            yield PromptProblem(file=file, key=key, message=message)
+            yield make_fault(key, f"{name}: {number} is not on its scale from {criterion.min} to {criterion.max}")
 
 
-def _find_name_faults(content: RubricContent, names: list[str], *, file: str, key: str) -> Iterator[PromptProblem]:
+def _find_name_faults(content: RubricContent, names: list[str], *, key: str) -> Iterator[PromptProblem]:
     for name in names:
         if name not in content.criteria:
-            message = f"'{name}' is not a criterion; there are {', '.join(content.criteria)}"
-            yield PromptProblem(file=file, key=key, message=message)
+            yield make_fault(key, f"'{name}' is not a criterion; there are {', '.join(content.criteria)}")
 
 
 def _describe_verdict(criterion: Criterion) -> dict[str, Any]:
