@@ -229,23 +229,7 @@ def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:
         for metric in metrics.values()
         for step in (*metric.needs, *metric.optional_needs)
     ] or ["        (null, null, null)"]
-    values = ",\n".join(rows)
-    return f"""-- One row per metric and step it rests on, from the headers of the metric files.
-create or replace view metric_steps as
-with listed (metric, step, optional) as (
-    values
-{values}
-)
-
-select metric::varchar as metric, step::varchar as step, optional::boolean as optional
-from listed
-where metric is not null;
-
-comment on view metric_steps is 'One row per metric and step it rests on.';
-comment on column metric_steps.metric is 'Metric.';
-comment on column metric_steps.step is 'Step whose verdicts it reads.';
-comment on column metric_steps.optional is 'True when only samples rest on it whose ids cannot be compared.';
-"""
+    return _read_folder("views")["metric_steps"].replace("$rows", ",\n".join(rows))
 
 
 def _select_further(verdicts: str) -> str:

@@ -1,12 +1,11 @@
 """What there is to ask: tables and views with their columns and comments, and the words of DuckDB's SQL.
 
-Read from DuckDB's own catalogue, so that it also tells of a metric's tables and of a file made by an older version.
+Read from DuckDB's own catalogue, so that a metric's tables and those of an older version's file are in it too.
 Neighbours: `query`, which runs what is asked; the comments are those of the files in `views/`.
 """
 
 import difflib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,33 +15,7 @@ from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.errors import QueryError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
-
-_LIST_RELATIONS = """
-select table_name, 'table' as kind, comment from duckdb_tables() where not internal
-union all
-select view_name, 'view' as kind, comment from duckdb_views() where not internal
-order by kind, table_name
-"""
-_LIST_COLUMNS = """
-select table_name, column_name, data_type, comment
-from duckdb_columns()
-where not internal
-order by table_name, column_index
-"""
-_LIST_KEYWORDS = "select distinct keyword_name from duckdb_keywords() where keyword_category = 'reserved' order by 1"
-# Operators have names that are no words, and DuckDB's own begin with an underscore.
-_LIST_FUNCTIONS = r"""
-select distinct function_name
-from duckdb_functions()
-where function_type in ('scalar', 'aggregate', 'macro') and regexp_full_match(function_name, '[a-z]\w*')
-order by 1
-"""
-# DuckDB counts these among the words that may also be names, and no query does without them.
-_MORE_KEYWORDS = (
-    "between", "by", "cross", "exists", "explain", "filter", "first", "full", "if", "inner", "is", "join", "last",
-    "left", "like", "natural", "nulls", "over", "partition", "pivot", "positional", "recursive", "right", "rows",
-    "set", "values", "with",
-)  # fmt: skip
+from evalhouse.warehouse.queries import read_query
 
 _VIEW_COMMENT = re.compile(r"^comment on column (\w+)\.(\w+) is '(.*)';$", re.MULTILINE)
 
@@ -75,10 +48,10 @@ class Catalog:
     functions: tuple[str, ...]
 
     def find(self, name: str) -> Relation:
-        """The table or view of that name, in whatever letters; raises QueryError that tells similar names."""
+        """The table or view of that name, in whatever letters; raises QueryError that names similar ones."""
         by_name = {relation.name.lower(): relation for relation in self.relations}
-        if found := by_name.get(name.lower()):
-            return found
+        if relation := by_name.get(name.lower()):
+            return relation
         close = difflib.get_close_matches(name.lower(), by_name, n=3, cutoff=0.5)
         advice = f"did you mean {' or '.join(close)}?" if close else "\\d lists what there is"
         raise QueryError(f"there is no table or view {name!r}; {advice}")
@@ -90,22 +63,22 @@ def read_catalog(location: Location) -> Catalog:
     written = {} if location.lake is None else _read_view_comments()
     with open_reader(location) as connection:
         columns: dict[str, list[Column]] = {}
-        for table, name, kind, comment in connection.execute(_LIST_COLUMNS).fetchall():
-            told = comment or written.get((table, name))
-            columns.setdefault(table, []).append(Column(name=name, type=kind, comment=told))
+        for table, name, kind, comment in connection.execute(read_query("catalog/columns")).fetchall():
+            column = Column(name=name, type=kind, comment=comment or written.get((table, name)))
+            columns.setdefault(table, []).append(column)
         relations = tuple(
             Relation(name=name, kind=kind, comment=comment, columns=tuple(columns.get(name, ())))
-            for name, kind, comment in connection.execute(_LIST_RELATIONS).fetchall()
+            for name, kind, comment in connection.execute(read_query("catalog/relations")).fetchall()
         )
-        keywords = {*_list_words(connection, _LIST_KEYWORDS), *_MORE_KEYWORDS}
-        functions = _list_words(connection, _LIST_FUNCTIONS)
-    return Catalog(relations=relations, keywords=tuple(sorted(keywords)), functions=tuple(functions))
+        keywords = _list_words(connection, read_query("catalog/keywords"))
+        functions = _list_words(connection, read_query("catalog/functions"))
+    return Catalog(relations=relations, keywords=keywords, functions=functions)
 
 
 def _read_view_comments() -> dict[tuple[str, str], str]:
-    found = (match.groups() for script in view_scripts() for match in _VIEW_COMMENT.finditer(script.sql))
-    return {(view, column): comment.replace("''", "'") for view, column, comment in found}
+    comments = (match.groups() for script in view_scripts() for match in _VIEW_COMMENT.finditer(script.sql))
+    return {(view, column): comment.replace("''", "'") for view, column, comment in comments}
 
 
-def _list_words(connection: duckdb.DuckDBPyConnection, sql: str) -> Sequence[str]:
-    return [word for (word,) in connection.execute(sql).fetchall()]
+def _list_words(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
+    return tuple(word for (word,) in connection.execute(sql).fetchall())
