@@ -5,13 +5,12 @@ answer at once and import no Prefect. A known error is one line on standard erro
 0 done, 1 a gate failed, 2 wrong usage or bad input, 3 the run is incomplete and can be resumed, 130 interrupted.
 """
 
-import difflib
-import importlib
 import os
 import sys
 
 import click
 
+from evalhouse.flows.commands import LazyGroup
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain
 from evalhouse.warehouse.errors import WarehouseBusy
 
@@ -45,34 +44,11 @@ class ReaderGone(Exception):
     """The process that read our output has gone (`evalhouse query … | head`), which is no error of ours."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table above."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module and return the command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, name, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(f"evalhouse.flows.commands.{module}"), name)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is called; for an unknown one the error says which known ones are like it."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            close = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
-            advice = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
-        return super().resolve_command(ctx, args)
+class _Evalhouse(LazyGroup):
+    """The command line, which reports a reader that has gone to `main` and not to click."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; tells our caller, and not click, that nobody reads the output any more."""
+        """Run the command; raises ReaderGone when nobody reads the output any more."""
         try:
             result = super().invoke(ctx)
             # What is still in the buffer has to fail here, not while Python exits.
@@ -81,13 +57,8 @@ class LazyGroup(click.Group):
             raise ReaderGone from error
         return result
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
 
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Evalhouse, elsewhere=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="evalhouse", message="%(prog)s %(version)s")
 def evalhouse() -> None:
     """Evaluate a question-answering bot, and keep every verdict on the record.

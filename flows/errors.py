@@ -1,7 +1,7 @@
 """The one error for a setting given wrongly, the exit statuses of `evalhouse`, and what it says of an error: one
 line for one that a person can fix, a traceback for one that should not be."""
 
-import importlib
+import sys
 from typing import Any
 
 
@@ -24,16 +24,18 @@ def explain(error: Exception) -> str | None:
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
-    """The errors whose text is meant for the person at the terminal; imported only when there is one."""
+    """The errors whose text is meant for the person at the terminal; none of a module that nobody has imported yet."""
     names = {
         "evalhouse.flows.server.local": "LocalServerError",
         "evalhouse.flows.errors": "SettingsError",
         "evalhouse.prompts.errors": "PromptError",
+        "evalhouse.tasks.comparing.runs": "ComparisonError",
         "evalhouse.tasks.datasets.errors": "DatasetError",
         "evalhouse.tasks.judge.errors": "JudgeError",
         "evalhouse.tasks.pipeline.plan": "UnknownMetric",
+        "evalhouse.tasks.reviews.label_files": "ReviewError",
         "evalhouse.tasks.targets.protocol": "TargetError",
         "evalhouse.warehouse.errors": "WarehouseError",
     }
-    found: list[Any] = [getattr(importlib.import_module(module), name) for module, name in names.items()]
-    return tuple(found)
+    modules: dict[str, Any] = {module: sys.modules[module] for module in names if module in sys.modules}
+    return tuple(getattr(module, names[path]) for path, module in modules.items())

@@ -46,7 +46,7 @@ _SCHEDULED = "auto-scheduled"
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """One flow run: the server that has it, as Prefect's API tells it, its suite, and where runs of that are kept."""
+    """One flow run: the server that has it, as Prefect's API has it, its suite, and where runs of that are kept."""
 
     api: PrefectApi
     row: dict[str, Any]
@@ -92,10 +92,10 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
         raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
     if resume is not None:
         url = job.warehouse.location.url
-        ended = resume_suite_run(
-            resume, warehouse_url=url, suite=job.suite, watch=_watch(job, BY_HAND), wait_s=_PATIENCE_S
+        watch = _watch(job, BY_HAND)
+        return _report(
+            job, resume_suite_run(resume, warehouse_url=url, suite=job.suite, watch=watch, wait_s=_PATIENCE_S)
         )
-        return _tell(job, ended)
     if trigger == "event":
         return _answer_updates(job, event)
     # A person who starts the deployment in Prefect leaves the parameter as it is.
@@ -125,8 +125,7 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
 
 
 def _run(job: _Job, trigger: Trigger) -> "State[Any]":
-    ended = run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger), wait_s=_PATIENCE_S)
-    return _tell(job, ended)
+    return _report(job, run_suite(job.suite, trigger=trigger, watch=_watch(job, trigger), wait_s=_PATIENCE_S))
 
 
 def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextManager[None]]":
@@ -150,14 +149,10 @@ def _is_superseded(job: _Job) -> bool:
     """Whether the schedule has made another flow run of this suite for a later time that has come: of those missed
     while nobody served, only the last is made up. It need not wait: Prefect puts those off that find a suite busy, so
     that a later one may well have run before."""
-    mine, now = _read_time(job.row["expected_start_time"]), datetime.now(UTC)
-    times = {"after_": mine.isoformat(), "before_": now.isoformat()}
+    own, now = datetime.fromisoformat(job.row["expected_start_time"]), datetime.now(UTC)
+    times = {"after_": own.isoformat(), "before_": now.isoformat()}
     others = list_flow_runs(job.api, job.served, tags={"all_": [_SCHEDULED]}, expected_start_time=times)
-    return any(_read_time(one["expected_start_time"]) > mine for one in others)
-
-
-def _read_time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return any(datetime.fromisoformat(other["expected_start_time"]) > own for other in others)
 
 
 def _skip(name: str, why: str) -> "State[Any]":
@@ -165,25 +160,22 @@ def _skip(name: str, why: str) -> "State[Any]":
     return Completed(name=name, message=f"Nothing to do: {why}.")
 
 
-def _tell(job: _Job, ended: SuiteOutcome) -> "State[Any]":
+def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """The run's page and the state of this flow run: Failed for all that somebody should look at."""
-    run = find_run(job.warehouse, ended.outcome.run.run_id)
+    run = find_run(job.warehouse, outcome.outcome.run.run_id)
+    flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
-        write_page(job.warehouse, run, ended.gate, flow_run_url=_find_flow_run_url(run.flow_run_id)),
+        write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),
         key=_make_key(job.suite.name),
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
-    message = describe_end(run, ended.gate)
+    message = describe_end(run, outcome.gate)
     get_run_logger().info(message)
     if run.status == "cancelled":
         return Cancelled(message=message)
-    if run.status != "completed" or ended.gate_failed:
+    if run.status != "completed" or outcome.gate_failed:
         return Failed(message=message)
     return Completed(message=message)
-
-
-def _find_flow_run_url(flow_run_id: str | None) -> str | None:
-    return url_for("flow-run", UUID(flow_run_id)) if flow_run_id else None
 
 
 def _make_key(name: str) -> str:

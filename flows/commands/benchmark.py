@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.display.output import print_json, print_line, print_notice
+from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from evalhouse.flows.trials.benchmark_tables import Report
@@ -34,10 +36,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="One half of each set, by hash of its groups: choose by one, report the other.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
-)
-@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
+@SEED_OPTION
+@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
 @WAREHOUSE_URL_OPTION
@@ -70,11 +70,10 @@ def benchmark(
         _print_estimate(settings, parts, as_json=as_json)
         return 0
     report = _ask(settings, labelled, [part for part in parts if part.rows], half=half, seed=seed)
-    return _tell(report, as_json=as_json)
+    return _print_report(report, as_json=as_json)
 
 
 def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bool) -> None:
-    from evalhouse.flows.display.output import print_json, print_line  # noqa: PLC0415
     from evalhouse.flows.trials.benchmark import estimate_benchmark  # noqa: PLC0415  # imports all that asks
     from evalhouse.flows.trials.benchmark_tables import describe_estimate, describe_plainly, print_estimate  # noqa: PLC0415
 
@@ -88,7 +87,6 @@ def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bo
 
 
 def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, half: "Half", seed: int) -> "Report":
-    from evalhouse.flows.display.output import print_notice  # noqa: PLC0415
     from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.trials.benchmark import estimate_benchmark, run_benchmark  # noqa: PLC0415  # imports all that asks
     from evalhouse.flows.trials.benchmark_tables import describe_estimate, make_report  # noqa: PLC0415
@@ -102,10 +100,7 @@ def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, 
     return make_report(settings, outcome, labelled, model=model, half=half, seed=seed)
 
 
-def _tell(report: "Report", *, as_json: bool) -> int:
-    from evalhouse.flows.display.output import print_json, print_notice  # noqa: PLC0415
-    from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED  # noqa: PLC0415
-
+def _print_report(report: "Report", *, as_json: bool) -> int:
     if as_json:
         print_json(report.to_plain())
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
 from evalhouse.flows.errors import SettingsError
@@ -18,7 +18,6 @@ from evalhouse.tasks.comparing.runs import (
     CLUSTER_COLUMNS,
     NO_CLUSTER,
     Comparison,
-    ComparisonError,
     ComparisonSettings,
     MetricComparison,
     compare_runs,
@@ -45,18 +44,9 @@ _RUN_COLUMNS = (
     f"`{NO_CLUSTER}` for none. Default: the first of {', '.join(CLUSTER_COLUMNS)} that all samples have.",
 )
 @click.option("--sample", metavar="ID", help="Show this sample alone, with its texts.")
-@click.option(
-    "--top",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Samples to show whose scores moved most; --json has all.",
-)
+@count_option("--top", default=3, text="Samples to show whose scores moved most; --json has all.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples moved most. Default: all together.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
-)
+@SEED_OPTION
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def compare(
@@ -85,14 +75,11 @@ def compare(
     """
     pair = _find_pair(warehouse, base, candidate)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
-    try:
-        comparison = compare_runs(pair, settings)
-    except ComparisonError as error:
-        raise SettingsError(str(error)) from None
+    comparison = compare_runs(pair, settings)
     _check_metric(comparison, by)
     moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
     corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
-    document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(one) for one in corrected]}
+    document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(row) for row in corrected]}
     if as_json:
         print_json(document)
     else:
@@ -156,14 +143,9 @@ def _describe_noise(noise: MetricNoise | None) -> dict[str, Any] | None:
     """What a floor rests on; without one, that nothing is known."""
     if noise is None:
         return None
-    measured = noise.measured
-    return {
-        "n_anew": noise.n_anew,
-        "n_runs": measured.n_runs if measured else 0,
-        "n_pairs": measured.n_pairs if measured else 0,
-        "n_changed": measured.n_changed if measured else 0,
-        "deviation": measured.deviation if measured else None,
-    }
+    nothing = {"n_runs": 0, "n_pairs": 0, "n_changed": 0, "deviation": None}
+    measured = {name: getattr(noise.measured, name) for name in nothing} if noise.measured else nothing
+    return {"n_anew": noise.n_anew, **measured}
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -178,17 +160,16 @@ def _list_moved(
     common = pair.read_samples().filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
         _check_sample(pair, sample, common)
-        wanted = [sample]
+        shown = [sample]
     else:
-        wanted = common if top is None else ranked[:top]
+        shown = common if top is None else ranked[:top]
     flips = find_flips(
-        statements=pair.read_statements(wanted), contexts=pair.read_contexts(wanted), grades=pair.read_grades(wanted)
+        statements=pair.read_statements(shown), contexts=pair.read_contexts(shown), grades=pair.read_grades(shown)
     )
     scores: dict[str, dict[str, Any]] = {}
-    for row in comparison.moves.filter(pl.col("sample_id").is_in(wanted)).to_dicts():
+    for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
         scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row
-    texts = _read_texts(pair, wanted) if sample is not None else {}
-    placed = dict.fromkeys((*ranked, *common))
+    texts = _read_texts(pair, shown) if sample is not None else {}
     return [
         {
             "sample_id": sample_id,
@@ -196,7 +177,7 @@ def _list_moved(
             "flips": [asdict(flip) for flip in flips.get(sample_id, [])],
             **texts.get(sample_id, {}),
         }
-        for sample_id in placed
+        for sample_id in dict.fromkeys((*ranked, *common))
         if sample_id in scores or sample_id in flips or sample_id == sample
     ]
 
@@ -206,8 +187,7 @@ def _rank(moves: pl.DataFrame, by: str | None) -> list[str]:
     counted = moves if by is None else moves.filter(pl.col("metric") == by)
     distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
     ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
-    sample_ids: list[str] = ranked["sample_id"].to_list()
-    return sample_ids
+    return list(ranked["sample_id"])
 
 
 def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
@@ -219,9 +199,9 @@ def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
         )
 
 
-def _read_texts(pair: RunPair, wanted: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+def _read_texts(pair: RunPair, sample_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     texts: dict[str, dict[str, Any]] = {}
-    for row in pair.read_texts(wanted).to_dicts():
+    for row in pair.read_texts(sample_ids).to_dicts():
         side = "candidate" if row.pop("of_candidate") else "base"
         texts.setdefault(row.pop("sample_id"), {"texts": {}})["texts"][side] = row
     return texts

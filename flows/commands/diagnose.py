@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import (
     clean_text,
     make_table,
@@ -28,22 +28,9 @@ _SHOWN_STATEMENTS: Final = 2
 @click.command()
 @RUN_ARGUMENT
 @click.option("--cause", type=click.Choice(CAUSES), metavar="NAME", help="Show this cause alone.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="How many of the worst samples of each cause.",
-)
-@click.option(
-    "--runs",
-    "n_runs",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="How many runs of the same suite or dataset the trend shows.",
+@count_option("--limit", default=3, text="How many of the worst samples of each cause.")
+@count_option(
+    "--runs", "n_runs", default=5, least=1, text="How many runs of the same suite or dataset the trend shows."
 )
 @click.option(
     "--language", type=click.Choice(LANGUAGES), help="Language of causes and remedies. Default: that of the run."

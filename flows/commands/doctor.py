@@ -40,6 +40,7 @@ _PACKAGES = (
 _SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _REACH_S = 10.0
+_Report = tuple[Verdict, str]
 
 
 @click.command()
@@ -76,11 +77,7 @@ def doctor(
         raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
     chosen = load_suite(suite) if suite else None
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
-    checks: list[Callable[[RunSettings], Finding]] = [
-        _check_variables, _check_warehouse, _check_judge, _check_embeddings, _check_prices, _check_prompts,
-        _check_metrics, _check_prefect,
-    ]  # fmt: skip
-    findings = [check(resolved.settings) for check in checks]
+    findings = [_look(what, check, resolved.settings) for what, check in _CHECKS.items()]
     if chosen is not None:
         from evalhouse.flows.serving.checks import check_suite  # noqa: PLC0415  # imports what asks
 
@@ -179,106 +176,107 @@ def _read_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _check_variables(_: RunSettings) -> Finding:
-    what = "variables"
+def _look(what: str, check: Callable[[RunSettings], _Report], settings: RunSettings) -> Finding:
+    """What a check reports; an error that says what is wrong is a finding as well."""
+    verdict: Verdict
+    try:
+        verdict, detail = check(settings)
+    except (JudgeError, WarehouseError, UnknownMetric) as error:
+        verdict, detail = "wrong", str(error)
+    return Finding(what=what.format_map(dict(settings)), verdict=verdict, detail=detail)
+
+
+def _look_at_variables(_: RunSettings) -> _Report:
     unknown = find_unknown_variables()
     if not unknown:
-        return Finding(what=what, verdict="ok", detail="every EVALHOUSE_ variable is a setting")
+        return "ok", "every EVALHOUSE_ variable is a setting"
     names = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items()]
-    verdict: Verdict = "wrong" if any(unknown.values()) else "note"
-    return Finding(what=what, verdict=verdict, detail=f"not a setting, and without effect: {', '.join(names)}")
+    return "wrong" if any(unknown.values()) else "note", f"not a setting, and without effect: {', '.join(names)}"
 
 
-def _check_warehouse(settings: RunSettings) -> Finding:
-    what = "warehouse"
+def _look_at_warehouse(settings: RunSettings) -> _Report:
+    warehouse = Warehouse(settings.warehouse)
+    path = warehouse.location.path
     try:
-        warehouse = Warehouse(settings.warehouse)
-        path = warehouse.location.path
         if not path.exists():
-            return _check_place(path)
+            return _look_at_place(path)
         n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
-    except (WarehouseError, OSError) as error:
-        return Finding(what=what, verdict="wrong", detail=str(error))
+    except OSError as error:
+        return "wrong", str(error)
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return Finding(what=what, verdict="note", detail=f"{path}: {n_runs} runs; it can be read and not written")
-    return Finding(what=what, verdict="ok", detail=f"{path}: {n_runs} runs")
+        return "note", f"{path}: {n_runs} runs; it can be read and not written"
+    return "ok", f"{path}: {n_runs} runs"
 
 
-def _check_place(path: Path) -> Finding:
+def _look_at_place(path: Path) -> _Report:
     """Whether a warehouse could be made there: the nearest folder that exists must take files."""
     folder = next(parent for parent in path.parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        return Finding(what="warehouse", verdict="wrong", detail=f"{folder} is not a folder that can be written to")
-    return Finding(what="warehouse", verdict="note", detail=f"{path} does not exist yet; the first run makes it")
+        return "wrong", f"{folder} is not a folder that can be written to"
+    return "note", f"{path} does not exist yet; the first run makes it"
 
 
-def _check_judge(settings: RunSettings) -> Finding:
+def _look_at_judge(settings: RunSettings) -> _Report:
     from evalhouse.tasks.models.make import check_judge_name, check_reachable  # noqa: PLC0415
 
-    what = f"judge {settings.judge}"
+    check_judge_name(settings.judge)
     try:
-        check_judge_name(settings.judge)
-        detail = asyncio.run(asyncio.wait_for(check_reachable(settings), _REACH_S))
+        return "ok", asyncio.run(asyncio.wait_for(check_reachable(settings), _REACH_S))
     except TimeoutError:
-        return Finding(what=what, verdict="wrong", detail=f"no answer within {_REACH_S:g} s")
-    except JudgeError as error:
-        return Finding(what=what, verdict="wrong", detail=str(error))
-    return Finding(what=what, verdict="ok", detail=detail)
+        return "wrong", f"no answer within {_REACH_S:g} s"
 
 
-def _check_embeddings(settings: RunSettings) -> Finding:
+def _look_at_embeddings(settings: RunSettings) -> _Report:
     from evalhouse.tasks.models.make import check_embeddings_name  # noqa: PLC0415
 
-    what = f"embeddings {settings.embeddings}"
-    try:
-        check_embeddings_name(settings.embeddings)
-    except JudgeError as error:
-        return Finding(what=what, verdict="wrong", detail=str(error))
+    check_embeddings_name(settings.embeddings)
     offline = settings.embeddings == "hashing"
-    detail = "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
-    return Finding(what=what, verdict="ok", detail=detail)
+    return "ok", "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
 
 
-def _check_prices(settings: RunSettings) -> Finding:
+def _look_at_prices(settings: RunSettings) -> _Report:
     from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
 
-    what, model = "prices", settings.judge.removeprefix("openai:")
-    try:
-        price = find_price(load_prices(settings.prices), model)
-    except JudgeError as error:
-        return Finding(what=what, verdict="wrong", detail=str(error))
+    model = settings.judge.removeprefix("openai:")
+    price = find_price(load_prices(settings.prices), model)
     if price is None:
-        return Finding(what=what, verdict="note", detail=f"none is known for {model}; --prices names a file with one")
-    per_million = f"${price.input_usd:g} in, ${price.output_usd:g} out"
-    return Finding(what=what, verdict="ok", detail=f"{model}: {per_million} per million tokens")
+        return "note", f"none is known for {model}; --prices names a file with one"
+    return "ok", f"{model}: ${price.input_usd:g} in, ${price.output_usd:g} out per million tokens"
 
 
-def _check_prompts(settings: RunSettings) -> Finding:
+def _look_at_prompts(settings: RunSettings) -> _Report:
     from evalhouse.prompts import check_prompts, load_prompts  # noqa: PLC0415
 
     folder = Path(settings.prompts) if settings.prompts else None
     problems = check_prompts(folder, settings.language)
-    what = f"prompts in {settings.language}"
     if problems:
-        return Finding(what=what, verdict="wrong", detail="; ".join(map(str, problems)))
-    return Finding(what=what, verdict="ok", detail=", ".join(load_prompts(settings.language, folder)))
+        return "wrong", "; ".join(map(str, problems))
+    return "ok", ", ".join(load_prompts(settings.language, folder))
 
 
-def _check_metrics(settings: RunSettings) -> Finding:
-    try:
-        metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-        plan = plan_run(settings.metrics, metrics)
-    except (WarehouseError, UnknownMetric) as error:
-        return Finding(what="metrics", verdict="wrong", detail=str(error))
-    return Finding(what="metrics", verdict="ok", detail=f"a run scores {len(plan.metrics)} of {len(metrics)}")
+def _look_at_metrics(settings: RunSettings) -> _Report:
+    metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
+    return "ok", f"a run scores {len(plan_run(settings.metrics, metrics).metrics)} of {len(metrics)}"
 
 
-def _check_prefect(_: RunSettings) -> Finding:
+def _look_at_prefect(_: RunSettings) -> _Report:
     url = find_api_url()
     if url is None:
-        detail = "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
-        return Finding(what="prefect", verdict="ok", detail=detail)
+        return "ok", "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
     problem = ask_health(url)
     if problem is None:
-        return Finding(what="prefect", verdict="ok", detail=f"the server at {hide_credentials(url)} answers")
-    return Finding(what="prefect", verdict="wrong", detail=explain_unreachable(url, problem))
+        return "ok", f"the server at {hide_credentials(url)} answers"
+    return "wrong", explain_unreachable(url, problem)
+
+
+# What is looked at, with the settings that name it in braces.
+_CHECKS: dict[str, Callable[[RunSettings], _Report]] = {
+    "variables": _look_at_variables,
+    "warehouse": _look_at_warehouse,
+    "judge {judge}": _look_at_judge,
+    "embeddings {embeddings}": _look_at_embeddings,
+    "prices": _look_at_prices,
+    "prompts in {language}": _look_at_prompts,
+    "metrics": _look_at_metrics,
+    "prefect": _look_at_prefect,
+}

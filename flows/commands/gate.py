@@ -6,12 +6,12 @@ from typing import Literal
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, SEED_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_text
 from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
-from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonError, ComparisonSettings
+from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -78,9 +78,7 @@ class RunUnfinished(click.ClickException):
     metavar="COLUMN",
     help=f"Metadata column of samples that are not independent, as for `evalhouse compare`; `{NO_CLUSTER}` for none.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
-)
+@SEED_OPTION
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML there.")
 @click.option(
     "--markdown", metavar="FILE", help="Also write a summary for a pull request there; `-` prints it and no table."
@@ -125,12 +123,9 @@ def gate(
     _check_limits(limits, against, scores)
     base = None if against is None else _find_base(warehouse, checked_run, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
-    try:
-        document = decide(
-            warehouse, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
-        )
-    except ComparisonError as error:
-        raise SettingsError(str(error)) from None
+    document = decide(
+        warehouse, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
+    )
     write_gate_files(document, junit=junit, markdown=markdown)
     if as_json:
         print_json(document)

@@ -1,25 +1,38 @@
-"""`evalhouse lineage`: a score down to the raw replies, as a tree a person can read."""
+"""`evalhouse lineage`: a score down to the raw replies, as a tree a person can read.
+
+The rows behind a score are those of the view `score_lineage`, and those that no metric file names as what it rests on:
+the splitting of the texts, without which there were no statements to label, and the grades of users' own rubrics, whose
+metrics have no file.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import click
+import orjson
 from rich.text import Text
 from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import clean_text, make_console, print_json, write_json, write_value
-from evalhouse.flows.documents.lineage import Row, is_splitting, list_steps, read_lineage, read_metadata
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.steps import find_step
+from evalhouse.warehouse.steps import STEPS, add_earlier, find_step
 from evalhouse.warehouse.store import Warehouse
 
 _KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
 _METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
 _SHORT = 300
+_ABOUT_SCORE = (
+    "run_id", "sample_id", "metric", "value", "unscored_reason", "metric_version", "question", "answer", "ground_truth",
+    "contexts",
+)  # fmt: skip
+_SPLITTINGS = tuple(name for name, step in STEPS.items() if step.task == "extract")
+
+Row = Mapping[str, Any]
 
 
 @click.command()
@@ -35,15 +48,15 @@ def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse:
     RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
     are shown.
     """
-    found = find_run(warehouse, run)
-    rows = read_lineage(warehouse, found.run_id, sample, metric)
+    run_row = find_run(warehouse, run)
+    rows = _read_lineage(warehouse, run_row.run_id, sample, metric)
     if not rows:
-        raise SettingsError(_explain_nothing(warehouse, found, sample, metric))
-    metadata = read_metadata(warehouse, found.run_id, sample)
+        raise SettingsError(_explain_nothing(warehouse, run_row, sample, metric))
+    metadata = _read_metadata(warehouse, run_row.run_id, sample)
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
-        make_console().print(_draw(found, rows, metadata, full=full))
+        make_console().print(_draw(run_row, rows, metadata, full=full))
 
 
 def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
@@ -64,7 +77,7 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
     """The sample, its scores, and the verdicts of each step once, however many scores rest on them."""
     first = rows[0]
     tree = Tree(_join((first["sample_id"], "bold"), f" in run {run.run_id} ({run.dataset})"))
-    steps = list_steps(rows)
+    steps = _list_steps(rows)
     sample = tree.add("sample")
     for name in ("question", "answer", "ground_truth"):
         sample.add(_join(f"{name}: {_cut(first[name], full)}"))
@@ -72,7 +85,9 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
         sample.add(_join(f"C{rank}: {_cut(text, full)}"))
     for name in dict.fromkeys(name for step in steps for name in find_step(step).columns_read):
         if name in metadata:
-            sample.add(_join(f"{name}: {_cut(_write_plainly(metadata[name]), full)}"))
+            value = metadata[name]
+            text = value if isinstance(value, str) else write_json(value, indent=False)
+            sample.add(_join(f"{name}: {_cut(text, full)}"))
     for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
         tree.add(_describe_score(list(of_metric)))
     for step in steps:
@@ -81,14 +96,10 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
     return tree
 
 
-def _write_plainly(value: object) -> str:
-    return value if isinstance(value, str) else write_json(value, indent=False)
-
-
 def _describe_score(rows: list[dict[str, Any]]) -> Text:
     first = rows[0]
     value = write_value(first["value"]) if first["value"] is not None else f"unscored: {first['unscored_reason']}"
-    steps = ", ".join(dict.fromkeys(row["step"] for row in rows if row["step"] and not is_splitting(row["step"])))
+    steps = ", ".join(dict.fromkeys(row["step"] for row in rows if row["step"] and row["step"] not in _SPLITTINGS))
     rests = f"from {steps}; " if steps else ""
     return _join((first["metric"], "bold"), f" = {value}  ({rests}formula version {first['metric_version']})")
 
@@ -134,9 +145,8 @@ def _describe_similarity(row: Row) -> Text:
 
 def _describe_rating(row: Row) -> str:
     """The rating on its scale, and where it is not what the judge said, that and the rule."""
-    rated = f"{row['rating']:g} of {row['scale_max']:g}"
     said = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
-    return rated + said + (f" ({row['rule']})" if row["rule"] else "")
+    return f"{row['rating']:g} of {row['scale_max']:g}{said}" + (f" ({row['rule']})" if row["rule"] else "")
 
 
 def _describe_support(row: Row) -> str | None:
@@ -173,3 +183,73 @@ def _join(*parts: str | tuple[str, str]) -> Text:
 
 def _cut(text: str | None, full: bool) -> str:
     return (text or "–") if full else shorten(text or "–", _SHORT)
+
+
+def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str | None) -> list[dict[str, Any]]:
+    """All rows behind one score of a sample, or behind all of them; none when there is no such score.
+
+    Every row has the columns of `score_lineage`.
+    """
+    sample = {"run_id": run_id, "sample_id": sample_id}
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
+    own = _find_own_rubrics(warehouse, run_id) if any(row["step"] is None for row in rows) else {}
+    scores = _group_by_metric(rows)
+    steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
+    steps = sorted({step for names in steps_of.values() for step in names})
+    query = read_query("lineage/further")
+    further: list[dict[str, Any]] = warehouse.read_rows(query, {**sample, "steps": steps}) if steps else []
+    return [row for name, of_metric in scores.items() for row in _add_further(of_metric, further, steps_of[name])]
+
+
+def _read_metadata(warehouse: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
+    """Whatever else stood in the sample's row of the dataset."""
+    rows = warehouse.read_rows(read_query("lineage/metadata"), {"run_id": run_id, "sample_id": sample_id})
+    text = rows[0]["metadata"] if rows else None
+    metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
+    return metadata
+
+
+def _list_steps(rows: Iterable[Row]) -> list[str]:
+    """The steps of some rows, in the order in which they are taken."""
+    names = {row["step"] for row in rows if row["step"] is not None}
+    order = {step: place for place, step in enumerate(STEPS)}
+    return sorted(names, key=lambda step: (order.get(step, len(order)), step))
+
+
+def _group_by_metric(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["metric"], []).append(row)
+    return groups
+
+
+def _list_splittings(rows: Iterable[Row]) -> list[str]:
+    earlier = add_earlier(row["step"] for row in rows if row["step"] is not None)
+    return [step for step in _SPLITTINGS if step in earlier]
+
+
+def _add_further(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: Sequence[str]) -> list[dict[str, Any]]:
+    """A score's rows with those of further steps, which stand in for the one row of a score without any."""
+    about_score = {**dict.fromkeys(rows[0]), **{name: rows[0][name] for name in _ABOUT_SCORE}}
+    columns = rows[0].keys()
+    added = [
+        about_score | {name: value for name, value in row.items() if name in columns}
+        for row in further
+        if row["step"] in steps
+    ]
+    has_own = any(step not in _SPLITTINGS for step in steps)
+    return [*([] if has_own and added else rows), *added]
+
+
+def _find_own_rubrics(warehouse: Warehouse, run_id: str) -> dict[str, list[str]]:
+    """The grading step of each score that a rubric gave whose prompt is on record."""
+    from yaml import safe_load  # noqa: PLC0415  # only where there are such rubrics
+
+    from evalhouse.prompts.rubric import RubricContent, make_rubric  # noqa: PLC0415
+
+    steps: dict[str, list[str]] = {}
+    for row in warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id}):
+        name, section = str(row["prompt"]), safe_load(str(row["template"]))["rubric"]
+        for metric in make_rubric(name, RubricContent.model_validate(section)).metrics:
+            steps[metric] = [f"grade_{name}"]
+    return steps

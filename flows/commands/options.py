@@ -23,6 +23,15 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
 
 
+def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:
+    """An option for a whole number of at least `least`."""
+    kind = click.IntRange(min=least)
+    return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
+
+
+SEED_OPTION = count_option("--seed", default=0, text="Of what is drawn at random.")
+
+
 def find_warehouse(flag: str | None) -> str:
     """The warehouse's URL: the flag, else the environment's, else the default one in the working directory."""
     return flag or os.environ.get(WAREHOUSE_VARIABLE) or DEFAULT_URL

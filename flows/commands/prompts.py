@@ -1,15 +1,22 @@
 """`evalhouse prompts`: the words the judge is asked in."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, find_warehouse, limit_options
+from evalhouse.flows.commands.options import (
+    JSON_OPTION,
+    SEED_OPTION,
+    WAREHOUSE_URL_OPTION,
+    find_warehouse,
+    limit_options,
+)
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.flows.errors import SettingsError
-from evalhouse.prompts import Message, Prompt, Rubric, check_prompts, list_languages, load_prompts
+from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
 
 if TYPE_CHECKING:
     from evalhouse.flows.trials.preview import Preview
@@ -43,14 +50,15 @@ def prompts() -> None:
 @JSON_OPTION
 def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
     """List the prompts with their versions and hashes, the rubrics with their scales and the metrics they give."""
-    found = list(load_prompts(language, _to_path(folder)).values())
+    loaded = load_prompts(language, _to_path(folder)).values()
     if as_json:
-        print_json([_describe(prompt) for prompt in found])
+        print_json([_describe(prompt) for prompt in loaded])
         return
     rows = [
-        [item.name, item.version, item.language, item.prompt_hash[:12], *_mark(item.rubric), item.description]
-        for item in found
-    ]
+        [prompt.name, prompt.version, prompt.language, prompt.prompt_hash[:12], *_mark(prompt.rubric),
+         prompt.description]
+        for prompt in loaded
+    ]  # fmt: skip
     columns = ["prompt", "#version", "language", "hash", "scale", "metrics", "what it asks"]
     print_table(make_table(columns, rows))
 
@@ -58,10 +66,7 @@ def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
 @prompts.command()
 @click.argument("name")
 @click.option(
-    "--sample",
-    "sample_id",
-    metavar="ID",
-    help="Show the messages as they are sent for this sample of the dataset.",
+    "--sample", "sample_id", metavar="ID", help="Show the messages as they are sent for this sample of the dataset."
 )
 @click.option(
     "--dataset",
@@ -86,10 +91,10 @@ def show(
 
     With --sample or --dataset the messages are those of one sample, whole. Nothing is sent.
     """
-    found = load_prompts(language, _to_path(folder))
-    if name not in found:
-        raise SettingsError(f"unknown prompt {name!r}; known: {', '.join(found)}")
-    prompt = found[name]
+    loaded = load_prompts(language, _to_path(folder))
+    if name not in loaded:
+        raise SettingsError(f"unknown prompt {name!r}; known: {', '.join(loaded)}")
+    prompt = loaded[name]
     if sample_id is not None or dataset is not None:
         preview = _preview(prompt, sample_id, {"dataset": dataset, "language": language, "prompts": folder}, maps)
         _print_preview(prompt, preview, as_json=as_json)
@@ -97,7 +102,7 @@ def show(
     if maps:
         raise SettingsError("--map names columns of a dataset; give one with --dataset")
     if as_json:
-        messages = _describe_messages(prompt.opening)
+        messages = [asdict(message) for message in prompt.opening]
         print_json(_describe(prompt) | {"messages": messages, "reply_schema": prompt.reply_schema})
         return
     for message in prompt.opening:
@@ -118,16 +123,16 @@ def check(folder: str | None, language: str) -> int:
     Without FOLDER those of $EVALHOUSE_PROMPTS are checked, as `run` takes them, and without that variable ours.
     """
     problems = [str(problem) for problem in check_prompts(_to_path(folder), language)]
-    found = {} if problems else load_prompts(language, _to_path(folder))
+    loaded = {} if problems else load_prompts(language, _to_path(folder))
     if folder and not problems:
-        problems = _find_taken_scores(found)
+        problems = _find_taken_scores(loaded)
     for problem in problems:
         print_notice(problem)
     if problems:
         return 2
-    print_line(f"{len(found)} prompts in {language} are sound: {', '.join(found)}")
+    print_line(f"{len(loaded)} prompts in {language} are sound: {', '.join(loaded)}")
     if folder:
-        print_line(f"in {folder}: {_tell_own(found, language)}")
+        print_line(f"in {folder}: {_describe_own(loaded, language)}")
     return 0
 
 
@@ -146,10 +151,8 @@ def check(folder: str | None, language: str) -> int:
 )
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask anew although replies are on record.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
-)
+@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
+@SEED_OPTION
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
 @WAREHOUSE_URL_OPTION
@@ -193,44 +196,41 @@ def _preview(prompt: Prompt, sample_id: str | None, flags: dict[str, Any], maps:
 
 def _print_preview(prompt: Prompt, preview: "Preview", *, as_json: bool) -> None:
     if as_json:
-        requests = [{"step": one.step, "messages": _describe_messages(one.messages)} for one in preview.requests]
-        shown = {"sample_id": preview.sample_id, "requests": requests, "why_none": preview.why_none}
-        print_json(_describe(prompt) | shown | {"has_stand_ins": preview.has_stand_ins})
+        print_json(_describe(prompt) | asdict(preview))
         return
     if preview.why_none is not None:
         print_line(f"Nothing is asked with {prompt.name} for sample {preview.sample_id}: {preview.why_none}")
     if preview.has_stand_ins:
         print_line("The statements are those the lexical judge finds; in a run they come from the extract step.")
     for number, request in enumerate(preview.requests, start=1):
-        told = f"request {number} of {len(preview.requests)} for sample {preview.sample_id}, step {request.step}"
-        print_line(f"══ {told} ", bold=True)
+        place = f"request {number} of {len(preview.requests)}"
+        print_line(f"══ {place} for sample {preview.sample_id}, step {request.step} ", bold=True)
         for message in request.messages:
             print_line(f"── {message.role} ", bold=True)
             print_line(message.content)
 
 
-def _find_taken_scores(found: Mapping[str, Prompt]) -> list[str]:
+def _find_taken_scores(loaded: Mapping[str, Prompt]) -> list[str]:
     from evalhouse.flows.preparing.rubric_metrics import find_taken_scores  # noqa: PLC0415
     from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
 
-    return list(find_taken_scores(found.values(), load_metrics()))
+    return list(find_taken_scores(loaded.values(), load_metrics()))
 
 
-def _tell_own(found: Mapping[str, Prompt], language: str) -> str:
+def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:
     """What the files of a folder are: in place of ours, or rubrics beside them."""
     ours = load_prompts(language) if language in list_languages() else {}
-    own = [prompt for prompt in found.values() if prompt is not ours.get(prompt.name)]
-    told = []
-    for prompt in own:
+    sentences = []
+    for prompt in [prompt for prompt in loaded.values() if prompt is not ours.get(prompt.name)]:
         if prompt.name in ours:
-            same = prompt.prompt_hash == ours[prompt.name].prompt_hash
-            told.append(f"{prompt.name} is the same as ours" if same else f"{prompt.name} replaces ours")
+            is_same = prompt.prompt_hash == ours[prompt.name].prompt_hash
+            sentences.append(f"{prompt.name} {'is the same as' if is_same else 'replaces'} ours")
         elif prompt.rubric:
             scale, metrics = _mark(prompt.rubric)
-            told.append(f"{prompt.name} is a rubric of {scale} and gives {metrics}")
+            sentences.append(f"{prompt.name} is a rubric of {scale} and gives {metrics}")
         else:
-            told.append(f"{prompt.name} is in a language of its own")
-    return "; ".join(told)
+            sentences.append(f"{prompt.name} is in a language of its own")
+    return "; ".join(sentences)
 
 
 def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
@@ -247,28 +247,16 @@ def _mark(rubric: Rubric | None) -> tuple[str | None, str | None]:
 
 
 def _describe(prompt: Prompt) -> dict[str, object]:
-    return {
-        "name": prompt.name,
-        "version": prompt.version,
-        "language": prompt.language,
-        "prompt_hash": prompt.prompt_hash,
-        "description": prompt.description,
-        "rubric": _describe_rubric(prompt.rubric),
-    }
+    names = ("name", "version", "language", "prompt_hash", "description")
+    return {name: getattr(prompt, name) for name in names} | {"rubric": _describe_rubric(prompt.rubric)}
 
 
 def _describe_rubric(rubric: Rubric | None) -> dict[str, object] | None:
     if rubric is None:
         return None
-    criteria = {
-        name: {"kind": criterion.kind, "min": criterion.min, "max": criterion.max, "anchors": criterion.anchors}
-        for name, criterion in rubric.criteria.items()
-    }
+    names = {"kind", "min", "max", "anchors"}
+    criteria = {name: criterion.model_dump(include=names) for name, criterion in rubric.criteria.items()}
     return {"needs": list(rubric.needs), "criteria": criteria, "metrics": rubric.metrics}
-
-
-def _describe_messages(messages: tuple[Message, ...]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
 
 
 def _to_path(folder: str | None) -> Path | None:

@@ -1,6 +1,6 @@
 """`evalhouse rescore`: scores again from stored verdicts, with other weights or more metrics, without a call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +18,6 @@ from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
 _ON_RECORD = "select distinct step from outcomes where run_id = $run_id"
-_NO_FILE = "its file is not there any more"
-_NO_VERDICTS = "the run has no verdicts for it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RescoringRequest:
-    """What a rescoring is to change, as it was asked for."""
-
-    metrics: tuple[str, ...]
-    metric_files: str | None
-    parameters: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +50,14 @@ def rescore(
 
     Each run keeps its own metrics and settings, except for what is given here.
     """
-    request = RescoringRequest(
-        metrics=split_list(metrics) or (), metric_files=metric_files, parameters=parse_metric_settings(sets)
-    )
-    found = [find_run(warehouse, name) for name in run_names] if run_names else list_runs(warehouse)
+    parameters = parse_metric_settings(sets)
+    runs = [find_run(warehouse, name) for name in run_names] if run_names else list_runs(warehouse)
     warehouse.migrate()
     # All are planned before the first is written: a name that is wrong changes nothing.
-    rescorings = [_plan_rescoring(warehouse, run, request) for run in {run.run_id: run for run in found}.values()]
+    rescorings = [
+        _plan_rescoring(warehouse, run, split_list(metrics) or (), metric_files, parameters)
+        for run in {run.run_id: run for run in runs}.values()
+    ]
     for rescoring in rescorings:
         _rescore_run(warehouse, rescoring)
     if as_json:
@@ -78,28 +68,34 @@ def rescore(
         print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
 
 
-def _plan_rescoring(warehouse: Warehouse, run: RunRow, request: RescoringRequest) -> Rescoring:
+def _plan_rescoring(
+    warehouse: Warehouse,
+    run: RunRow,
+    metrics: Sequence[str],
+    metric_files: str | None,
+    parameters: Mapping[str, Mapping[str, float]],
+) -> Rescoring:
     settings = _read_settings(run)
-    folder = request.metric_files or settings.metric_files
+    folder = metric_files or settings.metric_files
     files = load_metrics(Path(folder) if folder else None)
-    own = () if request.metrics or not request.metric_files else tuple(files.keys() - load_metrics(None).keys())
-    added = (*request.metrics, *sorted(own))
-    plan_run([*added, *request.parameters], files)  # refuses a name that is not known, with the list of those that are
+    own = () if metrics or not metric_files else sorted(files.keys() - load_metrics(None).keys())
+    added = (*metrics, *own)
+    plan_run([*added, *parameters], files)  # refuses a name that is not known, with the list of those that are
     merged = dict(settings.metric_settings)
-    for name, parameters in request.parameters.items():
-        resolve_parameters(files[name], parameters)  # refuses a parameter that the metric does not have
-        merged[name] = {**merged.get(name, {}), **parameters}
+    for name, changed in parameters.items():
+        resolve_parameters(files[name], changed)  # refuses a parameter that the metric does not have
+        merged[name] = {**merged.get(name, {}), **changed}
     steps = {str(row["step"]) for row in warehouse.read_rows(_ON_RECORD, {"run_id": run.run_id})}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
-            left_out[name] = _NO_FILE
+            left_out[name] = "its file is not there any more"
         elif name in run.metrics or steps.issuperset(files[name].needs):
             scored.append(files[name])
         else:
-            left_out[name] = _NO_VERDICTS
-    changed = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
-    return Rescoring(run=run, settings=changed, metrics=tuple(scored), left_out=left_out)
+            left_out[name] = "the run has no verdicts for it"
+    settings = settings.model_copy(update={"metric_settings": merged, "metric_files": folder})
+    return Rescoring(run=run, settings=settings, metrics=tuple(scored), left_out=left_out)
 
 
 def _read_settings(run: RunRow) -> RunSettings:
@@ -138,6 +134,5 @@ def _print(rescorings: list[Rescoring]) -> None:
         for rescoring in rescorings
     ]
     print_table(make_table(["run", "#metrics scored", "left out"], rows))
-    latest = rescorings[0].run.run_id
     print_line()
-    print_line(f"next: evalhouse show {latest}")
+    print_line(f"next: evalhouse show {rescorings[0].run.run_id}")

@@ -1,6 +1,5 @@
 """`evalhouse review`: people label what the judge has labelled."""
 
-import importlib
 import secrets
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalhouse.flows.commands import LazyGroup
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.reviews.label_files import ReviewError
 from evalhouse.warehouse.rows.reviews import Review
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse
 
@@ -24,34 +23,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("html", "csv", "jsonl")
 # Imported when it is called: it brings the statistics libraries.
-_ELSEWHERE = {
-    "agreement": (
-        "evalhouse.flows.commands.review_agreement",
-        "How often the judge agrees with people, and people with people.",
-    )
-}
+_AGREEMENT = ("review_agreement", "agreement", "How often the judge agrees with people, and people with people.")
 
 
-class _ReviewGroup(click.Group):
-    """A group of which some commands live in modules of their own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *_ELSEWHERE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(_ELSEWHERE[cmd_name][0]), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        ours = {name: command.get_short_help_str(limit=90) for name, command in self.commands.items()}
-        elsewhere = {name: summary for name, (_, summary) in _ELSEWHERE.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(list((ours | elsewhere).items()))
-
-
-@click.group(cls=_ReviewGroup)
+@click.group(cls=LazyGroup, elsewhere={"agreement": _AGREEMENT})
 def review() -> None:
     """Have people label verdicts, and see how far the judge can be believed.
 
@@ -107,8 +82,8 @@ def export_verdicts(
         raise SettingsError(
             "--with-verdicts is for csv and jsonl; the page shows a verdict once the person has decided"
         )
-    if output:
-        _refuse_existing(Path(output))
+    if output and Path(output).exists():
+        raise SettingsError(f"{output} exists and may hold labels; name another file with -o")
     reviewed_run = find_run(warehouse, run)
     request = ExportRequest(
         n=n,
@@ -117,10 +92,7 @@ def export_verdicts(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         again=again,
     )
-    try:
-        export = plan_export(warehouse, reviewed_run, request)
-    except ReviewError as error:
-        raise SettingsError(str(error)) from None
+    export = plan_export(warehouse, reviewed_run, request)
     path = Path(output or f"review-{export.export_id}.{kind}")
     content = _write(export, kind, (reviewer or "").strip(), with_verdicts=with_verdicts)
     # An export on record whose file could not be written is asked of nobody and does no harm; the other way it would.
@@ -143,17 +115,12 @@ def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: boo
     from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
 
-    try:
-        imported = import_reviews(
-            warehouse, [read_label_file(path) for path in files], (reviewer or "").strip() or None
-        )
-    except ReviewError as error:
-        raise SettingsError(str(error)) from None
+    imported = import_reviews(warehouse, [read_label_file(path) for path in files], (reviewer or "").strip() or None)
     if as_json:
         print_json(_describe_import(imported))
         return
     if imported.new:
-        rows = [[row["step"], row["reviewer"], row["new"], row["agree"], row["differ"]] for row in _count(imported.new)]
+        rows = [list(group.values()) for group in _count(imported.new)]
         print_table(make_table(["step", "reviewer", "#new", "#agree with the judge", "#differ"], rows))
     print_line(
         f"{len(imported.new)} new labels, {imported.n_known} were on record, {imported.n_unlabelled} lines without one"
@@ -190,11 +157,6 @@ def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -
     return write_csv(rows) if kind == "csv" else write_lines(rows)
 
 
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise SettingsError(f"{path} exists and may hold labels; name another file with -o")
-
-
 def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as_json: bool) -> None:
     groups = [
         {"step": group.step, "stratum": group.stratum, "size": group.size, "picked": len(group.picks),
@@ -223,11 +185,10 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
 
 
 def _describe_export(export: "Export", path: Path) -> dict[str, Any]:
-    run: RunRow = export.run
     return {
         "export_id": export.export_id,
-        "run_id": run.run_id,
-        "status": run.status,
+        "run_id": export.run.run_id,
+        "status": export.run.status,
         "file": str(path),
         "seed": export.seed,
         "n_picked": len(export.picks),
@@ -237,14 +198,9 @@ def _describe_export(export: "Export", path: Path) -> dict[str, Any]:
 
 
 def _describe_import(imported: "Imported") -> dict[str, Any]:
-    return {
-        "new": len(imported.new),
-        "known": imported.n_known,
-        "unlabelled": imported.n_unlabelled,
-        "agree": sum(review.label == review.judge_label for review in imported.new),
-        "differ": sum(review.label != review.judge_label for review in imported.new),
-        "groups": _count(imported.new),
-    }
+    groups, n_new = _count(imported.new), len(imported.new)
+    totals = {name: sum(group[name] for group in groups) for name in ("agree", "differ")}
+    return {"new": n_new, "known": imported.n_known, "unlabelled": imported.n_unlabelled, **totals, "groups": groups}
 
 
 def _count(reviews: Sequence[Review]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 import polars as pl
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import (
     Table,
     make_table,
@@ -50,9 +50,7 @@ Document = dict[str, Any]
     metavar="A,B",
     help=f"What to part verdicts by, besides their step: {', '.join(GROUPINGS)}. `label` is the judge's.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of what is drawn at random."
-)
+@SEED_OPTION
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse, as_json: bool) -> None:
@@ -131,7 +129,8 @@ def _explain_nothing(runs: Sequence[RunRow]) -> str:
 
 def _print(document: Document, runs: Sequence[RunRow]) -> None:
     n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
-    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {_name_runs(runs)}")
+    of_runs = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
+    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {of_runs}")
     changed = document["n_changed_after_seeing_the_judge"]
     if changed:
         print_line(f"{changed} labels were changed after the judge's verdict was shown; the later ones count.")
@@ -154,27 +153,20 @@ def _print(document: Document, runs: Sequence[RunRow]) -> None:
     )
 
 
-def _name_runs(runs: Sequence[RunRow]) -> str:
-    return f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
-
-
 def _make_judge_table(by: str, rows: Sequence[Document]) -> Table:
-    columns = ["step", *([] if by == "step" else [by.replace("_", " ")]), "#verdicts", "#by weight", "#samples"]
+    grouping = [] if by == "step" else [by.replace("_", " ")]
+    columns = ["step", *grouping, "#verdicts", "#by weight", "#samples"]
     columns += ["accuracy", "balanced", "κ", "α", "mind"]
     cells = [
         [
             row["step"],
-            *([] if by == "step" else ["no request" if row["value"] is None else row["value"]]),
-            row["n_verdicts"],
-            f"{row['n_effective']:.0f}",
-            row["n_samples"],
-            *(_write_measure(row[name]) for name in _MEASURES),
-            "; ".join(row["notes"]) or None,
+            *(["no request" if row["value"] is None else row["value"]] if grouping else []),
+            row["n_verdicts"], f"{row['n_effective']:.0f}", row["n_samples"],
+            *(_write_measure(row[name]) for name in _MEASURES), "; ".join(row["notes"]) or None,
         ]
         for row in rows
-    ]
-    title = "The judge against people" + ("" if by == "step" else f", by {by.replace('_', ' ')}")
-    return make_table(columns, cells, title=title)
+    ]  # fmt: skip
+    return make_table(columns, cells, title="The judge against people" + (f", by {grouping[0]}" if grouping else ""))
 
 
 def _make_confusion(row: Document) -> Table:

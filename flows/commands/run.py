@@ -47,13 +47,11 @@ from evalhouse.flows.preparing.settings import (
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.server.api import check_prefect_server
-from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
-from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -124,8 +122,7 @@ def run(
         return 0
     if settings.is_spread:
         check_pool(settings)
-    if find_api_url() is not None:
-        check_prefect_server()
+    check_prefect_server()
 
     with show_run(_introduce_judge(resolved)) as watch:
         suite_outcome = _start(settings, suite, options, watch)
@@ -146,8 +143,7 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
     """
     changes = resolve_changes(flags)
-    if find_api_url() is not None:
-        check_prefect_server()
+    check_prefect_server()
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
 
     url = find_warehouse(warehouse)
@@ -254,8 +250,8 @@ def _print_outcome(
     outcome = suite_outcome.outcome
     run = outcome.run
     of_suite = f" of {run.suite}" if run.suite else ""
-    headline = f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {_describe_tools(run)}"
-    print_line(headline, bold=True)
+    tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
+    print_line(f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {tools}", bold=True)
     # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
@@ -281,11 +277,6 @@ def _print_stop(outcome: "RunOutcome") -> None:
         print_notice(f"The run stopped: {outcome.problem}")
 
 
-def _describe_tools(run: RunRow) -> str:
-    tools = f"judged by {run.judge}"
-    return f"{tools}, embeddings {run.embeddings}" if run.embeddings else tools
-
-
 def _describe_calls(outcome: "RunOutcome") -> str:
     counts = outcome.counts
     cost = "unknown: no price is on the list (--prices FILE)" if counts.unpriced else write_dollars(counts.cost_usd)
@@ -299,16 +290,15 @@ def _describe_calls(outcome: "RunOutcome") -> str:
 def _print_next(suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], elsewhere: str) -> None:
     outcome, run_id = suite_outcome.outcome, suite_outcome.outcome.run.run_id
     unscored = " and what is unscored and why" if any(row["n_unscored"] for row in rows) else ""
-    show = f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})"
     steps = []
     if suite_outcome.gate is not None and suite_outcome.gate_failed and suite_outcome.gate["against"]:
         compare = f"evalhouse compare {suite_outcome.gate['against']['run_id']} {run_id}{elsewhere}"
         steps.append(f"{compare}   (what moved, and why)")
     if outcome.status != "completed":
-        resume = f"evalhouse resume {run_id}{elsewhere}"
-        steps.append(f"{resume}   (what was answered is on record and is not asked again)")
+        again = "what was answered is on record and is not asked again"
+        steps.append(f"evalhouse resume {run_id}{elsewhere}   ({again})")
     if outcome.status in ("completed", "incomplete"):
-        steps.append(show)
+        steps.append(f"evalhouse show {run_id}{elsewhere}   (worst samples, costs{unscored})")
     for place, step in enumerate(steps):
         print_line(f"{'or:  ' if place else 'next:'} {step}")
 
@@ -341,8 +331,7 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    if find_api_url() is not None:
-        check_prefect_server()
+    check_prefect_server()
     from evalhouse.flows.run.start_to_end import start_collection  # noqa: PLC0415
 
     with show_run() as watch:

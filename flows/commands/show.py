@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import (
     Table,
     clean_text,
@@ -18,7 +18,7 @@ from evalhouse.flows.display.output import (
     print_line,
     print_section,
     print_table,
-    write_dollars,
+    write_cost,
 )
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
@@ -45,33 +45,26 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
 
 
 @click.command()
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="How many of the newest runs.",
-)
+@count_option("--limit", default=20, least=1, text="How many of the newest runs.")
 @click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) -> None:
     """List the newest runs with the means of their main metrics."""
-    found = list_runs(warehouse, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
-    means: Means = {run.run_id: {} for run in found}
+    newest = list_runs(warehouse, limit=limit, kinds=None if of_all_kinds else ("evaluation", "collection"))
+    means: Means = {run.run_id: {} for run in newest}
     for row in warehouse.read_rows(_MEANS, {"run_ids": list(means)}):
         means[str(row["run_id"])][str(row["metric"])] = row["mean"]  # type: ignore[assignment]  # a mean is a number
     if as_json:
-        print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in found])
+        print_json([_describe_run(run) | {"metrics": means[run.run_id]} for run in newest])
         return
-    if not found:
-        click.echo(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
+    if not newest:
+        print_line(f"No run is on record in {warehouse.location.name}; start one with `evalhouse run sample`.")
         return
-    print_table(_fit_runs(found, means, make_console().width))
+    print_table(_fit_runs(newest, means, make_console().width))
 
 
-def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
+def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
     """The columns that stand side by side, the most telling first; `--json` and `show` have all."""
     metrics = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
@@ -86,12 +79,12 @@ def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
             "label": shorten(run.label, 40) or None,
             **{f"#{metric}": means[run.run_id].get(metric) for metric in metrics[1:]},
         }
-        for run in found
+        for run in runs
     ]
     columns = list(rows[0])
-    if not any(run.label for run in found):
+    if not any(run.label for run in runs):
         columns.remove("label")
-    if all(run.kind == "evaluation" for run in found):
+    if all(run.kind == "evaluation" for run in runs):
         columns.remove("kind")
     while True:
         table = make_table(columns, [[row[column] for column in columns] for row in rows])
@@ -102,9 +95,7 @@ def _fit_runs(found: Sequence[RunRow], means: Means, available: int) -> Table:
 
 @click.command()
 @RUN_ARGUMENT
-@click.option(
-    "--worst", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Worst samples to show."
-)
+@count_option("--worst", default=5, text="Worst samples to show.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -113,12 +104,12 @@ def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bo
 
     RUN is a run id, a unique start of one, a label, `latest` or `previous`.
     """
-    found = find_run(warehouse, run)
-    document = _read_run(warehouse, found, worst=worst, by=by)
+    run_row = find_run(warehouse, run)
+    document = _read_run(warehouse, run_row, worst=worst, by=by)
     if as_json:
         print_json(document)
     else:
-        _print_run(found, document)
+        _print_run(run_row, document)
 
 
 def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
@@ -129,11 +120,12 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
     corrected = list_corrected(warehouse, run.run_id)
     metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
+    of_metric = {**of_run, "metric": metric, "worst": worst}
     return {
         "run": _describe_run(run),
         "metrics": scores,
         "worst_by": metric,
-        "worst": _read_worst(warehouse, run, metric, worst) if metric else [],
+        "worst": warehouse.read_rows(read_query("show/worst"), of_metric) if metric else [],
         "changes": read_changes(warehouse, run),
         "responses": read_response_counts(warehouse, run),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
@@ -143,11 +135,6 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "corrected": [asdict(row) for row in corrected],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
     }
-
-
-def _read_worst(warehouse: Warehouse, run: RunRow, metric: str, worst: int) -> list[dict[str, object]]:
-    parameters = {"run_id": run.run_id, "metric": metric, "worst": worst}
-    return warehouse.read_rows(read_query("show/worst"), parameters)
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -213,8 +200,7 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     rows = [
         [
             row["step"], row["n_requests"], row["n_reused"], row["n_failed"], row["prompt_tokens"],
-            row.get("cached_tokens"), row["completion_tokens"],
-            write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else ""),
+            row.get("cached_tokens"), row["completion_tokens"], write_cost(row),
         ]
         for row in document["costs"]
     ]  # fmt: skip

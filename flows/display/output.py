@@ -25,7 +25,6 @@ from rich.text import Text
 
 # Wider than any table: in a pipe nothing is wrapped.
 _NO_WRAP = 1_000_000
-_KEPT_CONTROLS = "\n\t"
 _GAP = 2
 # A text column is not made narrower than this; numbers are never wrapped.
 _LEAST_WIDTH = 12
@@ -192,8 +191,7 @@ def clean_text(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character in _KEPT_CONTROLS or not _is_control(character) else _escape(character)
-        for character in text
+        character.encode("unicode_escape").decode() if _is_control(character) else character for character in text
     )
 
 
@@ -248,21 +246,22 @@ def write_dollars(value: float | None) -> str:
 
 def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> Table:
     """Rows of `run_scores` as a table, in the given order of metrics."""
+    cells = [
+        [row["metric"], row["mean"], write_interval(row["ci_low"], row["ci_high"]), row["n_scored"], row["n_unscored"]]
+        for row in sort_by_metric(rows, order)
+    ]
+    return make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells)
+
+
+def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Rows in the given order of metrics, those of others behind them by name."""
     places = {metric: place for place, metric in enumerate(order)}
-    rows = sorted(rows, key=lambda row: (places.get(row["metric"], len(places)), row["metric"]))
-    return make_table(
-        ["metric", "#mean", "95 % interval", "#scored", "#unscored"],
-        [
-            [
-                row["metric"],
-                row["mean"],
-                write_interval(row["ci_low"], row["ci_high"]),
-                row["n_scored"],
-                row["n_unscored"],
-            ]
-            for row in rows
-        ],
-    )
+    return sorted(rows, key=lambda row: (places.get(row["metric"], len(places)), row["metric"]))
+
+
+def write_cost(row: Mapping[str, Any]) -> str:
+    """What a row of `run_costs` cost; an older evalhouse's warehouse does not have what was estimated."""
+    return write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else "")
 
 
 def _write_cell(value: object) -> str:
@@ -271,9 +270,9 @@ def _write_cell(value: object) -> str:
 
 def _is_control(character: str) -> bool:
     # Cc are control characters, of which ESC and U+009B begin terminal sequences; the others turn a text around.
-    return (
-        unicodedata.category(character) == "Cc" or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    )
+    if unicodedata.category(character) == "Cc":
+        return character not in "\n\t"
+    return character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def _write_foreign(value: object) -> object:
@@ -290,10 +289,6 @@ def _has_no_places(value: Decimal) -> bool:
     """Whether it is of a type of whole numbers: 1.00 is not."""
     exponent = value.as_tuple().exponent
     return isinstance(exponent, int) and exponent >= 0
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def _without_large_numbers(value: object) -> object:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_WORD_AT_END = re.compile(r"\w*\Z")
 _DESCRIBED_AT_END = re.compile(r"\A\s*\\d\s+\w*\Z")
 _OWNER_AT_END = re.compile(r'(\w+|"[^"]+")\.\w*\Z')
 _TABLE_AT_END = re.compile(r"\b(from|join|describe|summarize|table)\s+\w*\Z", re.IGNORECASE)
@@ -60,12 +59,7 @@ HELP = r"""End a statement with ; and Enter. Tab completes, up and Ctrl-R go bac
 _PROMPT, _MORE = "evalhouse> ", "      ...> "
 
 
-def hold_prompt(
-    catalog: Catalog,
-    *,
-    find: Find,
-    show: Show,
-) -> None:
+def hold_prompt(catalog: Catalog, *, find: Find, show: Show) -> None:
     r"""Ask for statements and answer them until `\q` or Ctrl-D.
 
     `find` runs one statement (or `\d`) and stops when the event is set; what is wrong with one, a WarehouseError, is
@@ -195,7 +189,7 @@ def _open_history() -> History:
 
 def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]:
     """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins."""
-    word = _find(_WORD_AT_END, before)
+    word = re.split(r"\W", before)[-1]
     suggestions: dict[str, Suggestion] = {}
     for name, note in _list_candidates(before, after, catalog):
         if name.lower().startswith(word.lower()):
@@ -240,8 +234,3 @@ def _write_name(name: str, note: str, word: str, catalog: Catalog) -> str:
     if note == "function" or (_PLAIN_NAME.fullmatch(name) and name not in catalog.keywords):
         return name
     return '"' + name.replace('"', '""') + '"'
-
-
-def _find(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return match[0] if match else ""

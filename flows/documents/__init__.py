@@ -1,1 +1,1 @@
-"""What commands print and pages show, as data: comparisons, gates, diagnoses, lineage, where a run came from."""
+"""What commands print and pages show, as data: comparisons, gates, diagnoses, where a run came from."""

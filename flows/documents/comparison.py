@@ -131,13 +131,14 @@ def _print_noise(document: Document) -> None:
     if not noise["steps"]:
         return
     # `--json` has the metrics as well on which it was of one mind.
-    metrics = {one["metric"]: one["noise"] for one in document["metrics"] if one["noise"] and one["noise"]["n_changed"]}
+    metrics = [(metric["metric"], metric["noise"]) for metric in document["metrics"] if metric["noise"]]
     rows: list[list[object]] = [
         [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]
     ]
     rows += [
-        [metric, one["n_pairs"], one["n_changed"], one["n_changed"] / one["n_pairs"], one["deviation"]]
-        for metric, one in metrics.items()
+        [metric, row["n_pairs"], row["n_changed"], row["n_changed"] / row["n_pairs"], row["deviation"]]
+        for metric, row in metrics
+        if row["n_changed"]
     ]
     n_runs = len(noise["run_ids"])
     title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
@@ -167,10 +168,7 @@ def _print_sample(sample: Document) -> None:
         [
             _KINDS[flip["kind"]],
             flip["change"],
-            shorten(_write_item(flip["kind"], flip["base"]), most),
-            shorten(_write_reason(flip["base"]), most),
-            shorten(_write_item(flip["kind"], flip["candidate"]), most),
-            shorten(_write_reason(flip["candidate"]), most),
+            *(shorten(text, most) for side in ("base", "candidate") for text in _write_item(flip["kind"], flip[side])),
         ]
         for flip in sample["flips"]
         # A context at another rank is not another verdict, but may explain a metric of ranks.
@@ -199,9 +197,15 @@ def _print_text(name: str, before: str | None, after: str | None) -> None:
         print_line(f"{name}, candidate: {write_value(after)}")
 
 
-def _write_item(kind: str, item: Document | None) -> str:
+def _write_item(kind: str, item: Document | None) -> tuple[str, str]:
+    """What was judged with its verdict, and the reasons for it."""
     if item is None:
-        return "–"
+        return "–", "–"
+    names = ("reason", "label_reason", "support_reason")
+    return _write_verdict(kind, item), " / ".join(str(item[name]) for name in names if item.get(name)) or "–"
+
+
+def _write_verdict(kind: str, item: Document) -> str:
     if kind == "rating":
         return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
     if kind == "context":
@@ -211,13 +215,6 @@ def _write_item(kind: str, item: Document | None) -> str:
         ranks: Sequence[int] = item["context_ranks"] or []
         verdicts.append("in " + ", ".join(f"C{rank}" for rank in ranks) if item["supported"] else "unsupported")
     return f"{', '.join(verdicts)}: {item['text']}" if verdicts else str(item["text"])
-
-
-def _write_reason(item: Document | None) -> str:
-    if item is None:
-        return "–"
-    names = ("reason", "label_reason", "support_reason")
-    return " / ".join(str(item[name]) for name in names if item.get(name)) or "–"
 
 
 def _write_difference(value: float | None) -> str:
@@ -237,10 +234,9 @@ def _print_next(document: Document) -> None:
     """The command that shows one sample whole, to be pasted: an id is the dataset's own, so it is quoted."""
     if document["moved"] and "texts" not in document["moved"][0]:
         runs = f"{document['base']['run_id']} {document['candidate']['run_id']}"
+        sample = shlex.quote(clean_text(document["moved"][0]["sample_id"]))
         print_line()
-        print_line(
-            f"next: evalhouse compare {runs} --sample {shlex.quote(clean_text(document['moved'][0]['sample_id']))}"
-        )
+        print_line(f"next: evalhouse compare {runs} --sample {sample}")
 
 
 def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by what people said") -> Table:

@@ -6,7 +6,7 @@ against it is `remedies.yaml`; here the two are laid together as the document th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
@@ -94,13 +94,8 @@ def _check_views(warehouse: Warehouse, run: RunRow) -> None:
 
 
 def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:
-    advice = load_advice(language)[cast(Cause, row["cause"])]
-    return {
-        **row,
-        "name": advice.name,
-        "meaning": advice.meaning,
-        "remedies": list(advice.remedies) if row["n_samples"] else [],
-    }
+    advice = asdict(load_advice(language)[cast(Cause, row["cause"])])
+    return {**row, **advice, "remedies": list(advice["remedies"]) if row["n_samples"] else []}
 
 
 def _has_unjudged(counted: Sequence[Mapping[str, Any]], causes: Sequence[Cause]) -> bool:

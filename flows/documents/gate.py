@@ -53,7 +53,7 @@ KINDS = {
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
-_SIDES = (("run", "run"), ("against", "against"))
+_SIDES = ("run", "against")
 
 
 def decide(
@@ -73,7 +73,7 @@ def decide(
     ComparisonError where the runs cannot be compared as asked.
     """
     comparison = compare_runs(RunPair(warehouse, base, run), settings) if base else None
-    comparisons = {one.metric: one for one in comparison.metrics} if comparison else {}
+    comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(warehouse, run))
     if base is None and no_base is not None:
         checks = [_leave_open(check, no_base) if check.kind == "max_drop" else check for check in checks]
@@ -111,8 +111,10 @@ def write_gate_files(document: Mapping[str, Any], *, junit: str | None, markdown
 
 def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     """The gate for a person: which runs, warnings, a table of all checks, and the verdict."""
-    for name in ("run", "against") if names_run else ("against",):
-        _print_run(name, document[name])
+    for side in _SIDES if names_run else _SIDES[1:]:
+        if run := document[side]:
+            label = f" ({run['label']})" if run["label"] else ""
+            print_line(f"{side} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
     columns = _list_columns(document)
@@ -120,12 +122,6 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     print_table(make_table(columns, [_make_cells(columns, check) for check in document["checks"]]))
     print_line()
     print_line(describe_verdict(document), bold=True)
-
-
-def _print_run(name: str, run: Mapping[str, Any] | None) -> None:
-    if run is not None:
-        label = f" ({run['label']})" if run["label"] else ""
-        print_line(f"{name} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
 
 
 def _list_columns(document: Document) -> list[str]:
@@ -247,20 +243,20 @@ def write_junit(document: Document) -> bytes:
     endings = [_find_ending(document, check) for check in checks]
     counts = {"tests": str(len(checks)), "failures": str(endings.count("failure")), "errors": "0", "time": "0"}
     suites = ElementTree.Element("testsuites", {"name": "evalhouse gate", **counts})
-    started = document["run"]["started_at"]
+    run = document["run"]
     suite = ElementTree.SubElement(
         suites,
         "testsuite",
         {
-            "name": _clean_xml(_name_suite(document)),
+            "name": _clean_xml(f"evalhouse gate {run['suite'] or run['label'] or run['run_id']}"),
             **counts,
             # Schemas in use (Jenkins' junit-10.xsd) have it here and not at the root.
             "skipped": str(endings.count("skipped")),
-            "timestamp": f"{started:%Y-%m-%dT%H:%M:%S}",
+            "timestamp": f"{run['started_at']:%Y-%m-%dT%H:%M:%S}",
         },
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for side in ("run", "against"):
+    for side in _SIDES:
         for name, value in (document[side] or {}).items():
             attributes = {"name": f"{side}.{name}", "value": _clean_xml("" if value is None else str(value))}
             ElementTree.SubElement(properties, "property", attributes)
@@ -284,11 +280,6 @@ def _find_ending(document: Document, check: Document) -> str:
     return "failure" if check["outcome"] == "failed" or document["undecided"] == "fail" else "skipped"
 
 
-def _name_suite(document: Document) -> str:
-    run = document["run"]
-    return f"evalhouse gate {run['suite'] or run['label'] or run['run_id']}"
-
-
 def _clean_xml(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", clean_text(text))
 
@@ -297,7 +288,7 @@ def write_markdown(document: Document) -> str:
     """A summary for a pull request: the verdict, the runs, warnings, and a table of all checks."""
     mark = "✅" if document["outcome"] == "passed" else "❌"
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
-    lines += [f"- {side}: {_name_run(document[key])}" for side, key in _SIDES if document[key]]
+    lines += [f"- {side}: {_name_run(document[side])}" for side in _SIDES if document[side]]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
     columns = _list_columns(document)
     lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]

@@ -6,7 +6,7 @@ How a page is made safe stands in `page.py`.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -57,8 +57,12 @@ def build_history(data: SeriesData, *, warehouse: str) -> str:
         gates=_count(runs, "gate"),
         triggers=_count(runs, "trigger"),
         statuses=_count(runs, "status"),
-        total_cost=_write_total(costs),
-        charts=[_draw_metric(data, metric, rows, changes) for metric, rows in means.items() if _is_scored(rows)],
+        total_cost=write_dollars(sum(row["cost_usd"] or 0 for row in costs if row)),
+        charts=[
+            _draw_metric(data, metric, rows, changes)
+            for metric, rows in means.items()
+            if any(row["mean"] is not None for row in rows)
+        ],
         changes=[{"run": runs[change.place], "text": change.text} for change in reversed(changes)],
         amounts=_draw_amounts(runs, costs, coverage),
         causes=_describe_causes(data),
@@ -81,10 +85,6 @@ def _align_means(data: SeriesData) -> dict[str, list[Row]]:
         blank = means.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in data.runs])
         blank[places[row["run_id"]]] = row
     return means
-
-
-def _is_scored(rows: Sequence[Row]) -> bool:
-    return any(row["mean"] is not None for row in rows)
 
 
 def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Iterator[_Change]:
@@ -124,11 +124,9 @@ def _compare_prompts(before: Mapping[str, Mapping[str, str]], after: Mapping[str
     for name in sorted(before.keys() & after.keys()):
         if before[name].keys() != after[name].keys():
             versions = [", ".join(sorted(set(side[name].values()))) for side in (before, after)]
-            yield (
-                f"prompt {name}: version {versions[0]} → {versions[1]}"
-                if versions[0] != versions[1]
-                else (f"prompt {name}: another text of version {versions[0]}")
-            )
+            is_new = versions[0] != versions[1]
+            change = f"version {versions[0]} → {versions[1]}" if is_new else f"another text of version {versions[0]}"
+            yield f"prompt {name}: {change}"
 
 
 def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[_Change]) -> dict[str, Any]:
@@ -151,15 +149,13 @@ def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Se
 
 def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
     """One mark a place, which names all that changed there."""
-    joined: dict[int, Mark] = {}
+    joined: dict[int, list[Mark]] = {}
     for mark in marks:
-        there = joined.get(mark.place)
-        joined[mark.place] = (
-            mark
-            if there is None
-            else replace(there, text=f"{there.text}; {mark.text}", is_break=there.is_break or mark.is_break)
-        )
-    return list(joined.values())
+        joined.setdefault(mark.place, []).append(mark)
+    return [
+        Mark(place=place, text="; ".join(mark.text for mark in here), is_break=any(mark.is_break for mark in here))
+        for place, here in joined.items()
+    ]
 
 
 def _describe_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
@@ -186,16 +182,10 @@ def _count(runs: Sequence[Row], column: str) -> dict[str, int]:
     return dict(Counter(str(run[column]) for run in runs if run[column] is not None).most_common())
 
 
-def _write_total(costs: Sequence[Row]) -> str:
-    return write_dollars(sum(row["cost_usd"] or 0 for row in costs if row))
-
-
 def _draw_amounts(runs: Sequence[Row], costs: Sequence[Row], coverage: Sequence[float | None]) -> list[dict[str, Any]]:
-    requests = [row.get("n_requests") for row in costs]
-    dollars = [row.get("cost_usd") for row in costs]
     drawn = [
-        ("Requests", requests, "{:,.0f}"),
-        ("Dollars", dollars, "{:,.4g}"),
+        ("Requests", [row.get("n_requests") for row in costs], "{:,.0f}"),
+        ("Dollars", [row.get("cost_usd") for row in costs], "{:,.4g}"),
         ("Share of scores that are there", coverage, "{:.1%}"),
     ]
     return [
@@ -230,8 +220,8 @@ def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
 def _describe_worse(row: Row) -> dict[str, Any]:
     reasons = ("what is judged is another", row["input_changed"]), ("a formula is another", row["formula_changed"])
     moves = [
-        {"metric": one["metric"], "before": write_value(one["before"]), "after": write_value(one["after"])}
-        for one in row["moves"]
+        {"metric": move["metric"], "before": write_value(move["before"]), "after": write_value(move["after"])}
+        for move in row["moves"]
     ]
     return {
         **row,

@@ -22,7 +22,7 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text, write_dollars, write_interval, write_value
+from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
 from evalhouse.flows.documents.comparison import name_part
 from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
 from evalhouse.flows.report.charts import (
@@ -107,7 +107,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     pair = RunPair(warehouse, base, run) if base else None
     comparison = compare_runs(pair, ComparisonSettings()) if pair else None
     summary = read_summary(warehouse, run, base)
-    metrics = sorted(summary.metrics, key=lambda row: _place_metric(str(row["metric"]), run.metrics))
+    metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
     index = _start_index(metrics, summary, has_base=base is not None)
     shared = SharedTexts()
@@ -129,21 +129,13 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
         unscored=_describe_unscored(summary.unscored),
         parts=_describe_all_parts(comparison) if comparison else [],
         warnings=comparison.warnings if comparison else (),
-        causes=[
-            {**row, "interval": write_interval(row["ci_low"], row["ci_high"])}
-            for row in diagnosis["causes"]
-            if row["n_samples"]
-        ],
-        costs=[{**row, "cost": _write_cost(row)} for row in summary.costs],
+        causes=[row | {"interval": _write_interval(row)} for row in diagnosis["causes"] if row["n_samples"]],
+        costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
         flips=summary.flips,
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
     )
-
-
-def _place_metric(metric: str, order: Sequence[str]) -> tuple[int, str]:
-    return (order.index(metric) if metric in order else len(order), metric)
 
 
 def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool) -> _Index:
@@ -203,7 +195,7 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
         "name": name,
         "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
         "mean": write_value(mean),
-        "interval": write_interval(row["ci_low"], row["ci_high"]),
+        "interval": _write_interval(row),
         "n_scored": row["n_scored"],
         "n_unscored": row["n_unscored"],
     }
@@ -232,8 +224,8 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
 
 def _describe_all_parts(comparison: Comparison) -> list[dict[str, Any]]:
     """By metric whose mean moved, the chart of its parts and their numbers; the last row is the sum."""
-    moved = [metric for metric in comparison.metrics if metric.change is not None]
-    return [_describe_parts(metric, parts) for metric in moved if (parts := _list_moved(metric))]
+    changed = [metric for metric in comparison.metrics if metric.change is not None]
+    return [_describe_parts(metric, parts) for metric in changed if (parts := _list_moved(metric))]
 
 
 def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
@@ -257,6 +249,10 @@ def _list_moved(compared: MetricComparison) -> list[Part]:
     """What moved the mean, the most first."""
     moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
     return sorted(moved, key=lambda part: -abs(part.value))
+
+
+def _write_interval(row: Row) -> str:
+    return write_interval(row["ci_low"], row["ci_high"])
 
 
 def _is_share(value: float | None) -> bool:
@@ -293,10 +289,6 @@ def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
         {"reason": reason, "metrics": ", ".join(counts), "example": examples[reason]}
         for reason, counts in metrics.items()
     ]
-
-
-def _write_cost(row: Row) -> str:
-    return write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else "")
 
 
 def write_policy(*, style: str, script: str | None = None) -> str:

@@ -16,6 +16,9 @@ from evalhouse.tasks.reviews.label_files import list_choices
 
 _STYLES: Final = ("report.css", "review.css")
 _SCRIPTS: Final = ("data.js", "answers.js", "items.js", "review.js")
+_ITEM: Final = (
+    "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "text", "judge_label", "reason",
+)  # fmt: skip
 
 
 def build_review_page(export: Export, reviewer: str) -> str:
@@ -47,17 +50,5 @@ def _collect(export: Export) -> dict[str, Any]:
 
 
 def _describe(pick: Pick, place: int) -> dict[str, Any]:
-    item = pick.item
-    return {
-        "item_hash": item.item_hash,
-        "sample": place,
-        "sample_id": item.sample_id,
-        "step": item.step,
-        "statement_id": item.statement_id,
-        "context_rank": item.context_rank,
-        "source": item.source,
-        "text": item.text,
-        "choices": list_choices(item.step, item.source),
-        "judge_label": item.judge_label,
-        "reason": item.reason,
-    }
+    item = {name: getattr(pick.item, name) for name in _ITEM}
+    return {**item, "sample": place, "choices": list_choices(pick.item.step, pick.item.source)}

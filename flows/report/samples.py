@@ -14,8 +14,8 @@ of the page.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
 from rapidfuzz import fuzz
@@ -68,6 +68,7 @@ class FlipRecord:
 Flips = Mapping[str, Sequence["FlipRecord"]]
 ReadFlips = Callable[[Sequence[str]], Flips]
 Source = Literal["answer", "ground_truth"]
+_Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "CallRecord", "SampleRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,24 +195,25 @@ def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Itera
         sample_id = str(sample["sample_id"])
         places = {str(call["call_id"]): place for place, call in enumerate(calls[sample_id])}
         base = next(iter(answers[sample_id]), None)
-        yield SampleRecord(
-            sample_id=sample_id,
-            question=str(sample["question"]),
-            answer=sample["answer"],
-            ground_truth=sample["ground_truth"],
+        yield _make(
+            SampleRecord,
+            sample,
             base_answer=base["answer"] if base and base["answer"] != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
             contexts=tuple(_build_contexts(sample, verdicts[sample_id], places)),
             statements=tuple(_build_statements(sample, verdicts[sample_id], places)),
             measures=tuple(_build_measures(verdicts[sample_id], places)),
-            failures=tuple(
-                FailureRecord(step=row["step"], reason=row["reason"], detail=row["detail"])
-                for row in failures[sample_id]
-            ),
+            failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
             votes=tuple(_build_votes(votes[sample_id])),
             calls=tuple(_build_call(row, shared) for row in calls[sample_id]),
             flips=tuple(flips.get(sample_id, ())),
         )
+
+
+def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN401  # what the other fields hold
+    """A record of the row's columns that have the names of its fields, and of others."""
+    columns: dict[str, Any] = {entry.name: row[entry.name] for entry in fields(kind) if entry.name not in others}
+    return kind(**columns, **others)
 
 
 def _group(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
@@ -269,17 +271,8 @@ def _build_measures(verdicts: Sequence[Row], places: Mapping[str, int]) -> Itera
     for row in verdicts:
         value = row["similarity"] if row["similarity"] is not None else row["rating"]
         if value is not None:
-            yield MeasureRecord(
-                step=row["step"],
-                criterion=row["criterion"],
-                value=value,
-                scale_max=row["scale_max"],
-                said=row["said"],
-                rule=row["rule"],
-                text=row["statement"],
-                reason=row["reason"],
-                call=places.get(row["call_id"] or ""),
-            )
+            call = places.get(row["call_id"] or "")
+            yield _make(MeasureRecord, row, value=value, text=row["statement"], call=call)
 
 
 def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
@@ -294,22 +287,15 @@ def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
 def _build_call(row: Row, shared: SharedTexts) -> CallRecord:
     fixed, request = _split_request(row["request"])
     version = f" {row['prompt_version']}" if row["prompt_version"] else ""
-    return CallRecord(
-        call_id=row["call_id"],
-        step=row["step"],
+    return _make(
+        CallRecord,
+        row,
         prompt=f"{row['prompt']}{version}" if row["prompt"] else None,
-        model=row["model"],
-        status=row["status"],
-        error=row["error"],
-        attempts=row["attempts"],
         tokens_in=row["prompt_tokens"],
         tokens_out=row["completion_tokens"],
-        cost_usd=row["cost_usd"],
-        latency_ms=row["latency_ms"],
         from_run=row["original_run_id"],
         fixed=None if fixed is None else shared.keep(fixed),
         request=request,
-        reply=row["reply"],
     )
 
 

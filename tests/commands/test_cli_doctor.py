@@ -69,7 +69,7 @@ def test_the_warehouse_is_told_by_flag_or_variable(house: House, ask: Ask, monke
         ("EVALHOUSE_JUDGE", "no_such_module:make", "judge", "cannot import"),
         ("EVALHOUSE_EMBEDDINGS", "word2vec", "embeddings", "names no embeddings"),
         ("EVALHOUSE_LANGUAGE", "fr", "prompts", "unknown language"),
-        ("EVALHOUSE_PROMPTS", "nowhere", "prompts", "is no folder"),
+        ("EVALHOUSE_PROMPTS", "nowhere", "prompts", "is not a folder"),
         ("EVALHOUSE_METRICS", "factual_f2", "metrics", "'factual_f2'"),
         ("EVALHOUSE_METRIC_FILES", "nowhere", "metrics", "no folder of metric files"),
         ("EVALHOUSE_PRICES", "nowhere.yaml", "prices", "cannot read the price file"),
@@ -197,7 +197,7 @@ def test_everything_wrong_with_prompts_is_told(ask: Ask, tmp_path: Path) -> None
     [
         (("show", "nothing"), "unknown prompt 'nothing'; known: accuracy, "),
         (("list", "--language", "fr"), "unknown language"),
-        (("check", "nowhere"), "nowhere: is no folder"),
+        (("check", "nowhere"), "nowhere: is not a folder"),
         (("nothing",), "nothing"),
     ],
 )
