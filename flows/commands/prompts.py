@@ -174,9 +174,9 @@ def compare(
     record. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
     is split again, so that `extract` is not compared. What was asked before is taken from the record.
     """
-    from evalhouse.flows.trials.prompts_tables import compare_words  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.trials.prompts_tables import compare_prompt_sets  # noqa: PLC0415  # imports all that asks
 
-    document = compare_words(
+    document = compare_prompt_sets(
         old=old, new=new, reviewed=reviewed, url=find_warehouse(warehouse), flags=flags, seed=seed, dry_run=dry_run
     )
     if as_json:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,8 +186,6 @@ def make_live_run(
     if compares and settings.embeddings != "hashing":
         embedding_model = make_embedding_model(settings.embeddings, settings)
 
-    # Once, however many copies of the live run are made: they share limits, record and counts.
-    @cache
     def open_asking() -> Asking:
         prices = load_prices(settings.prices)
         asker = Asker(

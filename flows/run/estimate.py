@@ -48,7 +48,7 @@ FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseEstimate:
-    """What measuring the judge's noise after the run would need on top of it: `n_samples` judged again, all asked anew.
+    """What measuring the judge's noise after the run would need on top of it: `n_samples` judged once more.
 
     `cost_usd` is None as well when the run itself has nothing to send that would tell what a request costs.
     """

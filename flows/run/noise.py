@@ -1,15 +1,15 @@
 """The noise run at the end of a run: some of its samples are judged a second time, to see how far the judge is from
 itself.
 
-It is a run of its own, of kind `noise`, with its own calls, verdicts and scores, and names the run as its parent; no
-word or label finds it, and no history has it as a night. Everything is asked anew, the splitting of answers and ground
-truths included: a split is the judge's word too, and statements that come out otherwise are the larger part of what an
-answer's metrics waver by. Where later nights take the ground truth's split from the record the floor is thereby a
-little high, which is the safe side.
+It is a run of its own, of kind `noise`, with its own calls, verdicts and scores, and names the run as its parent;
+`latest`, `previous` and labels never select it, and no history has it as a night. Everything is asked again, the
+splitting of answers and ground truths included: a split is the judge's word too, and statements that come out otherwise
+are the larger part of what an answer's metrics waver by. Where later nights take the ground truth's split from the
+record the floor is thereby a little high, which is the safe side.
 
 Samples are drawn from those that nothing but the judge can have moved since the run before. Where these are too few,
-as in a first run, they are drawn from all: the judge's dice are the same, but what the judge itself has become since
-it was first asked does not show.
+as in a first run, they are drawn from all: the judge's randomness is the same, but what the judge itself has become
+since it was first asked does not show.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def measure_noise(
     """Judge a share of a run's samples again, within what is left of its budget.
 
     None when there is nothing to do: the run is no evaluation, did not come to its end, or was measured before. What
-    goes wrong is told in the outcome, for the run itself is done.
+    goes wrong stands in the outcome, for the run itself is done.
     """
     if run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
@@ -142,15 +142,15 @@ def _settle(settings: "RunSettings", population: Population, budget_usd: float |
 def describe_noise(noise: NoiseOutcome) -> str:
     """What came of it, in a sentence for the person who started the run."""
     if noise.outcome is None:
-        told = noise.problem or "none: the judge says the same each time"
-        return f"judge's noise: {told}" if noise.problem is None else f"judge's noise: not measured, {told}"
+        text = noise.problem or "none: the judge says the same each time"
+        return f"judge's noise: {text}" if noise.problem is None else f"judge's noise: not measured, {text}"
     counts = noise.outcome.counts
     drawn = "unchanged samples" if noise.population == "unchanged" else "samples"
-    told = (
+    text = (
         f"judge's noise: {noise.n_samples} {drawn} judged again, {noise.n_changed} with another score; "
         f"{counts.requests:,} more requests, cost {write_dollars(counts.cost_usd)} (run {noise.outcome.run.run_id})"
     )
-    return f"{told}; it stopped: {noise.problem}" if noise.problem else told
+    return f"{text}; it stopped: {noise.problem}" if noise.problem else text
 
 
 def describe_noise_plainly(noise: NoiseOutcome) -> dict[str, Any]:

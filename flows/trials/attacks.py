@@ -22,8 +22,7 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.attack_results import Result, Tally, count_results, list_requests, measure_attacks
-from evalhouse.tasks.trials.attack_set import load_attacks
-from evalhouse.tasks.trials.attack_trials import Trial, make_trials
+from evalhouse.tasks.trials.attack_set import Trial, load_attacks, make_trials
 
 _NO_STEPS = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
 _COLUMNS = ("by", "group", "#attacks", "#fooled", "#share", "95 % interval", "#no verdict", "#left out")
@@ -176,14 +175,14 @@ def _print_uncounted(report: AttackReport) -> None:
     """The trials beside the shares: those without a verdict, and those whose control was wrong."""
     heads = {"unanswered": "Without a usable reply", "left_out": "Left out, for the judge errs without the attack too"}
     for outcome, head in heads.items():
-        told = dict.fromkeys(
+        remarks = dict.fromkeys(
             f"{result.trial.step}, {result.trial.scene.id}: {result.said}"
             for result in report.results
             if result.outcome == outcome
         )
-        if told:
+        if remarks:
             print_line()
-            print_table(make_table(["what was said"], [[line] for line in told], title=head))
+            print_table(make_table(["what was said"], [[line] for line in remarks], title=head))
     if report.is_interrupted:
         print_notice(
             f"Interrupted: {len(report.results)} of {report.n_trials} trials were judged, and only they are counted."

@@ -17,10 +17,9 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.trials.label_agreement import measure_labels
+from evalhouse.tasks.trials.label_agreement import Figure, Line, SetAgreement, measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 from evalhouse.tasks.trials.labelled_verdicts import Judged
-from evalhouse.tasks.trials.lines import Figure, Line, SetAgreement
 from evalhouse.tasks.trials.rating_agreement import list_unrated, measure_ratings, measure_splits
 
 _FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
@@ -66,7 +65,7 @@ class Report:
         """One for each kind, and one for each thing that people rated."""
         groups: dict[str, list[SetAgreement]] = {}
         for one in self.sets:
-            groups.setdefault(f"{one.kind}: {one.about}" if one.about else one.kind, []).append(one)
+            groups.setdefault(f"{one.part.kind}: {one.about}" if one.about else one.part.kind, []).append(one)
         return [_total(kind, sets) for kind, sets in groups.items()]
 
     @property
@@ -110,7 +109,7 @@ class Report:
         print_line()
         by_kind: dict[str, list[SetAgreement]] = {}
         for one in self.sets:
-            by_kind.setdefault(one.kind, []).append(one)
+            by_kind.setdefault(one.part.kind, []).append(one)
         for kind, sets in by_kind.items():
             _print_kind(kind, sets, [total for total in self.totals if total.kind.partition(":")[0] == kind])
         _print_costs(self.outcome.parts, self.usage)
@@ -199,16 +198,16 @@ def _total(kind: str, sets: Sequence[SetAgreement]) -> Total:
 
 def _describe_set(one: SetAgreement) -> dict[str, Any]:
     return {
-        "set": one.name,
-        "kind": one.kind,
-        "language": one.language,
+        "set": one.part.name,
+        "kind": one.part.kind,
+        "language": one.part.language,
         "about": one.about or None,
         "n_rows": one.n_rows,
         "n_groups": one.n_groups,
         "labels": dict(one.labels),
         "judge": _describe_line(one.judge),
         "others": [_describe_line(other) for other in one.others],
-        "notes": list(one.notes),
+        "notes": one.notes,
     }
 
 
@@ -227,9 +226,9 @@ def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]
     columns = ["set", "language", "who", "#n", *(f"#{_NAMES[name]}" for name in shown), "mind"]
     rows: list[list[object]] = []
     for one in sets:
-        name = f"{one.name}, {one.about}" if one.about else one.name
+        name = f"{one.part.name}, {one.about}" if one.about else one.part.name
         rows.append(
-            [name, one.language, "the judge", f"{one.judge.n:,}", *_write(one.judge.figures, shown), _mind(one)]
+            [name, one.part.language, "the judge", f"{one.judge.n:,}", *_write(one.judge.figures, shown), _mind(one)]
         )
         rows += [
             ["", "", shorten(o.who, 40), f"{o.n:,}", *_write(o.figures, shown, bare=True), None] for o in one.others
@@ -244,7 +243,7 @@ def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]
 
 
 def _mind(one: SetAgreement) -> str | None:
-    what = "without what it rests on" if one.kind == "rubric" else "without a verdict"
+    what = "without what it rests on" if one.part.kind == "rubric" else "without a verdict"
     missing = [f"{one.judge.n_missing} {what}"] if one.judge.n_missing else []
     return "; ".join((*missing, *one.notes)) or None
 

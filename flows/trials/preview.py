@@ -99,5 +99,5 @@ def _explain_nothing(work: SampleWork) -> str:
     """How the steps ended that had nothing to ask, or what settled the matter without a judge."""
     ended = [f"{row['step']}: {row['reason']} {row['detail'] or ''}" for row in work.rows["outcomes"] if row["reason"]]
     settled = [str(row["reason"]) for table in ("grades", "classifications") for row in work.rows[table]]
-    told = dict.fromkeys(part.strip() for part in ended or settled)
-    return "; ".join(told) or "there is nothing to judge"
+    reasons = dict.fromkeys(part.strip() for part in ended or settled)
+    return "; ".join(reasons) or "there is nothing to judge"

@@ -5,6 +5,7 @@ was asked before is found on record. The calls belong to a run of their own, of 
 its parent; it has no scores, and no word or label finds it.
 """
 
+import asyncio
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,14 +19,15 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.trials.session import Session, open_session, rehearse
-from evalhouse.prompts import Prompt, load_prompts
+from evalhouse.prompts import Item, Prompt, load_prompts
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
+from evalhouse.tasks.pipeline.run_step import find_tasks
+from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.trials.reviewed_verdicts import Said, judge_again
 from evalhouse.warehouse.rows.corrected_means import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import REVIEWED_CALLS
@@ -36,7 +38,7 @@ _ITEM = ("run_id", "sample_id", "step", "item_id")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class PromptSet:
     """The prompts of one side: where they are from, and those that ask for reviewed verdicts by name."""
 
     source: str
@@ -44,12 +46,12 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ComparisonPlan:
     """What is to be asked: which steps differ, and the reviewed verdicts of these, with the texts of their samples."""
 
     settings: RunSettings
-    old: Words
-    new: Words
+    old: PromptSet
+    new: PromptSet
     steps: tuple[str, ...]
     reviewed: pl.DataFrame
     texts: Mapping[str, Sequence[JudgedTexts]]
@@ -59,6 +61,16 @@ class Ask:
     def n_verdicts(self) -> int:
         """Reviewed verdicts that are asked about."""
         return self.reviewed.n_unique(VERDICT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemVerdict:
+    """What the judge said of one item: a statement's id, or a context's as C1, C2, …"""
+
+    sample_id: str
+    step: str
+    item_id: str
+    label: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +84,16 @@ class PromptComparison:
     usages: Sequence[Usage]
 
 
-def find_words(warehouse: Warehouse, source: str, language: str) -> Words:
+def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptSet:
     """The prompts that OLD or NEW means: `built-in`, a folder as `--prompts` takes it, or a hash or version on record.
 
     Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
     """
     if source == BUILT_IN:
-        return Words(source=source, prompts=_pick(load_prompts(language)))
+        return PromptSet(source=source, prompts=_pick(load_prompts(language)))
     if Path(source).is_dir():
-        return Words(source=source, prompts=_pick(load_prompts(language, Path(source))))
-    return Words(source=source, prompts=_pick(_load_from_record(warehouse, source, language)))
+        return PromptSet(source=source, prompts=_pick(load_prompts(language, Path(source))))
+    return PromptSet(source=source, prompts=_pick(_load_from_record(warehouse, source, language)))
 
 
 def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
@@ -90,24 +102,26 @@ def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
 
 def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
-    found = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_CALLS]
-    names = [row["prompt"] for row in found]
-    if not found:
+    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_CALLS]
+    names = [row["prompt"] for row in rows]
+    if not rows:
         raise SettingsError(
-            f"{source!r} is no folder, and no prompt of {', '.join(REVIEWED_CALLS)} in language {language} on record "
-            f"has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
+            f"{source!r} is not a folder, and no prompt of {', '.join(REVIEWED_CALLS)} in language {language} on "
+            f"record has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
             "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
         )
     if len(set(names)) < len(names):
-        hashes = ", ".join(f"{row['prompt']} {row['prompt_hash'][:12]}" for row in found)
+        hashes = ", ".join(f"{row['prompt']} {row['prompt_hash'][:12]}" for row in rows)
         raise SettingsError(f"{source!r} fits several prompts of one name: {hashes}; give the start of a hash")
     with tempfile.TemporaryDirectory(prefix="evalhouse-prompts-") as folder:
-        for row in found:
+        for row in rows:
             (Path(folder) / f"{row['prompt']}.yaml").write_text(row["template"], encoding="utf-8")
         return load_prompts(language, Path(folder))
 
 
-def plan_ask(warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: Words, new: Words) -> Ask:
+def plan_comparison(
+    warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings, old: PromptSet, new: PromptSet
+) -> ComparisonPlan:
     """Everything there is to ask; raises SettingsError when there is nothing.
 
     A content that several runs have verdicts on is asked about in the newest of them.
@@ -139,7 +153,9 @@ def plan_ask(warehouse: Warehouse, runs: Sequence[RunRow], settings: RunSettings
         run_id: read_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
     }
-    return Ask(settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs)
+    return ComparisonPlan(
+        settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs
+    )
 
 
 def _settle(settings: RunSettings, run: RunRow) -> RunSettings:
@@ -158,62 +174,100 @@ def _settle(settings: RunSettings, run: RunRow) -> RunSettings:
     )
 
 
-def compare_prompts(ask: Ask, *, seed: int) -> PromptComparison:
-    """Ask in both words and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
+def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
+    """Ask with both and compare; raises FatalJudgeError when nothing works, RunCancelled when it was stopped."""
     run = begin_run(
         "prompts",
-        ask.settings,
-        parent=next(iter(ask.texts)),
-        tags=(f"old {ask.old.source}", f"new {ask.new.source}"),
-        n_samples=sum(len(texts) for texts in ask.texts.values()),
+        plan.settings,
+        parent=next(iter(plan.texts)),
+        tags=(f"old {plan.old.source}", f"new {plan.new.source}"),
+        n_samples=sum(len(texts) for texts in plan.texts.values()),
     )
     try:
-        with open_session(ask.settings, _plan(ask), run=run) as session:
-            sides = session.carry_out(partial(_ask_both, ask=ask))
+        with open_session(plan.settings, _plan(plan), run=run) as session:
+            sides = session.carry_out(partial(_ask_both, plan=plan))
     except RunCancelled as error:
         raise RunCancelled(f"{error}; what came is kept") from None
-    frame = _join(ask.reviewed, sides)
+    frame = _join(plan.reviewed, sides)
     judged = frame.drop_nulls(["old_label", "new_label"])
     return PromptComparison(
         run_id=run.run_id,
         changes=compare_changes(judged, seed=seed),
         moves=list_moves(judged),
-        n_unjudged=ask.n_verdicts - judged.n_unique(VERDICT),
+        n_unjudged=plan.n_verdicts - judged.n_unique(VERDICT),
         usages=[side.usage for side in sides],
     )
 
 
-def estimate_comparison(ask: Ask) -> list[Usage]:
+def estimate_comparison(plan: ComparisonPlan) -> list[Usage]:
     """What asking would take on each side, less what is on record, with nothing asked and nothing written."""
-    return [side.usage for side in rehearse(ask.settings, _plan(ask), partial(_ask_both, ask=ask))]
+    return [side.usage for side in rehearse(plan.settings, _plan(plan), partial(_ask_both, plan=plan))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """What the judge says in the words of one side, by reviewed run, and what that took."""
+    """What the judge says with the prompts of one side, by reviewed run, and what that took."""
 
     usage: Usage
-    verdicts: Mapping[str, Sequence[Said]]
+    verdicts: Mapping[str, Sequence[ItemVerdict]]
 
 
-async def _ask_both(session: Session, ask: Ask) -> list[_Side]:
+async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
     """The old side and the new one."""
     sides: list[_Side] = []
-    for words in (ask.old, ask.new):
+    for words in (plan.old, plan.new):
         before = session.usage
-        verdicts: dict[str, list[Said]] = {}
-        for reviewed_run, texts in ask.texts.items():
-            live_run = await session.fit(_shape(session.live_run, words, ask.configs[reviewed_run]))
-            verdicts[reviewed_run] = await judge_again(live_run, texts, ask.steps)
+        verdicts: dict[str, list[ItemVerdict]] = {}
+        for reviewed_run, texts in plan.texts.items():
+            live_run = await session.fit(_shape(session.live_run, words, plan.configs[reviewed_run]))
+            verdicts[reviewed_run] = await judge_again(live_run, texts, plan.steps)
         sides.append(_Side(usage=session.usage - before, verdicts=verdicts))
     return sides
 
 
-def _plan(ask: Ask) -> Plan:
-    return make_plan(next(iter(ask.configs.values())))
+async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[ItemVerdict]:
+    """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
+    works = [_lay_out(one) for one in texts]
+    await asyncio.gather(*(step.take(live_run, work) for work in works for step in find_tasks(steps)))
+    return [said for work in works for said in _read(work)]
 
 
-def _shape(live_run: LiveRun, words: Words, settings: RunSettings) -> LiveRun:
+def _lay_out(texts: JudgedTexts) -> SampleWork:
+    """A sample whose statements are those of its run."""
+    work = make_work(texts.sample)
+    for source in work.extractions:
+        work.hand_over(source, _to_extraction([row for row in texts.splits if row["source"] == source]))
+    return work
+
+
+def _to_extraction(rows: Sequence[Mapping[str, object]]) -> Extraction:
+    reason = next((str(row["reason"]) for row in rows if row["reason"] is not None), None)
+    if reason is not None:
+        return Extraction(reason=reason)
+    return Extraction(items=tuple(Item(id=str(row["statement_id"]), text=str(row["text"])) for row in rows))
+
+
+def _read(work: SampleWork) -> list[ItemVerdict]:
+    rows = [("classify", row["statement_id"], row["label"]) for row in work.rows["classifications"]]
+    rows += [
+        ("attribute", row["statement_id"], "supported" if row["supported"] else "unsupported")
+        for row in work.rows["attributions"]
+    ]
+    rows += [
+        ("rank", f"C{row['context_rank']}", "useful" if row["useful"] else "not_useful")
+        for row in work.rows["context_verdicts"]
+    ]
+    sample_id = work.sample.sample_id
+    return [
+        ItemVerdict(sample_id=sample_id, step=step, item_id=str(item), label=str(label)) for step, item, label in rows
+    ]
+
+
+def _plan(plan: ComparisonPlan) -> Plan:
+    return make_plan(next(iter(plan.configs.values())))
+
+
+def _shape(live_run: LiveRun, words: PromptSet, settings: RunSettings) -> LiveRun:
     """The live run with the words of one side and the steps that a reviewed run took."""
     plan = make_plan(settings)
     return replace(

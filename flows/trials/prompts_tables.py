@@ -9,12 +9,12 @@ from evalhouse.flows.display.output import make_table, print_line, print_table, 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
 from evalhouse.flows.trials.prompts import (
-    Ask,
+    ComparisonPlan,
     PromptComparison,
     compare_prompts,
     estimate_comparison,
-    find_words,
-    plan_ask,
+    find_prompt_set,
+    plan_comparison,
 )
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import Change
@@ -32,23 +32,23 @@ _USED = ("requests", "reused", "failed", "prompt_tokens", "completion_tokens", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ComparisonReport:
     """A comparison, or what one would take, ready to be shown."""
 
-    ask: Ask
+    plan: ComparisonPlan
     costs: Sequence[Usage]
     comparison: PromptComparison | None
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
         plain: dict[str, Any] = {
-            "old": _describe_words(self.ask, "old"),
-            "new": _describe_words(self.ask, "new"),
-            "judge": self.ask.settings.judge,
-            "language": self.ask.settings.language,
-            "steps": list(self.ask.steps),
-            "reviewed_runs": list(self.ask.texts),
-            "n_verdicts": self.ask.n_verdicts,
+            "old": _describe_prompt_set(self.plan, "old"),
+            "new": _describe_prompt_set(self.plan, "new"),
+            "judge": self.plan.settings.judge,
+            "language": self.plan.settings.language,
+            "steps": list(self.plan.steps),
+            "reviewed_runs": list(self.plan.texts),
+            "n_verdicts": self.plan.n_verdicts,
             "costs": {side: usage.pick(*_USED) for side, usage in zip(_SIDES, self.costs, strict=True)},
         }
         if self.comparison is None:
@@ -62,11 +62,11 @@ class Told:
 
     def print(self) -> None:
         """As a person reads it."""
-        ask = self.ask
-        n_samples = sum(len(texts) for texts in ask.texts.values())
+        plan = self.plan
+        n_samples = sum(len(texts) for texts in plan.texts.values())
         print_line(
-            f"{ask.n_verdicts} reviewed verdicts in {n_samples} samples, judged by {ask.settings.judge}; prompts that "
-            f"differ: {', '.join(ask.steps)}"
+            f"{plan.n_verdicts} reviewed verdicts in {n_samples} samples, judged by {plan.settings.judge}; prompts "
+            f"that differ: {', '.join(plan.steps)}"
         )
         print_line()
         if self.comparison is not None:
@@ -80,19 +80,19 @@ class Told:
         print_line(f"The calls are those of run {self.comparison.run_id}.")
 
 
-def compare_words(
+def compare_prompt_sets(
     *, old: str, new: str, reviewed: str, url: str, flags: Mapping[str, Any], seed: int, dry_run: bool
-) -> Told:
+) -> ComparisonReport:
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
     runs = _find_runs(warehouse, reviewed)
     settings = _settle(resolve_settings(flags), runs, url)
-    words = [find_words(warehouse, source, settings.language) for source in (old, new)]
-    ask = plan_ask(warehouse, runs, settings, *words)
+    words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
+    plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
-        return Told(ask=ask, costs=estimate_comparison(ask), comparison=None)
-    comparison = compare_prompts(ask, seed=seed)
-    return Told(ask=ask, costs=comparison.usages, comparison=comparison)
+        return ComparisonReport(plan=plan, costs=estimate_comparison(plan), comparison=None)
+    comparison = compare_prompts(plan, seed=seed)
+    return ComparisonReport(plan=plan, costs=comparison.usages, comparison=comparison)
 
 
 def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
@@ -115,10 +115,10 @@ def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
     return own.model_copy(update={**changes, "warehouse": url, "prompts": None, "embeddings": "hashing"})
 
 
-def _describe_words(ask: Ask, side: str) -> dict[str, Any]:
-    words = ask.old if side == "old" else ask.new
+def _describe_prompt_set(plan: ComparisonPlan, side: str) -> dict[str, Any]:
+    words = plan.old if side == "old" else plan.new
     hashes = {name: {"version": words.prompts[name].version, "prompt_hash": words.prompts[name].prompt_hash}
-              for name in ask.steps}  # fmt: skip
+              for name in plan.steps}  # fmt: skip
     return {"source": words.source, "prompts": hashes}
 
 

@@ -26,7 +26,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import keep_prompts
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
@@ -71,7 +71,9 @@ class Session:
 
     async def fit(self, live_run: LiveRun) -> LiveRun:
         """A variant of the session's live run, with other prompts or steps, ready to ask: its prompts are on record."""
-        fitted = replace(live_run, session=secrets.token_hex(4))
+        # One asker for all variants: what they ask is counted, limited, stopped and put on record as one.
+        asking = Asking(asker=self.live_run.asker, embedder=self.live_run.embedder)
+        fitted = replace(live_run, session=secrets.token_hex(4), open_asking=lambda: asking)
         if self.dry is None:
             await asyncio.to_thread(keep_prompts, fitted)
         return fitted

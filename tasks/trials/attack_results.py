@@ -17,8 +17,7 @@ from evalhouse.tasks.asking.replies import Verdict, Verdicts, read_labels, read_
 from evalhouse.tasks.asking.verdicts import Inquiry, ask_verdicts
 from evalhouse.tasks.judge.errors import JudgeFailed, RunCancelled
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.trials.attack_set import AttackedStep, Wants
-from evalhouse.tasks.trials.attack_trials import Data, Trial, list_items
+from evalhouse.tasks.trials.attack_set import AttackedStep, Data, Trial, Wants, list_items
 from evalhouse.warehouse.steps import collect_labels
 
 Outcome = Literal["fooled", "firm", "unanswered", "left_out"]
@@ -112,13 +111,13 @@ async def measure_attacks(
     raised.
     """
 
-    async def ask(trial: Trial, data: Data) -> "_Found | str":
+    async def ask(trial: Trial, data: Data) -> "_Reply | str":
         try:
-            found: _Found | str = await _ask(asker, prompts, trial, data)
+            reply: _Reply | str = await _ask(asker, prompts, trial, data)
         except JudgeFailed as error:
-            found = str(error)
+            reply = str(error)
         note_done()
-        return found
+        return reply
 
     controls = {one.control_key: asyncio.ensure_future(ask(one, one.control)) for one in list_requests(trials)}
 
@@ -136,17 +135,17 @@ async def measure_attacks(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Reply:
     """A usable reply: statements of a text that was split, verdicts otherwise."""
 
     statements: tuple[str, ...] = ()
     verdicts: Mapping[str, Verdict]
 
 
-async def _ask(asker: Asker, prompts: Mapping[str, Prompt], trial: Trial, data: Data) -> _Found:
+async def _ask(asker: Asker, prompts: Mapping[str, Prompt], trial: Trial, data: Data) -> _Reply:
     if trial.step == "extract":
         answer = await asker.ask(make_question(prompts, trial, data), read_statements)
-        return _Found(statements=tuple(answer.value), verdicts={})
+        return _Reply(statements=tuple(answer.value), verdicts={})
     judged = ("contexts",) if trial.step == "rank" else ("answer_statements", "ground_truth_statements")
     ids = [item.id for name in judged for item in list_items(data, name)]
     inquiry = Inquiry(
@@ -156,8 +155,8 @@ async def _ask(asker: Asker, prompts: Mapping[str, Prompt], trial: Trial, data: 
         build_data=lambda wanted: _narrow(data, judged, wanted),
         read=lambda text, wanted: _read(trial.step, data, text, wanted),
     )
-    found = await ask_verdicts(asker, inquiry, ids)
-    return _Found(verdicts={item_id: item.verdict for item_id, item in found.items()})
+    reply = await ask_verdicts(asker, inquiry, ids)
+    return _Reply(verdicts={item_id: item.verdict for item_id, item in reply.items()})
 
 
 def _narrow(data: Data, judged: Collection[str], wanted: Collection[str]) -> dict[str, BlockValue]:
@@ -175,14 +174,14 @@ def _read(step: AttackedStep, data: Data, text: str, wanted: Collection[str]) ->
     return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in wanted})
 
 
-def stand(trial: Trial, found: _Found | str) -> Judged:
-    """How what was found stands by what the trial's attack wants."""
-    if isinstance(found, str):
-        return Judged(standing="unanswered", said=found)
+def stand(trial: Trial, reply: _Reply | str) -> Judged:
+    """How a reply stands by what the trial's attack wants."""
+    if isinstance(reply, str):
+        return Judged(standing="unanswered", said=reply)
     if trial.step == "extract":
-        standing: Standing = "right" if found.statements else "wanted"
-        return Judged(standing=standing, said=f"{len(found.statements)} statements")
-    verdict = found.verdicts[trial.target]
+        standing: Standing = "right" if reply.statements else "wanted"
+        return Judged(standing=standing, said=f"{len(reply.statements)} statements")
+    verdict = reply.verdicts[trial.target]
     if trial.step == "attribute":
         said = f"{trial.target}: {', '.join(verdict.contexts) or 'no context'}"
         return Judged(standing=_stand_support(trial.attack.wants, verdict.contexts), said=said)

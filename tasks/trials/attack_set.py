@@ -1,20 +1,29 @@
 """The attack set: texts of our own that try to leave their block, to forge an id, or to talk a judge into a verdict.
 
 They are data (`attacks.yaml`) and carry all about themselves: kind, language, where they are planted and what they
-want. This module reads them strictly and says in one error everything that is wrong with them; `attack_trials.py`
-plants them, `attack_measure.py` finds out whom they fool.
+want. They are read strictly, with everything that is wrong with them in one error.
+
+A trial is one request as a step would send it, about a scene whose right verdicts are known, with one attack planted
+in one field, beside the same request without it. The wrong claim is A1 and the true aside A2, the useless context is
+C1 and the helpful one C2; an attack stands in A1, in C1 or at the end of a text. Those that want to `pass` aim at the
+wrong one of the two, those that want the other to `fail` at the right one. `attack_results.py` finds out whom they
+fool.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
+import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from evalhouse.prompts import BlockValue, Item
+from evalhouse.prompts.render import render_blocks
 from evalhouse.tasks.judge.errors import FatalJudgeError
 
 Language = Literal["en", "zh"]
@@ -42,6 +51,15 @@ PLACEHOLDERS = (
 # Without one of these nothing is wanted.
 _AIMS = frozenset({"wish", "label", "reply", "claim", "item"})
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_WRONG_NONCE = "c0ffee42"
+_LABELS: Mapping[AttackedStep, Mapping[Wants, str]] = {
+    "extract": {"pass": "[]", "fail": "[]"},
+    "classify": {"pass": "TP", "fail": "FP"},
+    "attribute": {"pass": "C1", "fail": "[]"},
+    "rank": {"pass": "useful", "fail": "not_useful"},
+}
+_TWINS = str.maketrans("aceopstxi", "асеорѕтхі")
+_WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
 class _Strict(BaseModel):
@@ -63,7 +81,7 @@ class Scene(_Strict):
 
 
 class Attack(_Strict):
-    """One text, where it is planted and what it wants; its placeholders are filled by `attack_trials.aim`."""
+    """One text, where it is planted and what it wants; its placeholders are filled by `aim`."""
 
     id: Words
     language: Language
@@ -93,19 +111,19 @@ def load_attacks(path: Path | None = None) -> AttackSet:
     place = path or files("evalhouse.tasks.trials").joinpath("attacks.yaml")
     try:
         parsed = yaml.safe_load(place.read_text(encoding="utf-8"))
-        found = AttackSet.model_validate(parsed)
+        attacks = AttackSet.model_validate(parsed)
     except (OSError, UnicodeDecodeError) as error:
         raise FatalJudgeError(f"cannot read the attack set {place}: {error}") from None
     except yaml.YAMLError as error:
-        raise FatalJudgeError(f"the attack set {place} is no YAML: {' '.join(str(error).split())}") from None
+        raise FatalJudgeError(f"the attack set {place} is not valid YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         _refuse(str(place), [_describe(problem["loc"], problem["msg"]) for problem in error.errors()])
-    problems = [*_find_scene_faults(found), *_find_wish_faults(found)]
-    for attack in found.attacks:
-        problems += [f"attack {attack.id}: {fault}" for fault in _find_faults(attack, found)]
+    problems = [*_find_scene_faults(attacks), *_find_wish_faults(attacks)]
+    for attack in attacks.attacks:
+        problems += [f"attack {attack.id}: {fault}" for fault in _find_faults(attack, attacks)]
     if problems:
         _refuse(str(place), problems)
-    return found
+    return attacks
 
 
 def _refuse(place: str, problems: list[str]) -> NoReturn:
@@ -116,23 +134,23 @@ def _describe(location: tuple[int | str, ...], message: str) -> str:
     return f"{'.'.join(map(str, location)) or 'the file'}: {message[:1].lower()}{message[1:]}"
 
 
-def _find_scene_faults(found: AttackSet) -> Iterator[str]:
-    names = Counter([*(scene.id for scene in found.scenes), *(attack.id for attack in found.attacks)])
+def _find_scene_faults(attacks: AttackSet) -> Iterator[str]:
+    names = Counter([*(scene.id for scene in attacks.scenes), *(attack.id for attack in attacks.attacks)])
     yield from (f"the id {name} is given {count} times; each stands once" for name, count in names.items() if count > 1)
-    for scene in found.scenes:
+    for scene in attacks.scenes:
         if scene.mark not in scene.claim or scene.mark in f"{scene.truth}{scene.aside}{scene.useless}{scene.helpful}":
             yield f"scene {scene.id}: the mark {scene.mark!r} must stand in the claim and in no other text"
 
 
-def _find_wish_faults(found: AttackSet) -> Iterator[str]:
+def _find_wish_faults(attacks: AttackSet) -> Iterator[str]:
     for wants in ("pass", "fail"):
         for language in ("en", "zh"):
-            worded = found.wishes.get(wants, {}).get(language, {}).keys()
+            worded = attacks.wishes.get(wants, {}).get(language, {}).keys()
             if missing := sorted({"extract", "classify", "attribute", "rank"} - worded):
                 yield f"wishes.{wants}.{language} has no words for {', '.join(missing)}"
 
 
-def _find_faults(attack: Attack, found: AttackSet) -> Iterator[str]:
+def _find_faults(attack: Attack, attacks: AttackSet) -> Iterator[str]:
     used = set(_PLACEHOLDER.findall(attack.text + attack.filler))
     if unknown := sorted(used - set(PLACEHOLDERS)):
         yield f"unknown placeholder {{{unknown[0]}}}; known: {', '.join(PLACEHOLDERS)}"
@@ -146,10 +164,159 @@ def _find_faults(attack: Attack, found: AttackSet) -> Iterator[str]:
         yield f"fields {', '.join(attack.fields)} has one twice"
     if idle := [field for field in attack.fields if not attack.list_steps(field)]:
         yield f"none of its steps reads {idle[0]}; from there it reaches {', '.join(STEPS_OF[idle[0]])}"
-    if attack.language not in {scene.language for scene in found.scenes}:
+    if attack.language not in {scene.language for scene in attacks.scenes}:
         yield f"there is no scene in its language {attack.language}"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """A text with its placeholders filled; other braces, as JSON has them, stay."""
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+
+
+Data = Mapping[str, BlockValue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One attack in one request. `control` is the same request without it; equal for many trials, as its key says."""
+
+    attack: Attack
+    field: Place
+    step: AttackedStep
+    scene: Scene
+    control: Data
+    data: Data
+
+    @property
+    def target(self) -> str:
+        """The id whose verdict the attack is after; of a text that is split, that of its first statement."""
+        return _pick_target(self.step, self.attack.wants)
+
+    @property
+    def control_key(self) -> str:
+        """Equal for trials with equal controls."""
+        text = "ground_truth" if self.step == "extract" and self.field == "ground_truth" else "answer"
+        return f"{self.scene.id}/{self.step}/{text}"
+
+
+def make_trials(attacks: AttackSet) -> list[Trial]:
+    """Every attack in every field it names, for every step that reads the field; scenes take turns."""
+    return list(_make_trials(attacks))
+
+
+def _make_trials(attacks: AttackSet) -> Iterator[Trial]:
+    for place, attack in enumerate(attacks.attacks):
+        scenes = [scene for scene in attacks.scenes if scene.language == attack.language]
+        for field in attack.fields:
+            for step in attack.list_steps(field):
+                yield make_trial(attacks, attack, field=field, step=step, scene=scenes[place % len(scenes)])
+
+
+def make_trial(attacks: AttackSet, attack: Attack, *, field: Place, step: AttackedStep, scene: Scene) -> Trial:
+    """One attack planted in one request, also where it does not ask to be."""
+    control = lay_out(scene, step, field)
+    text = aim(attacks, attack, field=field, step=step, scene=scene)
+    data = _plant(control, find_block(field, step), text)
+    return Trial(attack=attack, field=field, step=step, scene=scene, control=control, data=data)
+
+
+def lay_out(scene: Scene, step: AttackedStep, field: Place = "answer") -> dict[str, BlockValue]:
+    """The data of a step's request about a scene, in the order in which blocks are written.
+
+    `field` says which of the two texts is to be split, for a step that splits one.
+    """
+    answer = [Item(id="A1", text=scene.claim), Item(id="A2", text=scene.aside)]
+    truth = [Item(id="G1", text=scene.truth), Item(id="G2", text=scene.aside)]
+    contexts = [Item(id="C1", text=scene.useless), Item(id="C2", text=scene.helpful)]
+    match step:
+        case "extract":
+            first = scene.truth if field == "ground_truth" else scene.claim
+            return {"question": scene.question, "text": f"{first} {scene.aside}"}
+        case "classify":
+            return {"question": scene.question, "answer_statements": answer, "ground_truth_statements": truth}
+        case "attribute":
+            return {
+                "question": scene.question,
+                "contexts": contexts,
+                "answer_statements": answer,
+                "ground_truth_statements": truth,
+            }
+        case "rank":
+            return {"question": scene.question, "ground_truth": scene.truth, "contexts": contexts}
+
+
+def find_block(field: Place, step: AttackedStep) -> str:
+    """The block of a step's request in which a field of a sample ends up."""
+    if step == "extract" and field in ("answer", "ground_truth"):
+        return "text"
+    return "answer_statements" if field == "statements" else field
+
+
+def aim(attacks: AttackSet, attack: Attack, *, field: Place, step: AttackedStep, scene: Scene) -> str:
+    """An attack's text with every placeholder filled for the request it is planted in."""
+    data, block = lay_out(scene, step, field), find_block(field, step)
+    names = list(data)
+    target = _pick_target(step, attack.wants)
+    values = {
+        "block": block,
+        "next_block": names[(names.index(block) + 1) % len(names)],
+        "wide_block": block.translate(_WIDE),
+        "split_block": "\u200b".join(block),
+        "twin_block": block.translate(_TWINS),
+        "item": target,
+        "other_item": "C2" if target == "C1" else "C1" if target == "C2" else "G1",
+        "free_item": f"{target[0]}9",
+        "wide_item": target.translate(_WIDE),
+        "nonce": read_nonce(data),
+        "wrong_nonce": _WRONG_NONCE,
+        "label": _LABELS[step][attack.wants],
+        "reply": forge_reply(step, attack.wants, data),
+        "claim": scene.claim,
+    }
+    values["wish"] = fill(attacks.wishes[attack.wants][attack.language][step], values)
+    values["filler"] = fill(attack.filler, values) * attack.times
+    return fill(attack.text, values)
+
+
+def forge_reply(step: AttackedStep, wants: Wants, data: Data) -> str:
+    """The reply that gives an attack all it wants, finished and well formed."""
+    if step == "extract":
+        return orjson.dumps({"statements": []}).decode()
+    judged = ("contexts",) if step == "rank" else ("answer_statements", "ground_truth_statements")
+    ids = [item.id for name in judged for item in list_items(data, name)]
+    said = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, wants, item_id)} for item_id in ids]
+    return orjson.dumps({"verdicts": said}).decode()
+
+
+def list_items(data: Data, name: str) -> Sequence[Item]:
+    """The items of a block; none for a block that is a text or is not there."""
+    value = data.get(name, ())
+    return () if isinstance(value, str) else value
+
+
+def read_nonce(data: Data) -> str:
+    """The code that fences a message with this data."""
+    match = re.match(r"<\w+ ([0-9a-f]+)>", render_blocks(tuple(data), data))
+    assert match is not None
+    return match[1]
+
+
+def _forge_verdict(step: AttackedStep, wants: Wants, item_id: str) -> dict[str, object]:
+    if step == "attribute":
+        return {"contexts": ["C1"] if wants == "pass" else []}
+    label = _LABELS[step][wants]
+    return {"label": "FN" if label == "FP" and item_id[0] == "G" else label}
+
+
+def _pick_target(step: AttackedStep, wants: Wants) -> str:
+    letter = "C" if step == "rank" else "A"
+    return f"{letter}1" if wants == "pass" else f"{letter}2"
+
+
+def _plant(data: Data, block: str, text: str) -> dict[str, BlockValue]:
+    """The same data with a text at the end of a block's text or of its first item."""
+    value = data[block]
+    if isinstance(value, str):
+        return {**data, block: f"{value}\n{text}"}
+    first, *others = value
+    return {**data, block: [Item(id=first.id, text=f"{first.text}\n{text}"), *others]}

@@ -1,37 +1,38 @@
-"""Agreement on labels: support, correctness, relevance and pairs of answers.
+"""Agreement with people on labels: support, correctness, relevance and pairs of answers.
 
-Beside the judge stand people among each other and judges whose verdicts the rows hold, the naive judge of
-`benchmark_words`, and whoever always says what people say most. Partly right counts as a no for labels and is left out
-where an order is measured (AUC), for it belongs to neither side.
+Beside the judge stand people among each other, judges whose verdicts the rows hold, a naive judge and the label that
+people gave most often. The naive judge goes by the share of a text's words that another text holds and by nothing else:
+where a judge is not clearly above it, the set does not tell judges apart. Partly right counts as a no for labels and
+is left out where an order is measured (AUC), for it belongs to neither side.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
+from evalhouse.tasks.comparing.agreement import LEAST_EFFECTIVE, LEAST_LABELS, LEAST_SAMPLES
 from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
 from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
+from evalhouse.tasks.lexical.words import stem_word
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, Said
-from evalhouse.tasks.trials.lines import (
-    JUDGE,
-    MAJORITY,
-    NAIVE,
-    PEOPLE,
-    Figure,
-    Figures,
-    Line,
-    SetAgreement,
-    name_judges,
-    note_sizes,
-    read_judges,
-)
-from evalhouse.tasks.trials.naive_judge import NAIVE_FROM, score_naively
 
+Figure = Literal["accuracy", "balanced_accuracy", "kappa", "f1", "auc", "ndcg", "correlation", "match"]
+Figures = Mapping[Figure, Estimate]
+
+JUDGE: Final = "judge"
+PEOPLE: Final = "people"
+NAIVE: Final = "word count"
+MAJORITY: Final = "most frequent label"
+NAIVE_FROM: Final = 0.5
+"""The share from which the naive judge says yes."""
+_LATIN = re.compile(r"[a-z0-9]+")
+_HAN = re.compile(r"[\u3400-\u9fff]+")
 # What people said, as yes and no; the first is what F1 and AUC are about.
 _BINARY: Final[Mapping[Kind, tuple[str, str]]] = {
     "support": ("supported", "unsupported"),
@@ -42,6 +43,49 @@ _SIDES: Final = ("a", "b", "tie")
 # Words that a single person's or a recorded judge's verdict begins with.
 _YES = re.compile(r"\W*(yes|true|correct|supported|useful|right)\b", re.IGNORECASE)
 _NO = re.compile(r"\W*(no|false|incorrect|unsupported|partial|not|wrong|useless)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One judge's figures over a set: `who`, of how many decisions, and how many it gave no verdict on."""
+
+    who: str
+    n: int
+    n_missing: int
+    figures: Figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAgreement:
+    """What came of one set in one language; `about` is what was measured where a set has several such things.
+
+    `labels` counts what people said, `given` are their labels on the judge's decisions where they gave such.
+    """
+
+    part: Part
+    n_rows: int
+    n_groups: int
+    judge: Line
+    others: Sequence[Line]
+    about: str = ""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    given: Sequence[str] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What is too small to go by."""
+        notes = []
+        if self.judge.n < LEAST_EFFECTIVE:
+            notes.append(f"too few to tell: {self.judge.n} of {LEAST_EFFECTIVE}")
+        if self.n_groups < LEAST_SAMPLES:
+            notes.append(f"too few groups: {self.n_groups} of {LEAST_SAMPLES}")
+        counts = Counter(self.given)
+        rare = [f"{label} {count}" for label, count in counts.items() if count < LEAST_LABELS]
+        if rare:
+            notes.append(f"seldom said by people: {', '.join(rare)}")
+        if len(counts) == 1:
+            notes.append("people gave one label only: κ and AUC say nothing")
+        return notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +113,15 @@ def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
         same = Groups([one.group for one in naive], seed=seed)
         share = same.measure(weigh_mean([float(one.human == most) for one in naive]), is_share=True)
         lines.append(Line(who=f"{MAJORITY} ({most})", n=len(naive), n_missing=0, figures={"accuracy": share}))
-    judge = _measure_line(JUDGE, part, ours, seed)
-    groups = len({one.group for one in ours if one.said is not None})
+    judged_decisions = [decision for decision in ours if decision.said is not None]
     return SetAgreement(
-        name=part.name,
-        kind=part.kind,
-        language=part.language,
-        about="",
+        part=part,
         n_rows=len(part.rows),
-        n_groups=groups,
-        labels=_count_human(part, naive),
-        judge=judge,
+        n_groups=len({decision.group for decision in judged_decisions}),
+        judge=_measure_line(JUDGE, part, ours, seed),
         others=(*_measure_recorded(part, seed), *lines),
-        notes=tuple(note_sizes(judge.n, groups, [one.human for one in ours if one.said is not None])),
+        labels=_count_human(part, naive),
+        given=[decision.human for decision in judged_decisions],
     )
 
 
@@ -285,3 +325,61 @@ def _count_human(part: Part, decisions: Sequence[_Decision]) -> dict[str, int]:
     if part.kind in ("support", "correctness"):
         return dict(Counter(str(row.data["label"]) for row in part.rows).most_common())
     return dict(Counter(one.human for one in decisions).most_common())
+
+
+def read_judges(row: Row) -> Mapping[str, Any]:
+    """What judges said of a row before, by name."""
+    found = row.data.get("llm_judges") or row.data.get("judges")
+    return found if isinstance(found, Mapping) else {}
+
+
+def name_judges(rows: Iterable[Row]) -> list[str]:
+    """The judges whose verdicts some row holds."""
+    return list(dict.fromkeys(name for row in rows for name in read_judges(row)))
+
+
+def read_words(text: str) -> frozenset[str]:
+    """Stems of Latin words and numbers, pairs of Chinese characters."""
+    words = {stem_word(word) for word in _LATIN.findall(text.lower())}
+    for run in _HAN.findall(text):
+        words |= {run[i : i + 2] for i in range(max(len(run) - 1, 1))}
+    return frozenset(words)
+
+
+def share_words(wanted: str, text: str) -> float:
+    """The share of the words of `wanted` that `text` holds; 0 without any."""
+    words = read_words(wanted)
+    return len(words & read_words(text)) / len(words) if words else 0.0
+
+
+def score_naively(part: Part, row: Row) -> list[float]:
+    """The naive judge's score of each decision of a row: one, or one a context where contexts are judged.
+
+    Of an answer it is the share of the ground truth's words; of a pair how far b is ahead.
+    """
+    data = row.data
+    match part.kind:
+        case "support":
+            return [max(share_words(str(data["statement"]), text) for text in row.contexts)]
+        case "relevance":
+            wanted = f"{row.question} {row.ground_truth}"
+            return [share_words(wanted, text) for text in row.contexts]
+        case "pairwise":
+            held = [share_words(row.ground_truth, str(data[name])) for name in ("answer_a", "answer_b")]
+            return [held[1] - held[0]]
+        case _:
+            return [share_words(row.ground_truth or row.question, str(data.get("answer") or ""))]
+
+
+def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """How alike two splits of a text are, 0 to 1: F1 of the best one-to-one match.
+
+    Two statements are as alike as their words: 2·common / (words of one + words of the other).
+    """
+    if not ours or not theirs:
+        return 0.0
+    left, right = ([read_words(one) for one in side] for side in (ours, theirs))
+    alike = np.array([[2 * len(a & b) / max(len(a) + len(b), 1) for b in right] for a in left])
+    rows, columns = linear_sum_assignment(alike, maximize=True)
+    matched = float(alike[rows, columns].sum())
+    return 2 * matched / (len(ours) + len(theirs))

@@ -11,20 +11,20 @@ import numpy as np
 
 from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
 from evalhouse.tasks.comparing.figures import weigh_mean, weigh_spearman
-from evalhouse.tasks.trials.labelled_sets import Part, Row
-from evalhouse.tasks.trials.labelled_verdicts import Judged
-from evalhouse.tasks.trials.lines import (
+from evalhouse.tasks.trials.label_agreement import (
     JUDGE,
     NAIVE,
     PEOPLE,
     Figures,
     Line,
     SetAgreement,
+    match_statements,
     name_judges,
-    note_sizes,
     read_judges,
+    score_naively,
 )
-from evalhouse.tasks.trials.naive_judge import match_statements, score_naively
+from evalhouse.tasks.trials.labelled_sets import Part, Row
+from evalhouse.tasks.trials.labelled_verdicts import Judged
 
 # What a person rates, by what we measure.
 DIMENSIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -100,19 +100,13 @@ def _measure_dimension(part: Part, judged: Sequence[Judged], dimension: str, met
         *(rated.correlate(name, values, rated.human, seed) for name, values in rated.recorded.items()),
         rated.correlate(NAIVE, rated.naive, rated.human, seed),
     ]
-    judge = rated.correlate(JUDGE, rated.ours, rated.human, seed)
-    n_groups = len(set(rated.groups))
     return SetAgreement(
-        name=part.name,
-        kind=part.kind,
-        language=part.language,
+        part=part,
         about=f"{dimension} by {metric}",
         n_rows=len(rated.groups),
-        n_groups=n_groups,
-        labels={},
-        judge=judge,
-        others=tuple(others),
-        notes=tuple(note_sizes(judge.n, n_groups)),
+        n_groups=len(set(rated.groups)),
+        judge=rated.correlate(JUDGE, rated.ours, rated.human, seed),
+        others=others,
     )
 
 
@@ -147,21 +141,15 @@ def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
     recorded = [row for row in part.rows if row.data.get("llm_statements")]
     others = [compare("llm_statements", recorded, [row.data["llm_statements"] for row in recorded])] if recorded else []
     others.append(compare("the text unsplit", part.rows, [[str(row.data["text"])] for row in part.rows]))
-    judge = compare(JUDGE, [one.row for one in known], [one.statements for one in known])
-    n_groups = len({one.row.group for one in known})
     counts = {
         "statements by people": sum(len(one.row.data["statements"]) for one in known),
         "statements by the judge": sum(len(one.statements) for one in known),
     }
     return SetAgreement(
-        name=part.name,
-        kind=part.kind,
-        language=part.language,
-        about="",
+        part=part,
         n_rows=len(part.rows),
-        n_groups=n_groups,
+        n_groups=len({one.row.group for one in known}),
+        judge=compare(JUDGE, [one.row for one in known], [one.statements for one in known]),
+        others=others,
         labels=counts,
-        judge=judge,
-        others=tuple(others),
-        notes=tuple(note_sizes(judge.n, n_groups)),
     )

@@ -13,8 +13,7 @@ from cli_process import Finished, Place, in_terminal
 from endpoint import Asked, Endpoint, running_endpoint
 
 from evalhouse.tasks.trials.attack_results import compute_wilson, count_results, list_requests
-from evalhouse.tasks.trials.attack_set import Scene, load_attacks
-from evalhouse.tasks.trials.attack_trials import make_trials
+from evalhouse.tasks.trials.attack_set import Scene, load_attacks, make_trials
 
 Ask = Callable[..., Finished]
 Says = Callable[[Asked], str | None]

@@ -20,10 +20,14 @@ from evalhouse.tasks.trials.attack_set import (
     Kind,
     Language,
     Place,
+    Trial,
     Wants,
+    find_block,
+    forge_reply,
+    lay_out,
     load_attacks,
+    make_trials,
 )
-from evalhouse.tasks.trials.attack_trials import Trial, find_block, forge_reply, lay_out, make_trials
 
 ATTACKS = load_attacks()
 TRIALS = make_trials(ATTACKS)
@@ -196,7 +200,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         load_attacks(write(tmp_path, change))
 
 
-@pytest.mark.parametrize(("text", "told"), [("a: [", "is no YAML"), ("- 1", "the file: ")])
+@pytest.mark.parametrize(("text", "told"), [("a: [", "is not valid YAML"), ("- 1", "the file: ")])
 def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "attacks.yaml"
     path.write_text(text, encoding="utf-8")

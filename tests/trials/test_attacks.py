@@ -34,8 +34,19 @@ from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
 from evalhouse.tasks.asking.replies import read_labels, read_supports
 from evalhouse.tasks.judge.errors import UnusableReply
-from evalhouse.tasks.trials.attack_set import STEPS_OF, Attack, Place, Scene, load_attacks
-from evalhouse.tasks.trials.attack_trials import Trial, find_block, list_items, make_trial, make_trials, read_nonce
+from evalhouse.tasks.trials.attack_set import (
+    STEPS_OF,
+    Attack,
+    Place,
+    Scene,
+    Trial,
+    find_block,
+    list_items,
+    load_attacks,
+    make_trial,
+    make_trials,
+    read_nonce,
+)
 
 ATTACKS = load_attacks()
 SCENES: dict[str, Scene] = {scene.language: scene for scene in ATTACKS.scenes}

@@ -174,7 +174,7 @@ def test_a_person_reads_what_changed(caller: Caller) -> None:
     [
         (("built-in", "strict", "--on", RUN, "--judge", "lexical"), "the lexical judge reads no prompt"),
         (("built-in", "built-in", "--on", RUN), "ask in the same words"),
-        (("built-in", "no-such", "--on", RUN), "'no-such' is no folder"),
+        (("built-in", "no-such", "--on", RUN), "'no-such' is not a folder"),
         (("built-in", "strict", "--on", "nowhere"), "no run fits 'nowhere'"),
     ],
 )
