@@ -1,5 +1,6 @@
-"""The flow that a worker of a work pool runs: one part of a run. `pool_runs` gives the parts out, `pool_work` is how
-they are done. Prefect imports it by its name, so nothing but evalhouse has to be on the worker's machine."""
+"""The flow that a worker of a work pool runs: one part of a run. `pools/coordinate.py` gives the parts out and
+`pools/work.py` is how they are done. Prefect imports it by its name, so nothing but evalhouse has to be on the
+worker's machine."""
 
 from typing import Any
 from uuid import UUID

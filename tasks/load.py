@@ -1,6 +1,7 @@
 """Load: take the staged dataset into the warehouse, with the target's responses where one was asked, and the prompts.
 
-`staging` is where the dataset was read and refused if need be, `collection` how the target was asked.
+`datasets/read.py` is where the dataset was read and refused if need be, `targets/collection.py` how the target was
+asked.
 """
 
 import asyncio

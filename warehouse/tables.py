@@ -63,7 +63,7 @@ TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "outcomes": {
         "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "reason": pl.String, "detail": pl.String,
     },
-    # Rows on their way into samples and run_samples: see `staging`.
+    # Rows on their way into samples and run_samples: see `rows/samples.py`.
     "staged_samples": {
         "ordinal": pl.Int64, "given_id": pl.String, "sample_id": pl.String, "input_hash": pl.String,
         "question": pl.String, "answer": pl.String, "ground_truth": pl.String, "contexts": _TEXTS,

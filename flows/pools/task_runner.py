@@ -1,7 +1,7 @@
 """The second way to spread a run: parts as Prefect tasks, for teams whose workers are Dask's or Ray's.
 
 `--task-runner module:factory` names what makes the task runner, such as `prefect_dask:DaskTaskRunner` or your own
-function that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`pool_work`).
+function that connects to a cluster. Each part is one task; how it is done is the same as in a work pool (`work.py`).
 The parts live with the run: a lock that this process holds says that they are wanted, and they end when it is gone.
 """
 

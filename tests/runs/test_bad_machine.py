@@ -216,7 +216,7 @@ def write_newer(path: Path) -> None:
 TROUBLES = {
     "a folder": Trouble(told=("evalhouse.duckdb", "is a folder"), is_old=False, spoil=Path.mkdir),
     "no warehouse": Trouble(
-        told=("evalhouse.duckdb", "no warehouse that DuckDB", "--warehouse"), spoil=lambda path: path.write_text("x")
+        told=("evalhouse.duckdb", "not a warehouse that DuckDB", "--warehouse"), spoil=lambda path: path.write_text("x")
     ),
     "newer": Trouble(told=("newer evalhouse", "update evalhouse"), spoil=write_newer),
     "read-only": Trouble(

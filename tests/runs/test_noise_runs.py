@@ -205,7 +205,7 @@ def test_whoever_stops_the_noise_run_has_the_run_itself(nights: Nights, tmp_path
 def test_it_is_not_resumed(nights: Nights) -> None:
     finished = nights.place.call("resume", nights.noise["run_id"])
     assert finished.status == 2
-    assert "the next run measures anew" in finished.stderr
+    assert "the next run measures it again" in finished.stderr
 
 
 def test_a_change_that_is_all_noise_is_never_real(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_a_folder_is_no_warehouse(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "block-of-locks.txt"  # the name holds words that DuckDB's errors are told apart by
     path.write_bytes(content)
-    expect_refusal(path, "no warehouse that DuckDB", "--warehouse")
+    expect_refusal(path, "not a warehouse that DuckDB", "--warehouse")
     assert path.read_bytes() == content
 
 
@@ -65,7 +65,7 @@ def test_an_sqlite_file_is_refused_without_a_look_at_the_network(tmp_path: Path)
     with sqlite3.connect(tmp_path / "s.db") as con:
         con.execute("create table a (b)")
     con.close()
-    expect_refusal(tmp_path / "s.db", "no warehouse that DuckDB")
+    expect_refusal(tmp_path / "s.db", "not a warehouse that DuckDB")
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     for place in range(4096, 16384, 64):
         content[place] ^= 255
     path.write_bytes(content)
-    expect_refusal(path, "no warehouse that DuckDB", "orrupt")
+    expect_refusal(path, "not a warehouse that DuckDB", "orrupt")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ async def test_depth_without_end_is_a_failed_response() -> None:
     with serving(Canned(body=[deep]), answer_json({"a": {"b": {"c": "Yes."}}})) as server:
         response = await ask_once(url=server.url, answer="$..answer")
         assert response.error is not None
-        assert "no JSON" in response.error
+        assert "not valid JSON" in response.error
         assert (await ask_once(url=server.url, answer="$..c")).answer == "Yes."
 
 
