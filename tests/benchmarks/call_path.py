@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from endpoint import running_command  # noqa: E402
 from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa: E402

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from history_nights import METRICS, SUITE, Size, write_nights  # noqa: E402
 from recipes import read_recipes  # noqa: E402

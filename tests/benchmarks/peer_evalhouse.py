@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
 
 from evalhouse.flows.run.start_to_end import start_run  # noqa: E402
 from evalhouse.tasks.pipeline.live_run import LiveRun  # noqa: E402

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent.parent)]
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "helpers")]
 
 from call_path import build_samples, read_json  # noqa: E402
 from endpoint import running_command  # noqa: E402

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import psycopg  # noqa: E402
 from cli_process import finish  # noqa: E402
@@ -156,7 +156,7 @@ def _measure_catalogue(postgres: PostgresServer, name: str) -> int:
 
 def run_writers(url: str, n_writers: int, seconds: float) -> list[float]:
     """Seconds of each transaction of all writers, which begin together."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "helpers")}
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", _WRITER, url, f"w{number}", str(4 * _SHARD), str(seconds)],
