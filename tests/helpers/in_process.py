@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from evalhouse.flows.cli import main
 from evalhouse.flows.server.environment import configure_prefect_environment
 
 # The others import no Prefect, and so need none of its settings.
-RUNNING = ("run", "resume", "collect", "serve", "doctor")
+RUNNING = ("run", "resume", "collect", "doctor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ def run_here(folder: Path, environment: Mapping[str, str], *arguments: str, stdi
         finally:
             sys.stdin = before
     assert isinstance(status, int)
+    # Every process that a later test starts would inherit it, and be deaf to Ctrl-C: `serve` needs one of its own.
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "the command has blocked SIGINT"
     seconds = time.monotonic() - began
     return Finished(status=status, stdout=_read(stdout), stderr=_read(stderr), seconds=seconds)
 

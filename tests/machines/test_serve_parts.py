@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from cli_process import ROOT, Place
-from in_process import run_here
 from warehouse_runs import make_run
 
 from evalhouse.flows.server.api import PrefectApi
@@ -65,7 +64,7 @@ def test_what_cannot_be_served_is_refused_in_words(
     (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
     (place.folder / "sub").mkdir()
     (place.folder / "sub" / "nightly.toml").write_text(SCHEDULED)
-    done = run_here(place.folder, place.with_variables(**variables).environment(), "serve", *arguments)
+    done = place.with_variables(**variables).call_process("serve", *arguments)
     assert done.status == 2
     assert "Traceback" not in done.stderr
     for text in told:
