@@ -41,3 +41,8 @@ class MigrationError(WarehouseError):
 
 class QueryError(WarehouseError):
     """A query was refused by the sandbox, failed, or ran out of time or memory."""
+
+
+def first_line(text: str) -> str:
+    """The first line of an error's text."""
+    return text.strip().splitlines()[0] if text.strip() else "no reason given"

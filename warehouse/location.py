@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -34,12 +35,12 @@ class Lake:
     dsn: str
     data: str
 
-    @property
+    @cached_property
     def is_remote(self) -> bool:
         """Whether the files are in a bucket."""
         return self.data.startswith("s3://")
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The URL that names this lake again."""
         if self.catalogue == "sqlite":
@@ -55,37 +56,37 @@ class Location:
     path: Path
     lake: Lake | None = None
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The URL that names this place again, with an absolute path."""
         return self.lake.url if self.lake else f"{_SCHEME}/{quote(str(self.path), safe='/:')}"
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What to call it in a message: the file's path, or the lake's URL."""
         return self.lake.url if self.lake else str(self.path)
 
-    @property
+    @cached_property
     def spill_path(self) -> Path:
         """The folder where a lake's connections put what their memory does not hold."""
         return self.path.with_name(self.path.name + ".spill")
 
-    @property
+    @cached_property
     def lock_path(self) -> Path:
         """The lock that our own writers queue behind."""
         return self.path.with_name(self.path.name + ".lock")
 
-    @property
+    @cached_property
     def journal_path(self) -> Path:
         """The folder of replies not yet in `llm_calls`."""
         return self.path.with_name(self.path.name + ".journal")
 
-    @property
+    @cached_property
     def spool_path(self) -> Path:
         """The folder of batches written while another process kept the file."""
         return self.path.with_name(self.path.name + ".spool")
 
-    @property
+    @cached_property
     def unborn_path(self) -> Path:
         """The name under which a new file is made before it gets its own, so that a half-made one is never found."""
         return self.path.with_name(self.path.name + ".new")

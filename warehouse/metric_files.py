@@ -3,7 +3,7 @@
 A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on,
 which numbers it takes, which way is better, whether a run that names no metric takes it, and whether people's labels
 can correct its mean; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
-connection that runs it belongs to `warehouse/rows/scores.py` and `warehouse/engine/migrate.py`, so nothing here knows
+connection that runs it belongs to `warehouse/rows/noise.py` and `warehouse/engine/migrate.py`, so nothing here knows
 DuckDB.
 """
 
@@ -27,7 +27,7 @@ Better = Literal["high", "low"]
 """Which way a metric is better."""
 
 _KEYS: Final = ("metric", "version", "needs", "parameter", "better", "default", "correctable")
-_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/noise.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")

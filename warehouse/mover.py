@@ -63,9 +63,9 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._owner = uuid.uuid4().hex[:16]
-        # Not bound to a thread: whoever closes the journal must be able to let go of it.
+        # Not bound to a thread: another thread may close the journal.
         self._lock = FileLock(folder / f"{self._owner}{_OWNER_LOCK}", thread_local=False)
-        # It is new, but whoever sweeps up after dead processes may hold it for a moment.
+        # It is new, but a process that sweeps up after dead ones may hold it for a moment.
         self._lock.acquire(timeout=_SWEPT_S)
         self._guard = threading.Lock()
         self._number = 0

@@ -3,27 +3,36 @@
 A batch is written by one transaction on a short-lived connection. When another program keeps the file for
 longer than a few seconds the batch goes to the spool and is taken in by the next write, so that an analyst's
 open notebook never stops a nightly run; `flush` at the end of a run says whether anything still waits.
+
+A spooled batch is a folder of Parquet files, written under a name of its own and then renamed, so that a folder with a
+final name is always whole; it loses that name again before it is removed.
 """
 
 import contextlib
+import hashlib
+import io
+import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import duckdb
 import polars as pl
 
-from evalhouse.warehouse.engine import spool
-from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
+from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
 WRITE_PATIENCE_S = 5.0
 FLUSH_PATIENCE_S = 60.0
+_HEAD = "batch.json"
 
 
 class Warehouse:
@@ -50,10 +59,15 @@ class Warehouse:
         A batch whose key is known is not written again. Raises WarehouseUnwritable when the disk is full.
         """
         try:
-            with self.writing(patience_s=patience_s, run_id=batch.run_id) as connection:
-                _write_batch(connection, batch)
+            self.append_now(batch, patience_s=patience_s)
         except WarehouseBusy:
-            self._spool(batch)
+            try:
+                spool_batch(self.location.spool_path, batch)
+            except OSError as error:
+                raise WarehouseUnwritable(
+                    f"{self.location.name} is kept by another program and the spool beside it cannot be written: "
+                    f"{error.strerror or error}"
+                ) from None
             return False
         return True
 
@@ -64,13 +78,13 @@ class Warehouse:
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
-        if not spool.list_spooled(self.location.spool_path):
+        if not list_spooled(self.location.spool_path):
             return
         try:
             with self.writing(patience_s=patience_s):
                 pass
         except WarehouseBusy as error:
-            n_waiting = len(spool.list_spooled(self.location.spool_path))
+            n_waiting = len(list_spooled(self.location.spool_path))
             wait = "batch waits" if n_waiting == 1 else "batches wait"
             raise WarehouseBusy(
                 f"{error}; {n_waiting} {wait} safely in {self.location.spool_path}, to be taken in by the next run or "
@@ -129,26 +143,19 @@ class Warehouse:
         """Like `read`, as a list of dictionaries."""
         return self.read(sql, parameters).to_dicts()
 
-    def _spool(self, batch: Batch) -> None:
-        try:
-            spool.spool_batch(self.location.spool_path, batch)
-        except OSError as error:
-            raise WarehouseUnwritable(
-                f"{self.location.name} is kept by another program and the spool beside it cannot be written: "
-                f"{error.strerror or error}"
-            ) from None
-
     def _take_in_spool(self, connection: duckdb.DuckDBPyConnection) -> None:
         folder = self.location.spool_path
-        spool.sweep_dropped(folder)
-        for path in spool.list_spooled(folder):
+        for path in folder.glob("*.done"):  # what an earlier `drop_spooled` was killed over
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+        for path in list_spooled(folder):
             connection.begin()
             try:
-                _write_batch(connection, spool.read_spooled(path))
+                _write_batch(connection, read_spooled(path))
             except duckdb.Error as error:
-                raise spool.refuse_spooled(path, str(error)) from None
+                raise refuse_spooled(path, str(error)) from None
             connection.commit()
-            spool.drop_spooled(path)
+            drop_spooled(path)
 
 
 def _query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object] | None) -> pl.DataFrame:
@@ -218,10 +225,69 @@ def _pick_new_prompts(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame
     return frame.unique("prompt_hash", keep="first", maintain_order=True).join(recorded, on="prompt_hash", how="anti")
 
 
+def spool_batch(folder: Path, batch: Batch) -> Path:
+    """Write the batch into the spool and return its folder; raises OSError and leaves nothing when that fails."""
+    # Later than all that wait, even when the clock was set back: a batch may replace rows of one before it.
+    newest = max((int(path.name.split("-")[0]) for path in list_spooled(folder)), default=0)
+    stamp = max(time.time_ns(), newest + 1)
+    final = folder / f"{stamp:020d}-{hashlib.sha256(batch.key.encode()).hexdigest()[:16]}"
+    partial = final.with_suffix(".partial")
+    partial.mkdir(parents=True)
+    try:
+        for table, frame in batch.tables.items():
+            buffer = io.BytesIO()
+            frame.write_parquet(buffer)
+            _write_file(partial / f"{table}.parquet", buffer.getvalue())
+        head = {"key": batch.key, "run_id": batch.run_id, "replaces": list(batch.replaces)}
+        _write_file(partial / _HEAD, json.dumps(head).encode())
+        partial.rename(final)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def list_spooled(folder: Path) -> list[Path]:
+    """Folders of whole batches, oldest first."""
+    if not folder.exists():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.suffix)
+
+
+def read_spooled(path: Path) -> Batch:
+    """Read one spooled batch back; raises WarehouseError when somebody has meddled with it."""
+    try:
+        head = json.loads((path / _HEAD).read_text(encoding="utf-8"))
+        tables = {entry.stem: pl.read_parquet(entry) for entry in sorted(path.glob("*.parquet"))}
+        return Batch(key=head["key"], run_id=head["run_id"], tables=tables, replaces=tuple(head["replaces"]))
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise refuse_spooled(path, str(error)) from None
+
+
+def refuse_spooled(path: Path, why: str) -> WarehouseError:
+    """The error for a batch that cannot be taken in and therefore keeps every later one waiting."""
+    return WarehouseError(
+        f"the spooled batch {path} cannot be taken in ({why.splitlines()[0] if why else 'no reason given'}); "
+        "move that folder away and go on with `evalhouse resume`: replies on record are not paid for again"
+    )
+
+
+def drop_spooled(path: Path) -> None:
+    """Remove a batch that is in the warehouse now."""
+    gone = path.with_suffix(".done")
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 # About what the journal holds before it is moved into the warehouse: 2,000 calls of 8 KB.
 _ROOM_MB = 16
-
-
 _BLOCK_BYTES = 2**20
 
 
@@ -232,22 +298,19 @@ def check_room(warehouse: Warehouse) -> None:
     """
     with warehouse.writing():
         pass
-    _fill_room(warehouse.location)
-
-
-def _fill_room(location: Location) -> None:
+    folder = warehouse.location.journal_path
     # Noise, because a file system may pack zeros to nothing.
     block = os.urandom(_BLOCK_BYTES)
     try:
-        location.journal_path.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # A file without a name, or one that the system removes: nothing stays of it, however this process ends.
-        with tempfile.TemporaryFile(dir=location.journal_path, buffering=0) as file:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             for _ in range(_ROOM_MB):
                 if file.write(block) != len(block):
                     raise OSError("no space left")
             os.fsync(file.fileno())
     except OSError as error:
         raise WarehouseUnwritable(
-            f"there is no room for replies beside {location.journal_path}, {_ROOM_MB} MB at least are needed "
+            f"there is no room for replies beside {folder}, {_ROOM_MB} MB at least are needed "
             f"({error.strerror or error}); make room, or name another place with --warehouse"
         ) from None

@@ -31,7 +31,7 @@ from evalhouse.tasks.comparing.agreement import (
 )
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
-from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -24,7 +24,7 @@ from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
-from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.responses import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
@@ -104,7 +104,7 @@ def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSet
         return settings.model_copy(update={"responses": parent.run_id}), None, parent
     if settings.target is None:
         return settings, None, None
-    from evalhouse.tasks.targets.make import make_target  # noqa: PLC0415  # most runs ask none
+    from evalhouse.tasks.targets.collection import make_target  # noqa: PLC0415  # most runs ask none
 
     return settings, make_target(settings.target), None
 

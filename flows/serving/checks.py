@@ -21,7 +21,8 @@ from evalhouse.tasks.pipeline.plan import UnknownMetric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import TargetError, make_target
+from evalhouse.tasks.targets.collection import make_target
+from evalhouse.tasks.targets.protocol import TargetError
 from evalhouse.warehouse.errors import WarehouseError
 
 _N_FIRES = 3

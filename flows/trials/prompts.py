@@ -28,7 +28,7 @@ from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.rows.corrected_means import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
+from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import REVIEWED_CALLS
 from evalhouse.warehouse.store import Warehouse

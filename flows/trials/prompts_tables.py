@@ -21,7 +21,7 @@ from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings, list_settings
-from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs
+from evalhouse.warehouse.rows.reviews import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

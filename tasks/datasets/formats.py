@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.engine.foreign_tables import TableSourceError, read_table
+from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.corrected_means import read_corrected
+from evalhouse.warehouse.rows.reviews import read_corrected
 from evalhouse.warehouse.store import Warehouse
 
 LEAST_EFFECTIVE: Final = 20

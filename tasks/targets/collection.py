@@ -22,8 +22,7 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import TargetError
-from evalhouse.tasks.targets.protocol import Response, Target, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.responses import StoredResponse, read_brought_responses, read_last_asked, read_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
@@ -34,6 +33,21 @@ ReadSamples = Callable[[int, int], list[StoredSample]]
 SEPARATORS = "#:/|@"
 # They say how the application is asked, not what or whom.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm"}
+
+
+def make_target(settings: TargetSettings) -> Target:
+    """The target of the settings; raises TargetError for what would make every question fail."""
+    if settings.url is not None:
+        from evalhouse.tasks.targets.over_http import HttpTarget  # noqa: PLC0415  # each target imports only what it needs
+
+        return HttpTarget(settings)
+    if settings.runnable is not None:
+        from evalhouse.tasks.targets.callables import RunnableTarget  # noqa: PLC0415
+
+        return RunnableTarget(settings)
+    from evalhouse.tasks.targets.callables import CallableTarget  # noqa: PLC0415
+
+    return CallableTarget(settings)
 
 
 class KnownResponses(Protocol):
@@ -54,10 +68,10 @@ class ParentResponses:
         """The parent's responses to the same questions, failed ones included."""
         asked = self.parent.config.get("target") or self.parent.config.get("responses")
         read = read_responses if asked else read_brought_responses
-        found = read(self.warehouse, self.parent.run_id, [sample.sample_id for sample in samples])
+        responses = read(self.warehouse, self.parent.run_id, [sample.sample_id for sample in samples])
         questions = {sample.sample_id: sample.question for sample in samples}
         # A response of a run that died before it was loaded has no question on record.
-        return {name: one for name, one in found.items() if one.question in (None, questions[name])}
+        return {name: response for name, response in responses.items() if response.question in (None, questions[name])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +79,7 @@ class UnaffectedResponses:
     """The last responses of a suite that cite no document that was announced as changed since they were asked for.
 
     `asking_runs` are the runs whose responses count, with their starts; `announced` says of each changed document when
-    a run last began that was told of it, and `unknown_until` when the last one began that was told of a change and not
-    of which.
+    a run last began that heard of it, and `unknown_until` when the last one began that heard of a change, not of which.
     """
 
     warehouse: Warehouse
@@ -76,11 +89,11 @@ class UnaffectedResponses:
 
     def find(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
         """The responses that still hold, of samples whose question and metadata are what they were."""
-        found = read_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
+        last = read_last_asked(self.warehouse, self.asking_runs, [sample.sample_id for sample in samples])
         return {
-            sample.sample_id: found[sample.sample_id]
+            sample.sample_id: last[sample.sample_id]
             for sample in samples
-            if sample.sample_id in found and self._still_holds(sample, found[sample.sample_id])
+            if sample.sample_id in last and self._still_holds(sample, last[sample.sample_id])
         }
 
     def _still_holds(self, sample: StoredSample, last: StoredResponse) -> bool:
@@ -97,42 +110,39 @@ class UnaffectedResponses:
         )
 
 
-@dataclass(kw_only=True)
-class _Announcements:
-    announced: dict[str, datetime] = field(default_factory=dict)
-    unknown_until: datetime | None = None
-
-    def add(self, run: RunRow) -> None:
-        for document in run.kb_changed or ():
-            self.announced[document] = max(run.started_at, self.announced.get(document, run.started_at))
-        if run.trigger == "event" and not run.kb_changed:
-            self.unknown_until = max(run.started_at, self.unknown_until or run.started_at)
-
-
 def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -> UnaffectedResponses | None:
-    """What a run of a suite need not ask again; None when it was not told which documents changed.
+    """What a run of a suite need not ask again; None when it does not know which documents changed.
 
     Only responses of the same application count: an address or a template that changed makes it another one.
     """
     if run.suite is None or not run.kb_changed:
         return None
     earlier = [
-        one
-        for one in list_runs(warehouse)
-        if one.suite == run.suite and one.kind != "noise" and one.started_at < run.started_at
+        other
+        for other in list_runs(warehouse)
+        if other.suite == run.suite and other.kind != "noise" and other.started_at < run.started_at
     ]
-    known = _Announcements()
-    for one in (*earlier, run):
-        known.add(one)
-    whom = _describe_application(target.model_dump(mode="json"))
-    asking = {one.run_id: one.started_at for one in earlier if _describe_application(one.config.get("target")) == whom}
+    announced: dict[str, datetime] = {}
+    unnamed_changes = []
+    for other in sorted((*earlier, run), key=lambda other: other.started_at):
+        announced |= dict.fromkeys(other.kb_changed or (), other.started_at)
+        if other.trigger == "event" and not other.kb_changed:
+            unnamed_changes.append(other.started_at)
+    application = _describe_application(target.model_dump(mode="json"))
     return UnaffectedResponses(
-        warehouse=warehouse, asking_runs=asking, announced=known.announced, unknown_until=known.unknown_until
+        warehouse=warehouse,
+        asking_runs={
+            other.run_id: other.started_at
+            for other in earlier
+            if _describe_application(other.config.get("target")) == application
+        },
+        announced=announced,
+        unknown_until=max(unnamed_changes, default=None),
     )
 
 
 def list_cited_documents(response: StoredResponse) -> set[str] | None:
-    """Every document that a response's context ids may belong to; None when that cannot be told.
+    """Every document that a response's context ids may belong to; None when that is not known.
 
     The id of a context is the document's own, or begins with it and goes on with one of `SEPARATORS`: `doc#3`, `doc:3`
     and `doc/3` belong to `doc`, and `doc3` does not.
@@ -142,10 +152,8 @@ def list_cited_documents(response: StoredResponse) -> set[str] | None:
     ids = response.context_ids
     if not ids or not all(ids) or (response.contexts is not None and len(ids) < len(response.contexts)):
         return None
-    found = set(ids)
-    for one in ids:
-        found.update(one[:place] for place, letter in enumerate(one) if letter in SEPARATORS)
-    return found
+    beginnings = {name[:place] for name in ids for place, letter in enumerate(name) if letter in SEPARATORS}
+    return beginnings | set(ids)
 
 
 def list_missing(known: ParentResponses, samples: Sequence[StoredSample]) -> list[str]:

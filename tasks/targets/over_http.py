@@ -223,7 +223,7 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _read_date(named: str, present: str | None) -> float:
-    """Seconds until an HTTP date, by the clock of whoever named it; NaN for what is none."""
+    """Seconds until an HTTP date, by the clock of the server that named it; NaN for what is not a date."""
     try:
         now = parsedate_to_datetime(present).timestamp() if present else time.time()
         return parsedate_to_datetime(named).timestamp() - now
@@ -328,7 +328,7 @@ class TargetSession:
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             trace_configs=[tracing],
-            timeout=aiohttp.ClientTimeout(total=None),  # whoever asks sets one
+            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
             trust_env=True,  # proxies
         )
         return self._session

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import make_target
+from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import Response, TargetQuestion
 
 DOCUMENTS = {

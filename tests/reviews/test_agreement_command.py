@@ -13,7 +13,7 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.documents.comparison import corrected_pair_table
 from evalhouse.tasks.reviews.corrected_means import list_corrected, pair_corrected
-from evalhouse.warehouse.rows.corrected_means import list_reviewed_runs, read_reviewed
+from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from warehouse_processes import FULL_DISK, count_by_batch, count_rows, held_file, make_batch, make_warehouse, run_script
 
-from evalhouse.warehouse.engine import spool
+from evalhouse.warehouse import store
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.store import Warehouse
 
@@ -19,7 +19,7 @@ def list_keys(warehouse: Warehouse) -> list[str]:
 
 
 def list_waiting(warehouse: Warehouse) -> list[str]:
-    paths = spool.list_spooled(warehouse.location.spool_path)
+    paths = store.list_spooled(warehouse.location.spool_path)
     return [json.loads((path / "batch.json").read_text())["key"] for path in paths]
 
 
@@ -91,16 +91,16 @@ def test_a_kill_while_spooling_leaves_no_whole_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "patch",
     [
-        "spool.drop_spooled = kill_self",
-        "spool.shutil.rmtree = kill_self",
+        "store.drop_spooled = kill_self",
+        "store.shutil.rmtree = kill_self",
         # A removal that has come as far as the batch's head.
-        "spool.shutil.rmtree = lambda path: ((path / 'batch.json').unlink(), kill_self())",
+        "store.shutil.rmtree = lambda path: ((path / 'batch.json').unlink(), kill_self())",
     ],
 )
 def test_a_kill_between_commit_and_removal_is_harmless(tmp_path: Path, patch: str) -> None:
     warehouse = make_warehouse(tmp_path)
-    spool.spool_batch(warehouse.location.spool_path, make_batch("k"))
-    script = f"from evalhouse.warehouse.engine import spool\n{patch}\nWarehouse(PATH).flush()"
+    store.spool_batch(warehouse.location.spool_path, make_batch("k"))
+    script = f"from evalhouse.warehouse import store\n{patch}\nWarehouse(PATH).flush()"
     assert run_script(script, warehouse.location.path).code == -9
     assert len(list(warehouse.location.spool_path.iterdir())) == 1
     # It is in, for good and once.
@@ -113,13 +113,13 @@ def test_a_kill_between_commit_and_removal_is_harmless(tmp_path: Path, patch: st
 def test_order_holds_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, now in (("a", 2_000), ("b", 1_000), ("c", 1_000), ("d", 3_000)):
         monkeypatch.setattr(time, "time_ns", lambda now=now: now)
-        spool.spool_batch(tmp_path, make_batch(key))
-    assert [spool.read_spooled(path).key for path in spool.list_spooled(tmp_path)] == ["a", "b", "c", "d"]
+        store.spool_batch(tmp_path, make_batch(key))
+    assert [store.read_spooled(path).key for path in store.list_spooled(tmp_path)] == ["a", "b", "c", "d"]
 
 
 def test_a_batch_comes_back_from_the_spool_as_it_went(tmp_path: Path) -> None:
     batch = make_batch("k/1:Ä", replaces=("s-1", "文"))
-    found = spool.read_spooled(spool.spool_batch(tmp_path, batch))
+    found = store.read_spooled(store.spool_batch(tmp_path, batch))
     assert (found.key, found.run_id, found.replaces) == (batch.key, batch.run_id, batch.replaces)
     assert found.tables.keys() == batch.tables.keys()
     assert all(found.tables[name].equals(frame, null_equal=True) for name, frame in batch.tables.items())
@@ -128,7 +128,7 @@ def test_a_batch_comes_back_from_the_spool_as_it_went(tmp_path: Path) -> None:
 
 def test_a_damaged_batch_is_named_with_the_way_out(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
-    path = spool.spool_batch(warehouse.location.spool_path, make_batch("k"))
+    path = store.spool_batch(warehouse.location.spool_path, make_batch("k"))
     whole = {entry: entry.read_bytes() for entry in path.iterdir()}
     for entry in sorted(whole):
         entry.write_bytes(b"nonsense")
@@ -143,7 +143,7 @@ def test_a_damaged_batch_is_named_with_the_way_out(tmp_path: Path) -> None:
 def test_a_batch_that_the_tables_refuse_is_named_too(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     frame = make_batch("k").tables["outcomes"].drop("step")
-    path = spool.spool_batch(
+    path = store.spool_batch(
         warehouse.location.spool_path, type(make_batch("k"))(key="k", run_id="r", tables={"outcomes": frame})
     )
     with pytest.raises(WarehouseError, match=rf"{path} cannot be taken in \(Constraint Error"):

@@ -20,8 +20,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.targets.collection import Collection, stage_responses
-from evalhouse.tasks.targets.make import TargetError
-from evalhouse.tasks.targets.protocol import Response, TargetQuestion
+from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.responses import count_responses

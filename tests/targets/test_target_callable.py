@@ -12,8 +12,8 @@ import target_bots
 from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import TargetError, make_target
-from evalhouse.tasks.targets.protocol import Response
+from evalhouse.tasks.targets.collection import make_target
+from evalhouse.tasks.targets.protocol import Response, TargetError
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ def test_a_call_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text("import threading\ndef ask(question):\n    threading.Event().wait()\n")
     script = (
         "import asyncio\n"
-        "from evalhouse.tasks.targets.make import TargetQuestion, make_target\n"
+        "from evalhouse.tasks.targets.collection import TargetQuestion, make_target\n"
         "from evalhouse.tasks.settings.target import TargetSettings\n"
         "target = make_target(TargetSettings(callable='stuck:ask', timeout_s=0.05))\n"
         "question = TargetQuestion(sample_id='1', question='q', metadata={})\n"

@@ -12,9 +12,9 @@ from target_house import TALL, TALL_ANSWER, ask_once, pose, write_documents
 from target_server import Canned, answer_json, serving
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import TargetError, make_target
+from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.over_http import read_retry_after
-from evalhouse.tasks.targets.protocol import Target
+from evalhouse.tasks.targets.protocol import Target, TargetError
 
 GOOD = answer_json({"answer": "Yes."})
 

@@ -8,8 +8,8 @@ from target_house import ask_once, pose
 
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.callables import read_shape
-from evalhouse.tasks.targets.make import TargetError, make_target
-from evalhouse.tasks.targets.protocol import Response
+from evalhouse.tasks.targets.collection import make_target
+from evalhouse.tasks.targets.protocol import Response, TargetError
 
 
 async def run(name: str, question: Any = "tides", /, **settings: Any) -> Response:  # noqa: ANN401

@@ -8,7 +8,8 @@ from target_house import ask_once, pose
 from target_server import Canned, Sent, answer_json, serving
 
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.make import TargetError, make_target
+from evalhouse.tasks.targets.collection import make_target
+from evalhouse.tasks.targets.protocol import TargetError
 
 
 def _echo(sent: Sent) -> Canned:

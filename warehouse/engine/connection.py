@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import duckdb
+from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import open_lake_reader, open_lake_writer
-from evalhouse.warehouse.engine.locks import hold_file
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
@@ -60,11 +61,7 @@ def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.Duc
         return
     deadline = time.monotonic() + patience_s
     _make_folder(location)
-    busy = f"another evalhouse is writing to {location.path} and did not let go in time"
-    with (
-        _thread_lock(location, deadline),
-        hold_file(location.lock_path, patience_s=max(0.0, deadline - time.monotonic()), busy=busy, is_kept=True),
-    ):
+    with _thread_lock(location, deadline), _process_lock(location, deadline):
         if not _is_file(location):
             _make_file(location)
         connection = _connect(location, read_only=False, deadline=deadline)
@@ -80,7 +77,7 @@ def open_reader(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file read-only; raises WarehouseMissing, WarehouseBusy, or WarehouseError for what is not a warehouse.
 
-    Whoever changes settings of the connection asks for one of their own (`is_own`): of a lake it may be used again.
+    A caller that changes settings of the connection asks for its own (`is_own`): of a lake it may be used again.
     """
     if location.lake is not None:
         with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
@@ -106,11 +103,6 @@ def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     if _UNWRITABLE.search(text.replace(str(location.path), "")):
         return WarehouseUnwritable(f"{location.name} cannot be written: {text}; make room, or name another place")
     return WarehouseError(f"{location.name}: {text}")
-
-
-def first_line(text: str) -> str:
-    """The first line of an error's text."""
-    return text.strip().splitlines()[0] if text.strip() else "no reason given"
 
 
 def _is_file(location: Location) -> bool:
@@ -156,6 +148,22 @@ def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def _process_lock(location: Location, deadline: float) -> Iterator[None]:
+    """Its file stays, for those who take the lock all the time."""
+    lock = FileLock(location.lock_path)
+    try:
+        lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+    except Timeout:
+        raise WarehouseBusy(f"another evalhouse is writing to {location.path} and did not let go in time") from None
+    except OSError as error:
+        raise WarehouseUnwritable(f"cannot write {location.lock_path}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _connect(location: Location, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
     config = dict(_OFFLINE if read_only else _FOR_WRITING)
     while True:
@@ -188,3 +196,61 @@ def _explain_refusal(location: Location, error: duckdb.Error) -> WarehouseError:
         f"{location.path} is not a warehouse that DuckDB {duckdb.__version__} can open ({first_line(str(error))}); "
         "name another file with --warehouse"
     )
+
+
+TableSourceReason = Literal["locked", "not_duckdb", "no_table", "unreadable"]
+
+
+# DuckDB would otherwise keep up to four fifths of the machine's memory as a cache of pages that are read once.
+_SET_MEMORY = "set memory_limit = '256MB'"
+
+
+_LIST_TABLES = "select schema, name from (show all tables) order by all"
+
+
+class TableSourceError(Exception):
+    """A table that cannot be read; `reason` says why, `tables` what there is instead (for `no_table`)."""
+
+    def __init__(self, reason: TableSourceReason, detail: str, *, tables: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.tables = tables
+
+
+def read_table(
+    path: Path, table: str, *, batch_size: int, patience_s: float = 5.0
+) -> Iterator[list[dict[str, object]]]:
+    """Yield the rows of `table` (`name` or `schema.name`, a view as well) as dictionaries.
+
+    A file that another process writes is waited for `patience_s` seconds. The iterator holds a lock of the
+    thread it is started in: start, drive and close it there. Raises TableSourceError.
+    """
+    try:
+        with open_reader(Location(path=path.absolute()), patience_s=patience_s) as connection:
+            connection.execute(_SET_MEMORY)
+            rows = connection.sql(f"select * from {_find_table(connection, table)}")
+            columns = rows.columns
+            while batch := rows.fetchmany(batch_size):
+                yield [dict(zip(columns, row, strict=True)) for row in batch]
+    except WarehouseBusy as error:
+        raise TableSourceError("locked", str(error)) from error
+    except WarehouseError as error:
+        raise TableSourceError("not_duckdb", str(error)) from error
+    except duckdb.Error as error:
+        raise TableSourceError("unreadable", str(error).splitlines()[0]) from error
+
+
+def _find_table(connection: duckdb.DuckDBPyConnection, table: str) -> str:
+    """The table as SQL names it. A person leaves out the schema where it is `main`."""
+    identifiers = {
+        name if schema == "main" else f"{schema}.{name}": f"{_quote(schema)}.{_quote(name)}"
+        for schema, name in connection.sql(_LIST_TABLES).fetchall()
+    }
+    try:
+        return identifiers[table.removeprefix("main.")]
+    except KeyError:
+        raise TableSourceError("no_table", f"no table {table!r}", tables=tuple(identifiers)) from None
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

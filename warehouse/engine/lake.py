@@ -1,13 +1,12 @@
 """A DuckLake warehouse: tables as Parquet files in a folder or a bucket, their catalogue in PostgreSQL or SQLite.
 
-Every connection is a DuckDB of its own in memory with the lake attached and made the default, so that whoever gets one
+Every connection is a DuckDB of its own in memory with the lake attached and made the default, so that the caller
 sees the same tables as in a plain file. Any number of processes on any number of machines may read and write; who
 writes takes a lock first (`locks`), because DuckLake lets two racing transactions of one batch both commit, and
 refuses one of two that change the same rows.
 
 Opening takes a third of a second, in which DuckLake reads all of the catalogue, and a query or a commit then a
-fiftieth. So a process keeps a connection for whoever opens the lake next; it sees what others
-committed meanwhile.
+fiftieth. So a process keeps a connection for the next caller; it sees what others committed meanwhile.
 
 The extensions come as wheels (`pip install evalhouse[lake]`) and are loaded by path: nothing is downloaded.
 """
@@ -18,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +27,11 @@ from urllib.parse import urlsplit
 import duckdb
 
 from evalhouse.warehouse.engine.locks import hold
-from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable
+from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing, WarehouseUnreachable, first_line
 from evalhouse.warehouse.location import Lake, Location
 
 _CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
+NAME: Final = "evalhouse"
 _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file.
@@ -49,11 +49,11 @@ def open_lake_writer(location: Location, lake: Lake, *, patience_s: float) -> It
     """
     deadline = time.monotonic() + patience_s
     _make_folders(location, lake)
-    with ExitStack() as stack:
-        busy = f"another evalhouse is writing to {location.name} and did not let go in time"
-        stack.enter_context(hold(location, "write", patience_s=patience_s, busy=busy))
+    busy = f"another evalhouse is writing to {location.name} and did not let go in time"
+    with hold(location, "write", patience_s=patience_s, busy=busy):
         connect = partial(_connect, location, lake, read_only=False, deadline=deadline)
-        yield stack.enter_context(borrow_connection(lake, read_only=False, connect=connect))
+        with borrow_connection(lake, read_only=False, connect=connect) as connection:
+            yield connection
 
 
 @contextmanager
@@ -131,8 +131,8 @@ def _attach(
                 raise _explain_refusal(location, error, is_missing=read_only) from None
             if time.monotonic() >= deadline:
                 raise WarehouseUnreachable(
-                    f"the catalogue of {location.name} does not answer ({_first_line(error)}); is the server up, and "
-                    "does its address hold?"
+                    f"the catalogue of {location.name} does not answer ({first_line(str(error))}); is the server up, "
+                    "and does its address hold?"
                 ) from None
         time.sleep(_RETRY_S)
 
@@ -141,7 +141,7 @@ def _explain_refusal(location: Location, error: duckdb.Error, *, is_missing: boo
     text = str(error).lower()
     if is_missing and "ducklake" in text and any(word in text for word in _NO_LAKE):
         return _miss(location)
-    return WarehouseError(f"{location.name} cannot be opened: {_first_line(error)}")
+    return WarehouseError(f"{location.name} cannot be opened: {first_line(str(error))}")
 
 
 def _miss(location: Location) -> WarehouseMissing:
@@ -159,13 +159,13 @@ def find_extension(name: str) -> str:
             f"a DuckLake warehouse needs the DuckDB extension {name!r}; install it with `pip install 'evalhouse[lake]'`"
         ) from None
     folder = Path(str(package.__file__)).parent / "extensions" / f"v{duckdb.__version__}"
-    found = next(iter(folder.glob("*.duckdb_extension")), None)
-    if found is None:
+    path = next(iter(folder.glob("*.duckdb_extension")), None)
+    if path is None:
         raise WarehouseError(
             f"the DuckDB extension {name!r} that is installed is not for DuckDB {duckdb.__version__}; install both in "
             f"one version, such as `pip install 'evalhouse[lake]'` does"
         )
-    return str(found)
+    return str(path)
 
 
 def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
@@ -179,12 +179,12 @@ def _give_credentials(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None
         "session_token": environ.get("AWS_SESSION_TOKEN", ""),
         "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", ""),
         "endpoint": f"{address.netloc}{address.path}".rstrip("/"),
-        # An endpoint of one's own seldom has a host name for each bucket.
+        # Your own endpoint seldom has a host name for each bucket.
         "url_style": "path" if endpoint else "",
     }
-    given = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
+    named = "".join(f", {name} '{_quote(value)}'" for name, value in options.items() if value)
     plain = ", use_ssl false" if address.scheme == "http" else ""
-    connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{given}{plain})")
+    connection.execute(f"create secret lake_files (type s3, scope '{_quote(lake.data)}'{named}{plain})")
 
 
 def _make_folders(location: Location, lake: Lake) -> None:
@@ -196,16 +196,8 @@ def _make_folders(location: Location, lake: Lake) -> None:
             raise WarehouseError(f"cannot make the folder {folder}: {error.strerror or error}") from None
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else "no reason given"
-
-
 def _quote(text: str) -> str:
     return text.replace("'", "''")
-
-
-NAME: Final = "evalhouse"
 
 
 # Which tables of the catalogue hold rows that are in no file yet. A connection goes on looking in those it knew, and
@@ -230,12 +222,10 @@ class _Key:
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     connection: duckdb.DuckDBPyConnection
-    knows: object | None  # what it was told of the tables in the catalogue
+    knows: object | None  # what it has seen of the tables in the catalogue
 
 
 _idle: dict[_Key, list[_Kept]] = {}
-
-
 _guard = threading.Lock()
 
 
@@ -245,22 +235,20 @@ def borrow_connection(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that was kept and is still good, or else a new one; kept in turn unless the block raises.
 
-    Whoever borrows it leaves no table, no frame and no setting behind. For writing, the lake's lock is held.
+    The caller leaves no table, no frame and no setting behind. For writing, the lake's lock is held.
     """
-    kept = _take(_find_key(lake, read_only=read_only)) or _make(connect)
-    key = _find_key(lake, read_only=read_only)  # whoever writes first makes the catalogue's file
+    kept = _take(_find_key(lake, read_only=read_only))
+    if kept is None:
+        connection = connect()
+        kept = _Kept(connection=connection, knows=_probe(connection))
+    key = _find_key(lake, read_only=read_only)  # the first writer makes the catalogue's file
     try:
         yield kept.connection
     except BaseException:
         kept.connection.close()  # with the transaction that may be open
         raise
-    # Whoever writes may have made such tables.
+    # A writer may have made such tables.
     _give_back(key, kept if read_only else _Kept(connection=kept.connection, knows=_probe(kept.connection)))
-
-
-def _make(connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Kept:
-    connection = connect()
-    return _Kept(connection=connection, knows=_probe(connection))
 
 
 def _probe(connection: duckdb.DuckDBPyConnection) -> object | None:
@@ -276,8 +264,8 @@ def _find_key(lake: Lake, *, read_only: bool) -> _Key:
     catalogue = None
     if lake.catalogue == "sqlite":
         with contextlib.suppress(OSError):
-            found = os.stat(lake.dsn)
-            catalogue = (found.st_dev, found.st_ino)
+            status = os.stat(lake.dsn)
+            catalogue = (status.st_dev, status.st_ino)
     return _Key(lake=lake, read_only=read_only, catalogue=catalogue, pid=os.getpid())
 
 

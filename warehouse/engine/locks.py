@@ -78,12 +78,9 @@ def hold(location: Location, name: str, *, patience_s: float = SWEPT_S, busy: Bu
 
 
 @contextmanager
-def hold_file(path: Path, *, patience_s: float = SWEPT_S, busy: Busy, is_kept: bool = False) -> Iterator[None]:
-    """Keep the other processes of this machine out for this block; raises WarehouseBusy, or WarehouseUnwritable.
-
-    The file is removed afterwards, unless it is kept for those who take the lock all the time.
-    """
-    lock = _FileLock(path, is_kept=is_kept)
+def hold_file(path: Path, *, patience_s: float, busy: Busy) -> Iterator[None]:
+    """Keep the other processes of this machine out for this block; raises WarehouseBusy, or WarehouseUnwritable."""
+    lock = _FileLock(path)
     lock.take(time.monotonic() + patience_s, busy)
     try:
         yield
@@ -134,9 +131,9 @@ def find_lock_file(location: Location, name: str) -> Path:
 class _FileLock:
     """A lock of the operating system, which this machine's processes see."""
 
-    def __init__(self, path: Path, *, is_kept: bool = False) -> None:
-        self._path, self._is_kept = path, is_kept
-        # Not bound to a thread: whoever ends the run must be able to let go of it.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Not bound to a thread: another thread may end the run and let go of it.
         self._lock = FileLock(path, thread_local=False)
 
     def take(self, deadline: float, busy: Busy) -> None:
@@ -153,8 +150,8 @@ class _FileLock:
 
     def close(self) -> None:
         if self._lock.is_locked:
-            if not self._is_kept:  # while it is still held: afterwards the file may already be the next process's
-                self._path.unlink(missing_ok=True)
+            # While it is still held: afterwards the file may already be the next process's.
+            self._path.unlink(missing_ok=True)
             self._lock.release()
 
 
@@ -226,8 +223,8 @@ def _open_session(location: Location, lake: Lake, deadline: float) -> "psycopg.C
             return session
         except psycopg.OperationalError as error:
             if time.monotonic() >= deadline:
-                told = str(error).strip().splitlines()[-1]
-                raise WarehouseUnreachable(f"the catalogue of {location.name} does not answer: {told}") from None
+                reason = str(error).strip().splitlines()[-1]
+                raise WarehouseUnreachable(f"the catalogue of {location.name} does not answer: {reason}") from None
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, _SLOWEST_RETRY_S)
 

@@ -1,6 +1,6 @@
 """Numbered migrations: each `.sql` file is applied once, in order, in one transaction with its own record.
 
-Views are not migrated but laid anew whenever their text has changed, since they hold no rows. (A view that is
+Views are not migrated but laid again whenever their text has changed, since they hold no rows. (A view that is
 given up is dropped by a migration.) The files keep to what every kind of warehouse understands; what only a plain
 DuckDB file takes stands in a comment `/* plain file: … */`, which is opened there.
 """
@@ -15,8 +15,8 @@ from importlib.resources.abc import Traversable
 
 import duckdb
 
-from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
-from evalhouse.warehouse.errors import MigrationError, WarehouseMissing, WarehouseUnwritable
+from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
+from evalhouse.warehouse.errors import MigrationError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
 
@@ -63,17 +63,17 @@ class Migration:
 
 def load_migrations(folder: Traversable | None = None) -> list[Migration]:
     """All migrations in order; raises MigrationError when their numbers have a gap or a file has no number."""
-    found = []
+    migrations = []
     for entry in (folder or files("evalhouse.warehouse").joinpath("migrations")).iterdir():
         match = _NAME.fullmatch(entry.name)
         if match:
-            found.append(Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
+            migrations.append(Migration(number=int(match[1]), name=match[2], sql=entry.read_text(encoding="utf-8")))
         elif entry.name.endswith(".sql"):
             raise MigrationError(f"{entry.name} is not a name for a migration; write for example 0001_runs.sql")
-    found.sort(key=lambda migration: migration.number)
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {[m.number for m in found]}")
-    return found
+    migrations.sort(key=lambda migration: migration.number)
+    if [migration.number for migration in migrations] != list(range(1, len(migrations) + 1)):
+        raise MigrationError(f"migrations must be numbered 1, 2, 3 …; found {[m.number for m in migrations]}")
+    return migrations
 
 
 def migrate(location: Location, *, upto: int | None = None) -> list[str]:

@@ -2,6 +2,9 @@
 
 A verdict is asked about by its content: `review_items` gives each one a hash over what is judged and all it is judged
 against, and verdicts of one hash, in whatever run, are one item. `tasks/reviews` decides which items to ask about.
+
+Last come reads of what the labels say of a run: reviewed verdicts with what made them, and means corrected by them. The
+views `reviewed_verdicts` and `corrected_scores` look at whole runs and are asked for one run at a time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,16 +16,15 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, enter_batch, insert_frame
 from evalhouse.warehouse.tables import Batch, build_frame
 
 Rows = list[dict[str, Any]]
 
-_PICKS = """
-select *
-from review_picks
-where export_id in (select unnest($export_ids))
-"""
+_PICKS = "from review_picks where export_id in (select unnest($export_ids))"
+_REVIEWED_RUNS = "select run_id from runs where run_id in (select run_id from reviews) order by started_at, run_id"
+_CORRECTED = "from corrected_scores where run_id = $run_id order by metric"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ def write_picks(warehouse: Warehouse, run_id: str, export_id: str, rows: Sequenc
 
 def read_picks(warehouse: Warehouse, export_ids: Collection[str]) -> Rows:
     """What these exports put on record; none for an unknown one."""
-    return warehouse.read(_PICKS, {"export_ids": sorted(export_ids)}).to_dicts()
+    return warehouse.read_rows(_PICKS, {"export_ids": sorted(export_ids)})
 
 
 def read_reviewable(warehouse: Warehouse, run_id: str) -> Rows:
@@ -156,3 +158,47 @@ def _build_reviews(reviews: Sequence[Review]) -> pl.DataFrame:
 def _read_of(warehouse: Warehouse, sql: str, run_id: str, sample_ids: Collection[str]) -> Rows:
     wanted = pl.DataFrame({"sample_id": sorted(sample_ids)}, schema={"sample_id": pl.String})
     return warehouse.read(sql, {"run_id": run_id}, frames={"wanted": wanted}).to_dicts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedTexts:
+    """A sample of a run and the rows of its statements in their order, by source; a row with a reason says why none."""
+
+    sample: StoredSample
+    splits: Sequence[Mapping[str, Any]]
+
+
+def read_reviewed(warehouse: Warehouse, run_ids: Sequence[str]) -> pl.DataFrame:
+    """One row per reviewed verdict of these runs and reviewer.
+
+    `weight` is how many verdicts it stands for, NULL where chance did not pick it; `prompt_version` is version and
+    hash of the prompt, NULL where no request was needed; `language` is that of the question.
+    """
+    # One run at a time: then a filter on it reaches every table below the views.
+    frames = [warehouse.read(read_query("corrected_means/reviewed"), {"run_id": run_id}) for run_id in run_ids]
+    return pl.concat(frames) if frames else warehouse.read(read_query("corrected_means/reviewed"), {"run_id": ""})
+
+
+def list_reviewed_runs(warehouse: Warehouse) -> list[str]:
+    """Ids of the runs whose verdicts were reviewed, oldest first."""
+    return [str(row["run_id"]) for row in warehouse.read_rows(_REVIEWED_RUNS)]
+
+
+def read_corrected(warehouse: Warehouse, run_id: str) -> Rows:
+    """The rows of `corrected_scores` of a run: none when nobody has reviewed any of its verdicts."""
+    return warehouse.read_rows(_CORRECTED, {"run_id": run_id})
+
+
+def read_judged_texts(warehouse: Warehouse, run_id: str, sample_ids: Sequence[str]) -> list[JudgedTexts]:
+    """What the judge was given of these samples of a run, in the run's order."""
+    frames = {"wanted": pl.DataFrame({"sample_id": list(sample_ids)}, schema={"sample_id": pl.String})}
+    samples = warehouse.read(read_query("corrected_means/samples"), {"run_id": run_id}, frames=frames).to_dicts()
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for row in warehouse.read(read_query("corrected_means/splits"), {"run_id": run_id}, frames=frames).to_dicts():
+        splits.setdefault(row["sample_id"], []).append(row)
+    return [JudgedTexts(sample=StoredSample(**row), splits=splits.get(row["sample_id"], [])) for row in samples]
+
+
+def find_prompts(warehouse: Warehouse, wanted: str, language: str) -> Rows:
+    """Prompts on record whose hash begins so, or of that version: prompt_hash, prompt, version, template."""
+    return warehouse.read_rows(read_query("corrected_means/prompts"), {"wanted": wanted, "language": language})

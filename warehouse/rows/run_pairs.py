@@ -26,40 +26,35 @@ class RunPair:
 
     def __init__(self, warehouse: Warehouse, base: RunRow, candidate: RunRow) -> None:
         self.base, self.candidate = base, candidate
-        self._warehouse = warehouse
+        self.warehouse = warehouse
         self._ids = {"base": base.run_id, "candidate": candidate.run_id}
-
-    @property
-    def warehouse(self) -> Warehouse:
-        """Where both are on record."""
-        return self._warehouse
 
     def read_samples(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id, in_base, in_candidate."""
-        return self._warehouse.read(read_query("run_pairs/samples"), self._ids)
+        return self.warehouse.read(read_query("run_pairs/samples"), self._ids)
 
     def read_scores(self) -> pl.DataFrame:
         """One row per metric and sample of either run: both values (NULL where unscored) and formula versions."""
-        return self._warehouse.read(read_query("run_pairs/scores"), self._ids)
+        return self.warehouse.read(read_query("run_pairs/scores"), self._ids)
 
     def read_changed_inputs(self, metadata_names: Sequence[str]) -> pl.DataFrame:
         """One row per sample of both runs in which something may differ: a flag for each input, and for each of these
         names in the metadata."""
         further = ", ".join(_METADATA_CHANGED.format(name=name) for name in metadata_names)
-        return self._warehouse.read(read_query("run_pairs/changed_inputs").format(further=further), self._ids)
+        return self.warehouse.read(read_query("run_pairs/changed_inputs").format(further=further), self._ids)
 
     def read_changed_judges(self) -> pl.DataFrame:
         """One row per sample and step of a call for which the runs asked another judge, model or prompt."""
-        return self._warehouse.read(read_query("run_pairs/changed_judges"), self._ids)
+        return self.warehouse.read(read_query("run_pairs/changed_judges"), self._ids)
 
     def read_metric_steps(self) -> dict[str, frozenset[str]]:
         """The steps each known metric rests on."""
-        rows = self._warehouse.read(_METRIC_STEPS).to_dicts()
+        rows = self.warehouse.read(_METRIC_STEPS).to_dicts()
         return {row["metric"]: frozenset(row["steps"]) for row in rows}
 
     def read_metadata(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id and its metadata as JSON text; the candidate's if both have it."""
-        return self._warehouse.read(read_query("run_pairs/metadata"), self._ids)
+        return self.warehouse.read(read_query("run_pairs/metadata"), self._ids)
 
     def read_texts(self, sample_ids: Sequence[str]) -> pl.DataFrame:
         """One row per sample and run that has it: question, answer, ground_truth, contexts; of_candidate says which."""
@@ -79,4 +74,4 @@ class RunPair:
 
     def _read_of(self, sql: str, sample_ids: Sequence[str]) -> pl.DataFrame:
         wanted = pl.DataFrame({"sample_id": list(sample_ids)}, schema={"sample_id": pl.String})
-        return self._warehouse.read(sql, self._ids, frames={"wanted": wanted})
+        return self.warehouse.read(sql, self._ids, frames={"wanted": wanted})

@@ -9,13 +9,11 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-import polars as pl
-
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.tables import TABLES, Batch
+from evalhouse.warehouse.tables import Batch, build_frame
 
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
@@ -65,7 +63,9 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
     names = ", ".join(f'"{name}"' for name in values)
     marks = ", ".join("?" for _ in values)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run.run_id) as connection:
-        connection.execute(f"insert into runs ({names}) values ({marks})", [_to_plain(one) for one in values.values()])
+        connection.execute(
+            f"insert into runs ({names}) values ({marks})", [_to_plain(value) for value in values.values()]
+        )
 
 
 def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
@@ -78,10 +78,9 @@ def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
     assignments = ", ".join(f'"{name}" = ?' for name in columns)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         # Asked first, because a lake's updates return nothing.
-        found = connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone()
-        if not found:
+        if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
             raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
-        values = [_to_plain(one) for one in columns.values()]
+        values = [_to_plain(value) for value in columns.values()]
         connection.execute(f"update runs set {assignments} where run_id = ?", [*values, run_id])
 
 
@@ -198,16 +197,5 @@ def list_answered(warehouse: Warehouse, *, suite: str, kb_name: str) -> frozense
 
 def append_updates(warehouse: Warehouse, updates: Sequence[KbUpdateRow], run_id: str) -> None:
     """Put on record which updates a run answers; a second call for the same run does nothing."""
-    rows = [
-        {
-            "event_id": update.event_id,
-            "kb_name": update.kb_name,
-            "kb_version": update.kb_version,
-            "kb_changed": None if update.kb_changed is None else list(update.kb_changed),
-            "occurred_at": update.occurred_at,
-            "run_id": run_id,
-        }
-        for update in updates
-    ]
-    frame = pl.DataFrame(rows, schema=TABLES["kb_updates"])
+    frame = build_frame("kb_updates", [vars(update) | {"run_id": run_id} for update in updates])
     warehouse.append(Batch(key=f"kb_updates:{run_id}", run_id=run_id, tables={"kb_updates": frame}))

@@ -23,7 +23,7 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import build_frame
 
-# Reasons that a resumed run tries to mend; the others follow from the dataset.
+# Reasons that a resumed run tries to fix; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
 
 
@@ -169,7 +169,7 @@ class Scratch:
     def __init__(self) -> None:
         _sweep()
         self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}"
-        # Not bound to a thread: whoever ends the run must be able to let go of it.
+        # Not bound to a thread: another thread may end the run and let go of it.
         self._lock = FileLock(_find_lock(self.folder), thread_local=False)
         self._lock.acquire()
         self.folder.mkdir(mode=0o700)

@@ -11,15 +11,14 @@ from typing import Any, Literal
 import duckdb
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.engine import spool
-from evalhouse.warehouse.engine.connection import explain_failure, first_line, open_reader, open_writer
+from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
-from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.errors import WarehouseError, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.mover import find_orphans
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
 from evalhouse.warehouse.tables import VERDICT_TABLES
 
 Verdict = Literal["ok", "note", "wrong"]
@@ -78,7 +77,7 @@ def _check_migrations(warehouse: Warehouse) -> Finding:
 
 
 def _check_neighbours(location: Location) -> Iterator[Finding]:
-    waiting = len(spool.list_spooled(location.spool_path))
+    waiting = len(list_spooled(location.spool_path))
     detail = f"{waiting} in {location.spool_path}, taken in by the next write" if waiting else "none"
     yield Finding(what="batches that wait beside it", verdict="note" if waiting else "ok", detail=detail)
     orphans = sum(len(segment.rows) for segment in find_orphans(location.journal_path))
