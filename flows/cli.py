@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from evalhouse.flows.commands import LazyGroup
+from evalhouse.flows.commands.options import LazyGroup
 from evalhouse.flows.errors import BAD_INPUT, INCOMPLETE, INTERRUPTED, explain
 from evalhouse.warehouse.errors import WarehouseBusy
 

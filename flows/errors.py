@@ -32,7 +32,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
         "evalhouse.tasks.comparing.runs": "ComparisonError",
         "evalhouse.tasks.datasets.errors": "DatasetError",
         "evalhouse.tasks.judge.errors": "JudgeError",
-        "evalhouse.tasks.pipeline.plan": "UnknownMetric",
+        "evalhouse.warehouse.metric_files": "UnknownMetric",
         "evalhouse.tasks.reviews.label_files": "ReviewError",
         "evalhouse.tasks.targets.protocol": "TargetError",
         "evalhouse.warehouse.errors": "WarehouseError",

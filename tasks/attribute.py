@@ -10,9 +10,8 @@ two contexts. A question or a statement that is longer than a request cannot be 
 from collections.abc import Collection, Mapping, Sequence
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.replies import Verdicts, read_supports
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_supports
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task

@@ -11,9 +11,8 @@ TP when it is found in any part.
 from collections.abc import Collection, Mapping, Sequence
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task

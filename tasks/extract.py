@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.replies import read_statements
 from evalhouse.tasks.asking.tokens import leave_room
-from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun

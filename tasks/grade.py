@@ -11,8 +11,7 @@ from typing import TypeGuard
 
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
 from evalhouse.tasks.asking.asker import Answer
-from evalhouse.tasks.asking.replies import parse_object
-from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable

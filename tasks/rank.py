@@ -10,9 +10,8 @@ request cannot be split and is sent as it is.
 from collections.abc import Collection, Mapping, Sequence
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.replies import Verdicts, read_labels
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task

@@ -9,8 +9,7 @@ record.
 from dataclasses import dataclass
 
 from evalhouse.prompts import Grade
-from evalhouse.tasks.asking.replies import parse_object
-from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun

@@ -8,8 +8,8 @@ from prefect.artifacts import acreate_table_artifact
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.noise import score_run
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
+from evalhouse.warehouse.rows.scores import score_run
 
 
 @task(name="score", task_run_name="score {run_id}", **UNCACHED)

@@ -3,8 +3,8 @@
 A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on,
 which numbers it takes, which way is better, whether a run that names no metric takes it, and whether people's labels
 can correct its mean; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
-connection that runs it belongs to `warehouse/rows/noise.py` and `warehouse/engine/migrate.py`, so nothing here knows
-DuckDB.
+connection that runs it belongs to `warehouse/rows/scores.py` and `warehouse/engine/migrate.py`, so nothing here knows
+DuckDB. At the end stands the plan of a run: which steps its metrics need.
 """
 
 import math
@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.steps import GRADE_STEP, STEPS
+from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
@@ -27,7 +27,7 @@ Better = Literal["high", "low"]
 """Which way a metric is better."""
 
 _KEYS: Final = ("metric", "version", "needs", "parameter", "better", "default", "correctable")
-_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/noise.py
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
@@ -333,3 +333,39 @@ def _strip(sql: str) -> str:
 
 def _format_number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
+
+
+class UnknownMetric(Exception):
+    """A metric was asked for that no file defines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Metrics to score and the steps to take for each sample."""
+
+    metrics: tuple[MetricFile, ...]
+    steps: frozenset[str]
+    optional_steps: frozenset[str]
+
+
+def plan_run(wanted: Sequence[str], known: dict[str, MetricFile]) -> Plan:
+    """The plan for some metrics; without any, the default ones and all that follow from the same verdicts.
+
+    Raises UnknownMetric with the list of known names.
+    """
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    chosen = [known[name] for name in dict.fromkeys(wanted or list_default(known))]
+    steps = add_earlier([step for metric in chosen for step in metric.needs])
+    if not wanted:
+        # `steps` holds what its steps rest on, so that a metric's own needs say enough.
+        chosen += [metric for metric in known.values() if metric not in chosen and steps.issuperset(metric.needs)]
+    optional = add_earlier([step for metric in chosen for step in metric.optional_needs]) - steps
+    return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
+
+
+def list_default(known: Mapping[str, MetricFile]) -> list[str]:
+    """The metrics of a run that names none, in the order that their files give them."""
+    places = {name: metric.default_place for name, metric in known.items() if metric.default_place is not None}
+    return sorted(places, key=lambda name: (places[name], name))

@@ -23,9 +23,9 @@ from evalhouse.tasks.comparing.runs import (
     compare_runs,
 )
 from evalhouse.tasks.reviews.corrected_means import pair_corrected
-from evalhouse.warehouse.rows.noise import read_flips
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
 
 _RUN_COLUMNS = (

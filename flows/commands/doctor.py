@@ -26,12 +26,11 @@ from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.judge.errors import JudgeError
 from evalhouse.tasks.messages import hide_credentials
-from evalhouse.tasks.pipeline.plan import UnknownMetric, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.metric_files import UnknownMetric, load_metrics, plan_run
 from evalhouse.warehouse.store import Warehouse
 
 _PACKAGES = (

@@ -10,11 +10,10 @@ from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
-from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters
-from evalhouse.warehouse.rows.noise import score_run
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
+from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
 _ON_RECORD = "select distinct step from outcomes where run_id = $run_id"

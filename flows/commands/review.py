@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands import LazyGroup
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, LazyGroup
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.reviews import Review

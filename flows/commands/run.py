@@ -33,7 +33,6 @@ from evalhouse.flows.documents.run_origin import (
     read_response_counts,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.pools.parts import check_pool
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
 from evalhouse.flows.preparing.settings import (
     Resolved,
@@ -46,12 +45,10 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.server.api import check_prefect_server
-from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
+from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
+from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -120,9 +117,6 @@ def run(
     if dry_run:
         _print_estimate(settings, as_json=as_json)
         return 0
-    if settings.is_spread:
-        check_pool(settings)
-    check_prefect_server()
 
     with show_run(_introduce_judge(resolved)) as watch:
         suite_outcome = _start(settings, suite, options, watch)
@@ -143,7 +137,6 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
     how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
     """
     changes = resolve_changes(flags)
-    check_prefect_server()
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
 
     url = find_warehouse(warehouse)
@@ -176,7 +169,7 @@ def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any],
 
     if suite is not None:
         return run_suite(suite, flags=flags, watch=watch)
-    return SuiteOutcome(outcome=start_run(settings, watch=watch), gate=None)
+    return SuiteOutcome(outcome=start_run(settings, watch=watch))
 
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
@@ -331,7 +324,6 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    check_prefect_server()
     from evalhouse.flows.run.start_to_end import start_collection  # noqa: PLC0415
 
     with show_run() as watch:

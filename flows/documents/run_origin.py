@@ -7,7 +7,7 @@ from typing import Any
 from evalhouse.flows.display.output import print_line, print_section
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.responses import count_responses, list_response_errors
+from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 

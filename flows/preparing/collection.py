@@ -14,7 +14,7 @@ from evalhouse.tasks.targets.collection import (
 )
 from evalhouse.tasks.targets.protocol import Target
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.responses import list_open_samples
+from evalhouse.warehouse.rows.calls import list_open_samples
 from evalhouse.warehouse.rows.runs import RunRow
 
 if TYPE_CHECKING:

@@ -20,11 +20,10 @@ from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.models.make import check_embeddings_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.pipeline.plan import Plan, plan_run
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
-from evalhouse.warehouse.rows.responses import sum_cost
+from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resolve_parameters
+from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts

@@ -14,7 +14,7 @@ from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
-    from evalhouse.tasks.pipeline.plan import Plan
+    from evalhouse.warehouse.metric_files import Plan
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = ("flows", "prompts", "tasks", "warehouse")

@@ -26,11 +26,11 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import KnownResponses, ParentResponses
+from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.store import Warehouse

@@ -8,7 +8,6 @@ import orjson
 
 from evalhouse.flows.errors import explain
 from evalhouse.flows.run.start_to_end import start_run
-from evalhouse.flows.server.api import check_prefect_server
 from evalhouse.tasks.settings.run import RunSettings
 
 
@@ -16,7 +15,6 @@ def main() -> None:
     """Run once."""
     told, sys.stdout = os.fdopen(os.dup(1), "wb"), sys.stderr
     try:
-        check_prefect_server()
         outcome = start_run(RunSettings.model_validate_json(sys.stdin.read()))
         ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
     except Exception as error:

@@ -23,7 +23,10 @@ from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_sampl
 from evalhouse.tasks.comparing.parts import list_changed_settings
 from evalhouse.tasks.settings.run import leave_out
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.rows.noise import (
+from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
+from evalhouse.warehouse.rows.scores import (
     copy_samples,
     count_changed,
     find_previous,
@@ -32,9 +35,6 @@ from evalhouse.warehouse.rows.noise import (
     list_scored,
     note_no_noise,
 )
-from evalhouse.warehouse.rows.responses import sum_cost
-from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 
 if TYPE_CHECKING:
     from evalhouse.flows.run.outcome import RunOutcome

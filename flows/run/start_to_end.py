@@ -23,7 +23,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.rows.responses import count_responses
+from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, hold_suite, insert_run, update_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.store import Warehouse, check_room
@@ -105,7 +105,10 @@ def _opened(
     settings: RunSettings, watch: Watch | None, wait_s: float, *, run_id: str | None = None
 ) -> Iterator["_RunProcess"]:
     """All that a run holds from before its preparation to its end: signals, locks, server, warehouse."""
-    across_machines = find_api_url() is not None
+    if settings.is_spread:
+        from evalhouse.flows.pools.parts import check_pool  # noqa: PLC0415  # few runs are
+
+        check_pool(settings)
     with (
         Interrupts() as interrupts,
         _hold_suite(settings, wait_s),
@@ -116,7 +119,6 @@ def _opened(
             warehouse=_open_warehouse(settings),
             interrupts=interrupts,
             wait_for_prefect=wait_for_prefect,
-            across_machines=across_machines,
             watch=watch or (lambda _: nullcontext()),
         )
 
@@ -140,11 +142,17 @@ def _open_warehouse(settings: RunSettings) -> Warehouse:
 
 
 @contextmanager
-def _prefect_server() -> Iterator[Callable[[], None]]:
-    """A Prefect server for this block: the user's own where one is set, else one of ours that ends with it."""
+def _prefect_server() -> Iterator[Callable[[], None] | None]:
+    """A Prefect server for this block: the user's own, or one that ends with it, which is to be waited for.
+
+    Raises SettingsError when the user's own does not answer.
+    """
     if find_api_url() is not None:
+        from evalhouse.flows.server.api import check_prefect_server  # noqa: PLC0415  # a run without it does without
+
+        check_prefect_server()
         configure_prefect_environment(None)
-        yield lambda: None
+        yield None
         return
     server = LocalServer.start()
     configure_prefect_environment(server.api_url, auth_string=server.auth_string)
@@ -156,12 +164,12 @@ def _prefect_server() -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _RunProcess:
-    """What this process has while a run is under way in it."""
+    """What this process has while a run is under way in it; `wait_for_prefect` None means the user's own server, by
+    which limits are shared with other machines."""
 
     warehouse: Warehouse
     interrupts: Interrupts
-    wait_for_prefect: Callable[[], None]
-    across_machines: bool
+    wait_for_prefect: Callable[[], None] | None
     watch: Watch
 
     def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
@@ -194,7 +202,8 @@ class _RunProcess:
             self.interrupts.raise_if_taken()
             import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
-            self.wait_for_prefect()
+            if self.wait_for_prefect is not None:
+                self.wait_for_prefect()
             problem = asyncio.run(self._run_flow(live_run, run.kind))
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
@@ -214,7 +223,7 @@ class _RunProcess:
             from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
-        live_run.watch, live_run.across_machines = self.watch, self.across_machines
+        live_run.watch, live_run.across_machines = self.watch, self.wait_for_prefect is None
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:

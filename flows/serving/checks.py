@@ -17,13 +17,13 @@ from evalhouse.flows.serving.notify import NotifyError, find_webhook
 from evalhouse.prompts.errors import PromptError
 from evalhouse.tasks.datasets.errors import DatasetError
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.pipeline.plan import UnknownMetric
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import make_target
 from evalhouse.tasks.targets.protocol import TargetError
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import UnknownMetric
 
 _N_FIRES = 3
 

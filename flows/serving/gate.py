@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.suite import SuiteGate, explain_low
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -19,10 +19,10 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.attack_results import Result, Tally, count_results, list_requests, measure_attacks
 from evalhouse.tasks.trials.attack_set import Trial, load_attacks, make_trials
+from evalhouse.warehouse.metric_files import Plan
 
 _NO_STEPS = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
 _COLUMNS = ("by", "group", "#attacks", "#fooled", "#share", "95 % interval", "#no verdict", "#left out")

@@ -15,10 +15,10 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
+from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.store import Warehouse, check_room
 

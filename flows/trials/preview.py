@@ -14,10 +14,10 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import add_earlier, find_asking_steps, find_step
 from evalhouse.warehouse.store import Warehouse

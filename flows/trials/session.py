@@ -27,9 +27,9 @@ from evalhouse.tasks.load import keep_prompts
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.pipeline.plan import Plan
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -21,7 +21,7 @@ import polars as pl
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, Segment
-from evalhouse.warehouse.rows.responses import RecordedReply, find_replies, make_request_key, read_request_keys
+from evalhouse.warehouse.rows.calls import RecordedReply, find_replies, make_request_key, read_request_keys
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 

@@ -21,9 +21,9 @@ from scipy.special import betaincinv, ndtri, stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
-from evalhouse.warehouse.rows.noise import list_noise_runs, read_asked, read_judged_anew, read_noise
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
+from evalhouse.warehouse.rows.scores import list_noise_runs, read_asked, read_judged_anew, read_noise
 
 LEAST_SAMPLES: Final = 10
 """Samples that a noise run judges again at least, where there are so many."""

@@ -4,15 +4,12 @@
     ReadingStopped      inside the readers only: nothing after this place can be read; ends up in a DatasetError
 
 A person who prepares a dataset wants one round of fixing, not one round for each mistake. So rows are not
-refused one by one: `Problems` gathers everything that is wrong, with the place where it stands, and
-`Problems.error` makes one message of it. The readers (`formats`) and the normaliser (`rows`)
-hand their findings to it, `read` raises it.
+refused one by one: the readers (`formats`) and the normaliser (`rows`) hand each problem on with the place where it
+stands, and `read` makes one message of all of them.
 """
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Literal
 
 ProblemKind = Literal[
@@ -93,45 +90,3 @@ def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
 
 def ignore_problem(row: int, kind: ProblemKind, text: str) -> None:
     """A `Complain` for a second reading, when everything has been said in the first."""
-
-
-class Problems:
-    """Everything that is wrong with one file: counts all, remembers the first `LISTED_PROBLEMS` in file order."""
-
-    def __init__(self, name: str, place: Place) -> None:
-        self._name = name
-        self._place = place
-        self._listed: list[Problem] = []
-        self._kinds: dict[ProblemKind, None] = {}
-        self._n = 0
-
-    def __len__(self) -> int:
-        return self._n
-
-    def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
-        self._n += 1
-        self._kinds[kind] = None
-        problem = Problem(row=row, kind=kind, text=text)
-        if len(self._listed) == LISTED_PROBLEMS and problem.position >= self._listed[-1].position:
-            return
-        insort(self._listed, problem, key=attrgetter("position"))
-        del self._listed[LISTED_PROBLEMS:]
-
-    def count_unlisted(self, n: int) -> None:
-        """Add problems of which only the number is known."""
-        self._n += n
-
-    def make_error(self) -> DatasetError:
-        """The one message about this file: a single line when a single thing is wrong with the whole of it."""
-        if self._n == 1 and self._listed[0].row is None:
-            only = self._listed[0]
-            return DatasetError(f"{self._name}: {only.text}; {ADVICE[only.kind]}", problems=[only])
-        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
-        lines += [f"  {self._say_place(problem)}{problem.text}" for problem in self._listed]
-        if self._n > len(self._listed):
-            lines.append(f"  and {self._n - len(self._listed):,} more")
-        lines += [f"to do: {ADVICE[kind]}" for kind in self._kinds]
-        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)
-
-    def _say_place(self, problem: Problem) -> str:
-        return "" if problem.row is None else f"{self._place} {problem.row:,}: "

@@ -8,10 +8,11 @@ batches beside the warehouse and refuses a dataset whole when anything is wrong,
 
 import hashlib
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,7 +20,16 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from evalhouse.tasks.datasets.errors import DatasetError, Problems, ReadingStopped, ignore_problem
+from evalhouse.tasks.datasets.errors import (
+    ADVICE,
+    LISTED_PROBLEMS,
+    DatasetError,
+    Place,
+    Problem,
+    ProblemKind,
+    ReadingStopped,
+    ignore_problem,
+)
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import Columns, RawRow, SampleRow, normalise_row, read_given_id
 from evalhouse.tasks.messages import list_names
@@ -266,3 +276,45 @@ def _to_staged(row: SampleRow) -> dict[str, object]:
     staged = vars(row) | {"metadata": orjson.dumps(row.metadata).decode() if row.metadata else None}
     del staged["row"]
     return staged
+
+
+class Problems:
+    """Everything that is wrong with one file: counts all, remembers the first `LISTED_PROBLEMS` in file order."""
+
+    def __init__(self, name: str, place: Place) -> None:
+        self._name = name
+        self._place = place
+        self._listed: list[Problem] = []
+        self._kinds: dict[ProblemKind, None] = {}
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, row: int | None, kind: ProblemKind, text: str) -> None:
+        self._n += 1
+        self._kinds[kind] = None
+        problem = Problem(row=row, kind=kind, text=text)
+        if len(self._listed) == LISTED_PROBLEMS and problem.position >= self._listed[-1].position:
+            return
+        insort(self._listed, problem, key=attrgetter("position"))
+        del self._listed[LISTED_PROBLEMS:]
+
+    def count_unlisted(self, n: int) -> None:
+        """Add problems of which only the number is known."""
+        self._n += n
+
+    def make_error(self) -> DatasetError:
+        """The one message about this file: a single line when a single thing is wrong with the whole of it."""
+        if self._n == 1 and self._listed[0].row is None:
+            only = self._listed[0]
+            return DatasetError(f"{self._name}: {only.text}; {ADVICE[only.kind]}", problems=[only])
+        lines = [f"{self._name}: {self._n:,} problem{'' if self._n == 1 else 's'}; nothing was loaded"]
+        lines += [f"  {self._say_place(problem)}{problem.text}" for problem in self._listed]
+        if self._n > len(self._listed):
+            lines.append(f"  and {self._n - len(self._listed):,} more")
+        lines += [f"to do: {ADVICE[kind]}" for kind in self._kinds]
+        return DatasetError("\n".join(lines), problems=self._listed, n_problems=self._n)
+
+    def _say_place(self, problem: Problem) -> str:
+        return "" if problem.row is None else f"{self._place} {problem.row:,}: "

@@ -28,7 +28,7 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.lexical.judge import judge_lexically
-from evalhouse.warehouse.rows.responses import RecordedReply
+from evalhouse.warehouse.rows.calls import RecordedReply
 from evalhouse.warehouse.steps import LEXICAL_PROMPTS
 
 # For prompts without worked examples, which are users' own.

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -107,10 +107,14 @@ class LiveRun:
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[None]:
         """The time in which the run may ask: its limits are shared, and it is watched."""
-        concurrency, across_machines = self.settings.concurrency, self.across_machines
-        async with share_limits(self.shared_limits, concurrency=concurrency, across_machines=across_machines):
+        async with self._share_limits() or nullcontext():
             with self.watch(self):
                 yield
+
+    def _share_limits(self) -> AbstractAsyncContextManager[None] | None:
+        """The time in which limits are shared with other processes; None where nobody is asked over a network."""
+        limits, concurrency = self.shared_limits, self.settings.concurrency
+        return share_limits(limits, concurrency=concurrency, across_machines=self.across_machines) if limits else None
 
     def stop(self, error: FatalJudgeError, *, drain_s: float) -> None:
         """Ask nothing more; what is under way may still finish within `drain_s` seconds."""

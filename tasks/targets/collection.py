@@ -24,7 +24,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.responses import StoredResponse, read_brought_responses, read_last_asked, read_responses
+from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples_between
 from evalhouse.warehouse.store import Warehouse

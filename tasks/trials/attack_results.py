@@ -13,8 +13,15 @@ from typing import Literal
 
 from evalhouse.prompts import BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.asking.replies import Verdict, Verdicts, read_labels, read_statements, read_supports
-from evalhouse.tasks.asking.verdicts import Inquiry, ask_verdicts
+from evalhouse.tasks.asking.verdicts import (
+    Inquiry,
+    Verdict,
+    Verdicts,
+    ask_verdicts,
+    read_labels,
+    read_statements,
+    read_supports,
+)
 from evalhouse.tasks.judge.errors import JudgeFailed, RunCancelled
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.trials.attack_set import AttackedStep, Data, Trial, Wants, list_items

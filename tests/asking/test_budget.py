@@ -18,7 +18,7 @@ from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.shard import SampleWork
-from evalhouse.warehouse.rows.responses import sum_cost
+from evalhouse.warehouse.rows.calls import sum_cost
 
 N = 24
 MODEL = "openai:gpt-4.1-mini"

@@ -9,7 +9,7 @@ from endpoint_limits import Counted, Window
 from endpoint_options import Options
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import LiveRun
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from live_runs import say_verdicts
 
-from evalhouse.tasks.asking.replies import parse_object, read_labels, read_statements, read_supports
+from evalhouse.tasks.asking.verdicts import parse_object, read_labels, read_statements, read_supports
 from evalhouse.tasks.judge.errors import UnusableReply
 
 OBJECT = '{"statements": ["It is 40 m high {really}.", "Es ist 40 m hoch \\"ja\\"."]}'

@@ -9,8 +9,7 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_settings, read_c
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.replies import read_labels
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     EndpointDown,

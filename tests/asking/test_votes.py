@@ -20,9 +20,8 @@ from live_runs import (
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.replies import Verdict
-from evalhouse.tasks.asking.replies import read_labels as read_label_reply
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Vote, ask_verdicts, elect
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, ask_verdicts, elect
+from evalhouse.tasks.asking.verdicts import read_labels as read_label_reply
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
 

@@ -17,8 +17,8 @@ from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import load_prompts
 from evalhouse.prompts.rubric import Criterion, Rubric
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, view_scripts
-from evalhouse.warehouse.rows.noise import score_run
 from evalhouse.warehouse.rows.runs import insert_run
+from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
 N = 12

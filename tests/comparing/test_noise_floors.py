@@ -12,7 +12,7 @@ from noise_house import BASE, CANDIDATE, JUDGE, METRIC, NoiseHouse
 from scipy import stats
 
 from evalhouse.tasks.comparing.noise import POOLED_RUNS
-from evalhouse.warehouse.rows.noise import list_noise_runs, note_no_noise, read_flips, score_run
+from evalhouse.warehouse.rows.scores import list_noise_runs, note_no_noise, read_flips, score_run
 
 HALF = [0.5] * 40
 AGAIN = [0.25, -0.25, 0.5, -0.5, 0.25, 0.5, *[0.0] * 14]

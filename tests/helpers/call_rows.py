@@ -2,7 +2,7 @@
 
 import hashlib
 
-from evalhouse.warehouse.rows.responses import make_request_key
+from evalhouse.warehouse.rows.calls import make_request_key
 
 
 def make_row(number: int, **columns: object) -> dict[str, object]:

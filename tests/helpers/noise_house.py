@@ -12,9 +12,9 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
-from evalhouse.warehouse.rows.noise import note_noise
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
+from evalhouse.warehouse.rows.scores import note_noise
 
 JUDGE = "openai:judge"
 METRIC = "factual_f1"  # rests on the splits and on classify

@@ -8,7 +8,7 @@ from typing import Any
 
 from live_runs import PROMPTS, lay_out_run, make_settings
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.protocol import Question
 
 KEY = "sk-test-0123456789"

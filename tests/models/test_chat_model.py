@@ -16,7 +16,7 @@ from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.messages import redact

@@ -12,7 +12,7 @@ from aiohttp import web
 from endpoint import Endpoint, Raw, running_endpoint
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models import chat as chat_model

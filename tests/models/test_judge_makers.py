@@ -8,7 +8,7 @@ import pytest
 from endpoint import Endpoint, running_endpoint
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, TransientJudgeError
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.lexical.judge import LexicalJudge

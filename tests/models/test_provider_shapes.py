@@ -18,7 +18,7 @@ from endpoint import Asked, Endpoint, Raw, running_endpoint
 from live_runs import lay_out_run, make_settings, point_to, read_calls
 from provider_calls import GOOD, KEY, ask, make_question
 
-from evalhouse.tasks.asking.replies import read_statements
+from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.models.errors import translate_error
 

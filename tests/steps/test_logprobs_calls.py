@@ -26,7 +26,7 @@ from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.warehouse.engine.migrate import migrate
-from evalhouse.warehouse.rows.responses import find_replies
+from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 

@@ -6,9 +6,8 @@ from evalhouse.prompts import Item
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, split_by_tokens
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name, make_judge
-from evalhouse.tasks.pipeline.plan import UnknownMetric, list_default, plan_run
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.metric_files import UnknownMetric, list_default, load_metrics, plan_run
 
 KNOWN = load_metrics()
 

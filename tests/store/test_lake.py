@@ -23,9 +23,9 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUrlError
 from evalhouse.warehouse.location import Lake, Location, parse_location
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.noise import score_run
 from evalhouse.warehouse.rows.runs import insert_run, update_run
 from evalhouse.warehouse.rows.samples import Staging, renew_samples, take_in_samples
+from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.sandbox.catalog import read_catalog
 from evalhouse.warehouse.sandbox.query import run_query
 from evalhouse.warehouse.store import Warehouse

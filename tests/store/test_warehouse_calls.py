@@ -9,7 +9,7 @@ from call_rows import hash_request, make_call, make_row
 from warehouse_processes import make_warehouse
 
 from evalhouse.warehouse.engine.connection import open_writer
-from evalhouse.warehouse.rows.responses import RecordedReply, find_replies, make_request_key
+from evalhouse.warehouse.rows.calls import RecordedReply, find_replies, make_request_key
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 

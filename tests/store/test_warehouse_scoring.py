@@ -7,7 +7,7 @@ from warehouse_processes import count_rows, make_warehouse
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import MetricFile, parse_metric
-from evalhouse.warehouse.rows.noise import score_run
+from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 

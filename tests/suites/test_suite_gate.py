@@ -10,9 +10,8 @@ from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate, find_previous
-from evalhouse.tasks.pipeline.plan import plan_run
 from evalhouse.tasks.settings.suite import SuiteGate
-from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse
 

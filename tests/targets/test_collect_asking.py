@@ -23,7 +23,7 @@ from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.responses import count_responses
+from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import StoredSample, read_samples_between
 

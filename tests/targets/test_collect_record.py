@@ -14,7 +14,7 @@ from warehouse_runs import make_run
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.collection import UnaffectedResponses, find_unaffected, list_cited_documents
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.responses import StoredResponse
+from evalhouse.warehouse.rows.calls import StoredResponse
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.rows.samples import Staging, StoredSample, take_in_samples
 from evalhouse.warehouse.store import Warehouse

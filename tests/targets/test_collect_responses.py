@@ -12,12 +12,7 @@ from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.mover import Mover, take_in_orphans
-from evalhouse.warehouse.rows.responses import (
-    count_responses,
-    list_open_samples,
-    list_response_errors,
-    read_responses,
-)
+from evalhouse.warehouse.rows.calls import count_responses, list_open_samples, list_response_errors, read_responses
 from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.rows.samples import Staging, read_samples_between, renew_samples, take_in_samples
 from evalhouse.warehouse.store import Warehouse

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.replies import read_labels, read_statements, read_supports
+from evalhouse.tasks.asking.verdicts import read_labels, read_statements, read_supports
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.trials.attack_results import list_requests
 from evalhouse.tasks.trials.attack_set import (

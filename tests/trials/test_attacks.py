@@ -32,7 +32,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 from evalhouse.prompts import BlockValue, Item, Message, Prompt, load_prompts
 from evalhouse.prompts.render import BLOCKS, render_blocks
 from evalhouse.tasks.asking.asker import _UNUSABLE_NOTE
-from evalhouse.tasks.asking.replies import read_labels, read_supports
+from evalhouse.tasks.asking.verdicts import read_labels, read_supports
 from evalhouse.tasks.judge.errors import UnusableReply
 from evalhouse.tasks.trials.attack_set import (
     STEPS_OF,
