@@ -87,6 +87,14 @@ class Prompts(Mapping[str, Prompt]):
         self._names = dict.fromkeys(names)
         self._read = cache(read)
 
+    def changed(self, change: Callable[[Prompt], Prompt]) -> "Prompts":
+        """The same prompts, each changed when it is read."""
+        return Prompts(self._names, lambda name: change(self[name]))
+
+    def find_missing(self, names: Iterable[str]) -> list[str]:
+        """Those of these names that are none of a prompt."""
+        return [name for name in names if name not in self._names]
+
     def __getitem__(self, name: str) -> Prompt:
         if name not in self._names:
             raise KeyError(name)

@@ -81,6 +81,10 @@ VERDICT_TABLES = (*(table.name for table in steps.VERDICT_TABLES), "outcomes")
 """The tables that the steps write, a shard's rows at a time."""
 
 
+Frames = Mapping[str, pl.DataFrame]
+"""Rows by table."""
+
+
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     """Rows as a frame with the table's columns; keys that are no column of the table are refused."""
     columns = TABLES[table]
@@ -92,6 +96,14 @@ def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
     )
 
 
+def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mapping[str, object]]]]) -> Frames:
+    """A frame for each of VERDICT_TABLES; `rows` has those of each sample by table."""
+    return {
+        table: build_frame(table, [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]])
+        for table in VERDICT_TABLES
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Frames by table name under a key that makes a second writing harmless.
@@ -101,5 +113,5 @@ class Batch:
 
     key: str
     run_id: str
-    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    tables: Frames = field(default_factory=dict)
     replaces: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +138,7 @@ def make_plan(settings: RunSettings) -> Plan:
     return plan
 
 
-def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tuple[Prompt, ...]:
+def _pick_rubrics(plan: Plan, prompts: Prompts, judge: Judge) -> tuple[Prompt, ...]:
     """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
     wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
     for name in wanted:
@@ -146,9 +146,8 @@ def _pick_rubrics(plan: Plan, prompts: Mapping[str, Prompt], judge: Judge) -> tu
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    for name in list_prompts(plan.steps | plan.optional_steps):
-        if name not in prompts:
-            raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
+    for name in prompts.find_missing(list_prompts(plan.steps | plan.optional_steps)):
+        raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
     of_models = list_model_steps(plan.steps)
     beyond_words = [metric.name for metric in plan.metrics if not of_models.isdisjoint(metric.needs)]
     if judge.name == "lexical" and beyond_words:
@@ -168,7 +167,7 @@ def make_prompts(settings: RunSettings, judge: Judge) -> Prompts:
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
     if judge.name != "lexical":
         return prompts
-    return Prompts(prompts, lambda name: _state_rules(prompts[name], judge.model))
+    return prompts.changed(partial(_state_rules, judge.model))
 
 
 def make_live_run(
@@ -241,7 +240,7 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
     return spent_usd
 
 
-def _state_rules(prompt: Prompt, model: str) -> Prompt:
+def _state_rules(model: str, prompt: Prompt) -> Prompt:
     digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
     return replace(
         prompt,

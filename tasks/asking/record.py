@@ -122,9 +122,9 @@ class ReplyFinder:
         self._wanted: dict[str, asyncio.Future[RecordedReply | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
 
-    def expect(self, request_hash: str) -> None:
-        """A reply to this request is on record from now on."""
-        self._filter.add(make_request_key(request_hash))
+    def expect(self, request_key: int) -> None:
+        """A reply to the request with this key is on record from now on."""
+        self._filter.add(request_key)
 
     async def find(self, request_hash: str) -> RecordedReply | None:
         """The reply on record for a request, or None; raises WarehouseError when the warehouse cannot be read."""
@@ -206,12 +206,12 @@ class CallRecord:
 
     def keep(self, call: Call) -> str:
         """Put a call on disk and return its id; raises FatalJudgeError when the disk does not take it."""
-        call_id = uuid.uuid4().hex
+        call_id, request_key = uuid.uuid4().hex, make_request_key(call.request_hash)
         origin = ORIGIN.get()
         row: dict[str, object] = vars(call) | {
             "call_id": call_id,
             "run_id": self._run_id,
-            "request_key": make_request_key(call.request_hash),
+            "request_key": request_key,
             "flow_run_id": origin.flow_run_id,
             "task_run_id": origin.task_run_id,
             "started_at": int((call.started_at or time.time()) * 1e6),
@@ -226,7 +226,7 @@ class CallRecord:
                 "make room and go on with `evalhouse resume`"
             ) from None
         if call.status == "ok" and call.reply is not None:
-            self._finder.expect(call.request_hash)
+            self._finder.expect(request_key)
             self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply, logprobs=call.logprobs)
         if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run
             raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._mover.failure}")

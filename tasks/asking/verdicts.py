@@ -172,13 +172,16 @@ def _read_for(inquiry: Inquiry, ids: Collection[str]) -> Callable[[str], Verdict
     return lambda text: inquiry.read(text, ids)
 
 
-async def gather_all(asked: Sequence[Awaitable[T]]) -> list[T]:
+def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
     """All results in order. When some fail, the first failure once all have ended, so that nothing is left behind.
 
-    A failure for good goes before EndpointDown, which would have the others tried again for nothing.
+    A failure for good goes before EndpointDown, which would have the others tried again for nothing. It is a task, so
+    that whoever waits for it is woken once and not with everything below.
     """
-    if len(asked) == 1:
-        return [await asked[0]]
+    return asyncio.create_task(_gather(asked))
+
+
+async def _gather(asked: Sequence[Awaitable[T]]) -> list[T]:
     results = await asyncio.gather(*asked, return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     if failures:

@@ -15,7 +15,7 @@ from evalhouse.prompts import Grade, Item
 from evalhouse.tasks.asking.verdicts import JudgedItem, write_verdict
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_frame
+from evalhouse.warehouse.tables import VERDICT_TABLES, Batch, build_verdict_frames
 
 Source = Literal["answer", "ground_truth"]
 ID_PREFIXES: dict[Source, str] = {"answer": "A", "ground_truth": "G"}
@@ -122,10 +122,7 @@ class Shard:
 
     def to_batch(self, run_id: str, *, key: str, replaces: bool) -> Batch:
         """All rows of the shard as one batch; `replaces` deletes what an earlier attempt wrote for its samples."""
-        tables = {
-            table: build_frame(table, [{"run_id": run_id, **row} for work in self.works for row in work.rows[table]])
-            for table in VERDICT_TABLES
-        }
+        tables = build_verdict_frames(run_id, [work.rows for work in self.works])
         ids = tuple(work.sample.sample_id for work in self.works)
         return Batch(key=key, run_id=run_id, tables=tables, replaces=ids if replaces else ())
 
