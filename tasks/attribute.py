@@ -98,12 +98,5 @@ def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> No
     """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
     ranks = sorted({int(context_id[1:]) for part in parts for context_id in part.verdict.contexts})
     telling = [part for part in parts if part.verdict.contexts] or parts
-    work.add_row(
-        "attributions",
-        statement_id=statement_id,
-        supported=bool(ranks),
-        context_ranks=ranks,
-        reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
-        call_id=telling[0].call_id,
-    )
-    work.add_votes("attribute", statement_id, parts)
+    columns = {"statement_id": statement_id, "supported": bool(ranks), "context_ranks": ranks}
+    work.add_verdict("attributions", "attribute", statement_id, parts, telling, **columns)

@@ -69,8 +69,8 @@ async def _ask_labels(live_run: LiveRun, work: SampleWork, answer: Extraction, t
         verdicts = [judged[item.id] for judged in found if item.id in judged]
         # Reported with the first part that holds the statement, else with the first that does not.
         telling = next((part for part in verdicts if part.verdict.label == "TP"), verdicts[0])
-        _add(work, item.id, str(telling.verdict.label), telling.verdict.reason, telling.call_id)
-        work.add_votes("classify", item.id, verdicts)
+        columns = {"statement_id": item.id, "label": telling.verdict.label}
+        work.add_verdict("classifications", "classify", item.id, verdicts, [telling], **columns)
     work.note_outcome("classify")
 
 

@@ -60,15 +60,8 @@ async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str
 def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None:
     """One row from the verdicts over all parts: useful anywhere is useful, told with that part's reason and call."""
     useful = [part for part in parts if part.verdict.label == "useful"]
-    telling = useful or parts
-    work.add_row(
-        "context_verdicts",
-        context_rank=int(context_id[1:]),
-        useful=bool(useful),
-        reason=" ".join(dict.fromkeys(part.verdict.reason for part in telling)),
-        call_id=telling[0].call_id,
-    )
-    work.add_votes("rank", context_id, parts)
+    columns = {"context_rank": int(context_id[1:]), "useful": bool(useful)}
+    work.add_verdict("context_verdicts", "rank", context_id, parts, useful or parts, **columns)
 
 
 async def _ask_part(

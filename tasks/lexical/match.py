@@ -19,7 +19,7 @@ from evalhouse.tasks.lexical.texts import (
     AnalysedText,
     Sentence,
     Token,
-    analyse_text,
+    analyse_texts,
     join_texts,
     make_text,
 )
@@ -502,11 +502,11 @@ def score_contexts(statements: Sequence[str], texts: Sequence[str], question: st
 
     Of several spellings of a gold answer the best counts.
     """
-    asked, contexts = analyse_text(question), [analyse_text(text) for text in texts]
+    asked, *contexts = analyse_texts([question, *texts])
     elsewhere = frozenset().union(*[text.keys for text in contexts]) if len(contexts) > 1 else frozenset[str]()
     scored: list[list[Support]] = []
     for statement in statements:
-        claims = [read_claim(analyse_text(spelling), asked) for spelling in read_alternatives(statement)]
+        claims = [read_claim(spelling, asked) for spelling in analyse_texts(read_alternatives(statement))]
         scored.append([_score_best(claims, text, elsewhere) for text in contexts])
     return scored
 
@@ -568,9 +568,8 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
     An answer statement is supported when the ground truth supports it, or when it alone conveys a whole ground-truth
     statement, with whatever it adds. Each statement sees all statements of the other text.
     """
-    asked = analyse_text(question)
-    answers = [analyse_text(statement) for statement in answer]
-    truths = [[analyse_text(spelling) for spelling in read_alternatives(statement)] for statement in ground_truth]
+    asked, *answers = analyse_texts([question, *answer])
+    truths = [analyse_texts(read_alternatives(statement)) for statement in ground_truth]
     if not answers or not truths:
         nothing = Support(score=0.0, evidence=None)
         return Comparison(answer=(nothing,) * len(answers), ground_truth=(nothing,) * len(truths))
@@ -640,8 +639,7 @@ def _share_found(weights: dict[str, float], context: AnalysedText) -> float:
 
 def rate_contexts(question: str, ground_truth: str, contexts: Sequence[str]) -> list[Relevance]:
     """The usefulness of each context, in the order given; with an empty ground truth by the question alone."""
-    texts = [analyse_text(context) for context in contexts]
-    asked, truth = analyse_text(question), analyse_text(ground_truth)
+    asked, truth, *texts = analyse_texts([question, ground_truth, *contexts])
     question_weights = _weigh_keys(asked, texts)
     truth_weights = {key: weight for key, weight in _weigh_keys(truth, texts).items() if key not in asked.keys}
     if not truth_weights:  # the ground truth is in the question: a choice, or yes and no

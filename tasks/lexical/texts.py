@@ -8,7 +8,7 @@ import re
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -532,3 +532,8 @@ _cache = TextCache(max_characters=500_000)
 def analyse_text(text: str) -> AnalysedText:
     """Sentences and tokens of a text; the same text again costs a look-up."""
     return _cache.analyse(text)
+
+
+def analyse_texts(texts: Iterable[str]) -> list[AnalysedText]:
+    """Each of the texts as `analyse_text` does."""
+    return [_cache.analyse(text) for text in texts]

@@ -61,8 +61,18 @@ class SampleWork:
             call_id=call_id,
         )
 
-    def add_votes(self, step: str, item_id: str, parts: Iterable[JudgedItem]) -> None:
-        """Put the votes on one item aside, beside the verdict that its parts led to."""
+    def add_verdict(
+        self,
+        table: str,
+        step: str,
+        item_id: str,
+        parts: Iterable[JudgedItem],
+        telling: Sequence[JudgedItem],
+        **columns: object,
+    ) -> None:
+        """Put the verdict on one item aside, with reason and call of those parts that are `telling`, and all votes."""
+        reason = " ".join(dict.fromkeys(part.verdict.reason for part in telling))
+        self.add_row(table, **columns, reason=reason, call_id=telling[0].call_id)
         for vote in (vote for part in parts for vote in part.votes):
             self.add_row(
                 "votes",
