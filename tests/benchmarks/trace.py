@@ -4,8 +4,9 @@
     python tests/benchmarks/trace.py --files    # and each file, in the order of its first entry, with its entries
 
 One row of a JSON Lines file is judged by the lexical judge, in this process, under a profiler. Counted are the frames
-of our own functions: importing a module is left out. A passage is a change of file in what one thread does, by a call
-or by a return; the flow begins when `evaluate_run` is entered.
+of our own functions: importing a module is left out. A passage is the entry of a function that stands in another file
+than the one entered before it by that thread; a coroutine that is woken is entered again, a return is none. The
+flow begins when `evaluate_run` is entered.
 """
 
 import argparse
@@ -50,13 +51,10 @@ class Walk:
         if code.co_name == "<module>":
             self._importing[thread] += 1 if event == "call" else -1
             return
-        if self._importing[thread]:
+        name = self._name(frame)
+        if event == "return" or self._importing[thread] or name is None:
             return
-        shown = frame if event == "call" else frame.f_back
-        name = self._name(shown) if shown is not None else None
-        if name is None:
-            return
-        if event == "call" and code.co_name == "evaluate_run" and not self.flow_has_begun:
+        if code.co_name == "evaluate_run" and not self.flow_has_begun:
             self.flow_has_begun = True
             self.files_before_flow, self.passages_before_flow = len(self.entries), self.passages
         if name != self._last.get(thread):

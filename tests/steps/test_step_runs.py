@@ -204,7 +204,7 @@ async def test_stopping_ends_all_tasks_quickly_and_keeps_what_came(tmp_path: Pat
         async with lay_shard(tmp_path, None, samples=40, concurrency=8) as (live_run, _):
             running = asyncio.create_task(run_all(live_run))
             await asyncio.sleep(0.7)
-            sent = endpoint.stats.requests["/v1/chat/completions"]
+            sent = live_run.usage.requests
             started = time.monotonic()
             live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=1.0)
             ended = await running
