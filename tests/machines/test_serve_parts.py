@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_process import ROOT, Place
+from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.server.api import PrefectApi
@@ -58,13 +59,20 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(
-    place: Place, arguments: list[str], variables: dict[str, str], told: list[str]
+    *,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    variables: dict[str, str],
+    told: list[str],
 ) -> None:
+    # They block SIGINT for ever, and so in all processes that later tests start.
+    monkeypatch.setattr("evalhouse.flows.server.interrupts.StopOrders", object)
     (place.folder / "bare.toml").write_text('dataset = "sample"\n')
     (place.folder / "kb.toml").write_text('dataset = "sample"\n[trigger]\nknowledge_base = "docs*"\n')
     (place.folder / "sub").mkdir()
     (place.folder / "sub" / "nightly.toml").write_text(SCHEDULED)
-    done = place.with_variables(**variables).call_process("serve", *arguments)
+    done = place.with_variables(**variables).call("serve", *arguments)
     assert done.status == 2
     assert "Traceback" not in done.stderr
     for text in told:
@@ -88,9 +96,7 @@ def test_announcing_imports_no_prefect() -> None:
 @pytest.fixture
 def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    made = Warehouse(str(tmp_path / "house.duckdb"))
-    made.migrate()
-    return made
+    return make_warehouse(tmp_path)
 
 
 class Api(PrefectApi):

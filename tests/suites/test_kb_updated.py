@@ -87,7 +87,7 @@ def server() -> Iterator[EventServer]:
     events = Events()
     handler = type("OwnHandler", (Handler,), {"events": events})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield EventServer(url=f"http://127.0.0.1:{http.server_address[1]}/api", events=events)
         http.shutdown()

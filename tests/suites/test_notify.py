@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 from webhook import Webhook, serve_webhook
 
@@ -38,11 +39,10 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         yield served
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Warehouse:
-    """Two nights of one suite: factual_f1 goes from 1 to 0.5, faithfulness is scored in the second alone."""
-    store = Warehouse(str(tmp_path / "w.duckdb"))
-    store.migrate()
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """Two nights of one suite: factual_f1 goes from 1 to 0.5, faithfulness is scored in the second alone. To be read."""
+    store = make_warehouse(tmp_path_factory.mktemp("nights"))
     add_night(store, "night-1", 0, {"factual_f1": [1.0, 1.0]})
     add_night(store, "night-2", 60, {"factual_f1": [0.5, 0.5], "faithfulness": [0.25, None]})
     return store
@@ -159,8 +159,7 @@ def test_a_run_that_never_began_is_told_as_failed(webhook: Webhook) -> None:
 def test_chat_programs_get_their_own_message(
     tmp_path: Path, webhook: Webhook, form: str, shape: dict[str, Any]
 ) -> None:
-    store = Warehouse(str(tmp_path / "w.duckdb"))
-    store.migrate()
+    store = make_warehouse(tmp_path)
     run = make_run("r", suite="s", status="incomplete", metrics=())
     notify_of_end(make_notify("incomplete", format=form), store, run, "<!channel> & co", None)
     assert webhook.bodies == [shape]

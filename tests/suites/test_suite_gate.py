@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
@@ -21,9 +22,7 @@ N_SAMPLES = 40
 
 @pytest.fixture
 def store(tmp_path: Path) -> Warehouse:
-    store = Warehouse(str(tmp_path / "w.duckdb"))
-    store.migrate()
-    return store
+    return make_warehouse(tmp_path)
 
 
 def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **columns: object) -> RunRow:

@@ -1,17 +1,23 @@
-"""Asking a real bot and judging what it says, by the command line: what is asked, what is kept, what is not asked."""
+"""Asking a real bot and judging what it says, by the command line: what is asked, what is kept, what is not asked.
+
+A run costs seconds, so most tests read of one history of runs what they are about.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Finished, finish, wait_for
+from cli_process import Finished, finish
 from collect_house import QUESTIONS, Harbour, N, build_harbour
 from rag_bot import start_rag_bot
+
+from evalhouse.warehouse.rows.calls import list_response_errors
 
 SUITE = "harbour.toml"
 
@@ -21,6 +27,63 @@ def harbour(tmp_path: Path, prefect_home: Path) -> Iterator[Harbour]:
     built = build_harbour(tmp_path / "harbour", {"PREFECT_HOME": str(prefect_home)})
     with built.bot:
         yield built
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """A command that has ended, and what the bot was asked meanwhile."""
+
+    finished: Finished
+    asked: list[str]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.finished.document
+        return found
+
+    @property
+    def run_id(self) -> str:
+        return str(self.document["run_id"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A harbour, and its nights by name, in the order in which they went by."""
+
+    harbour: Harbour
+    nights: dict[str, Night]
+
+    def __getitem__(self, name: str) -> Night:
+        return self.nights[name]
+
+    def pass_night(self, name: str, *arguments: str, status: int = 0) -> Night:
+        self.harbour.bot.reset()
+        finished = self.harbour.place.call(*arguments)
+        assert finished.status == status, finished.stderr
+        self.nights[name] = Night(finished=finished, asked=list(self.harbour.bot.stats.questions))
+        return self.nights[name]
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[History]:
+    """Answers collected and judged twice, a run, and what came of two documents that changed."""
+    harbour = build_harbour(tmp_path_factory.mktemp("history") / "harbour", {"PREFECT_HOME": str(prefect_home)})
+    told = History(harbour=harbour, nights={})
+    run_suite, collect = ("run", SUITE, "--json"), ("collect", SUITE, "--json")
+    with harbour.bot:
+        collected = told.pass_night("collected", *collect, "--label", "asked")
+        judged = told.pass_night("judged", *run_suite, "--responses", collected.run_id)
+        told.pass_night("judged again", *run_suite, "--responses", judged.run_id)
+        told.pass_night("run", *run_suite)
+        harbour.change_document("lock.txt", "The lock at Brankmouth is 9 metres deep. It opens at 6 in the morning.")
+        told.pass_night("updated", *run_suite)
+        harbour.change_document(
+            "light.txt", "The lighthouse stands 50 metres tall.\n\nThe lighthouse was built in 1890."
+        )
+        affected = told.pass_night("affected", *collect, "--only-affected", "--changed", "light.txt")
+        told.pass_night("affected judged", *run_suite, "--responses", affected.run_id)
+        told.pass_night("nothing changed", *collect, "--only-affected")
+        yield told
 
 
 def run(harbour: Harbour, *arguments: str, status: int = 0) -> dict[str, Any]:
@@ -43,19 +106,52 @@ def read_judged(harbour: Harbour, run_id: str) -> dict[str, str | None]:
     return {row["sample_id"]: row["judged"] for row in rows}
 
 
-def test_the_bots_answers_are_judged_in_the_place_of_the_datasets(harbour: Harbour) -> None:
-    finished = harbour.place.call_process("run", SUITE, "--json")
-    assert finished.status == 0, finished.stderr
-    assert finished.stderr.count("answers or contexts for 1 of its 4 samples") == 1
-    run_id = finished.document["run_id"]
-    responses = read_responses(harbour, run_id)
-    assert {row["status"] for row in responses.values()} == {"ok"}
-    assert all(row["latency_ms"] > 0 and row["attempts"] == 1 for row in responses.values())
-    loaded = harbour.read(
+def read_loaded(harbour: Harbour, run_id: str) -> list[dict[str, Any]]:
+    """What was judged as the bot's answers, in the dataset's order."""
+    return harbour.read(
         "select sample_id, answer, contexts, context_ids from run_samples join samples using (sample_id, input_hash) "
         "where run_id = $run_id order by ordinal",
         run_id=run_id,
     )
+
+
+def test_collecting_judges_nothing(history: History) -> None:
+    collected = history["collected"]
+    assert collected.document["status"] == "completed"
+    responses = collected.document["responses"]
+    assert responses == {**responses, "n_ok": N, "n_failed": 0, "n_reused": 0, "errors": []}
+    assert 0 < responses["latency_p50_ms"] <= responses["latency_p95_ms"]
+    (row,) = history.harbour.read(
+        "select kind, judge, label, len(metrics) as n_metrics, n_samples from runs where run_id = $run_id",
+        run_id=collected.run_id,
+    )
+    assert row == {"kind": "collection", "judge": "none", "label": "asked", "n_metrics": 0, "n_samples": N}
+    n_scores = "select count(*) as n from scores where run_id = $run_id"
+    assert history.harbour.read(n_scores, run_id=collected.run_id) == [{"n": 0}]
+
+
+def test_responses_are_judged_as_often_as_one_likes_without_asking(history: History) -> None:
+    judged, again = history["judged"], history["judged again"]
+    assert judged.asked == again.asked == []
+    assert judged.document["calls"]["requests"] > 0
+    assert judged.document["metrics"] == again.document["metrics"]
+    assert again.document["calls"]["requests"] == 0
+    parent = "select parent_run_id from runs where run_id = $run_id"
+    assert history.harbour.read(parent, run_id=judged.run_id) == [{"parent_run_id": history["collected"].run_id}]
+    for night in (judged, again):
+        responses = read_responses(history.harbour, night.run_id)
+        assert {(row["status"], row["reused_run_id"]) for row in responses.values()} == {
+            ("reused", history["collected"].run_id)
+        }
+
+
+def test_the_bots_answers_are_judged_in_the_place_of_the_datasets(history: History) -> None:
+    night, harbour = history["run"], history.harbour
+    assert night.finished.stderr.count("answers or contexts for 1 of its 4 samples") == 1
+    responses = read_responses(harbour, night.run_id)
+    assert {row["status"] for row in responses.values()} == {"ok"}
+    assert all(row["latency_ms"] > 0 and row["attempts"] == 1 for row in responses.values())
+    loaded = read_loaded(harbour, night.run_id)
     assert [row["sample_id"] for row in loaded] == [row["id"] for row in QUESTIONS], "in the dataset's order"
     for row in loaded:
         assert {name: responses[row["sample_id"]][name] for name in row if name != "sample_id"} == {
@@ -63,8 +159,73 @@ def test_the_bots_answers_are_judged_in_the_place_of_the_datasets(harbour: Harbo
         }
     assert loaded[0]["answer"] == "The lock at Brankmouth is 7 metres deep."
     assert loaded[0]["context_ids"] == ["lock.txt#1"]
-    assert finished.document["metrics"]["faithfulness"]["mean"] == 1
-    assert harbour.bot.stats.n_requests == N
+    assert night.document["metrics"]["faithfulness"]["mean"] == 1
+    assert len(night.asked) == N
+
+
+def test_after_an_update_the_bot_is_asked_again_and_only_what_changed_is_judged(history: History) -> None:
+    night = history["updated"]
+    assert len(night.asked) == N, "a run that is told of no documents is complete"
+    assert read_judged(history.harbour, night.run_id) == {
+        "lock": "asked anew", "mayor": "reused", "light": "reused", "built": "reused"
+    }  # fmt: skip
+    changes = {row["change"]: row for row in run(history.harbour, "show", night.run_id)["changes"]}
+    assert {change: row["n_samples"] for change, row in changes.items()} == {
+        "changed": 1, "new": 0, "unchanged": 3, "gone": 0
+    }  # fmt: skip
+    assert (changes["changed"]["n_asked_anew"], changes["unchanged"]["n_asked_anew"]) == (1, 0)
+    assert changes["changed"]["n_requests"] == night.document["calls"]["requests"] > 0
+    assert changes["unchanged"]["n_requests"] == 0
+    assert changes["unchanged"]["n_reused"] + changes["changed"]["n_reused"] == night.document["calls"]["reused"]
+
+
+def test_only_questions_whose_contexts_cited_a_changed_document_are_asked(history: History) -> None:
+    told, harbour = history["affected"], history.harbour
+    assert Counter(told.asked) == Counter(row["question"] for row in QUESTIONS[2:])
+    counts = told.document["responses"]
+    assert (told.document["status"], counts["n_ok"], counts["n_reused"]) == ("completed", 2, 2)
+    responses = read_responses(harbour, told.run_id)
+    assert responses["mayor"]["reused_run_id"] == history["updated"].run_id
+    assert responses["mayor"]["answer"] == "The mayor is Maud Tregarthen."
+    assert "50 metres" in responses["light"]["answer"]
+    judged = history["affected judged"].document
+    assert judged["metrics"]["factual_f1"]["n_scored"] == N, "complete, and so its means are comparable"
+    shown = run(harbour, "show", told.run_id)["run"]
+    assert (shown["kb_name"], shown["kb_changed"], shown["suite"]) == ("harbour", ["light.txt"], "harbour")
+
+
+def test_without_changed_documents_every_question_is_asked(history: History) -> None:
+    night = history["nothing changed"]
+    assert "No changed documents were announced" in night.finished.stderr
+    assert night.document["responses"]["n_ok"] == len(night.asked) == N
+
+
+def test_responses_that_lack_questions_are_refused_before_anything_is_on_record(history: History) -> None:
+    harbour, collected = history.harbour, history["collected"].run_id
+    n_runs = harbour.read("select count(*) as n from runs")
+    more = [{"id": name, "question": f"Who is the {name}?", "ground_truth": "Nobody."} for name in ("baker", "smith")]
+    judge = ("run", SUITE, "--responses")
+    try:
+        harbour.write_questions([*QUESTIONS, *more])
+        refused = harbour.place.call(*judge, collected)
+        assert refused.status == 2
+        assert f"2 of 6 questions have no response in run {collected} (the first: baker)" in refused.stderr
+        harbour.write_questions([{**QUESTIONS[0], "question": "What is the depth of the lock?"}, QUESTIONS[1]])
+        refused = harbour.place.call(*judge, collected)
+        assert "1 of 2 questions has no response" in refused.stderr, "an answer to another question is none"
+        assert "the first: lock" in refused.stderr
+    finally:
+        harbour.write_questions(QUESTIONS)
+    assert harbour.place.call(*judge, "nightly").status == 2
+    assert harbour.read("select count(*) as n from runs") == n_runs
+
+
+def test_a_suite_without_a_target_has_nothing_to_collect(history: History) -> None:
+    place = history.harbour.place
+    (place.folder / "plain.toml").write_text('dataset = "harbour.jsonl"\n', encoding="utf-8")
+    refused = place.call("collect", "plain.toml")
+    assert refused.status == 2
+    assert "plain.toml has no [target]" in refused.stderr
 
 
 def test_a_failed_question_is_asked_again_by_resume_and_alone(harbour: Harbour) -> None:
@@ -88,6 +249,30 @@ def test_a_failed_question_is_asked_again_by_resume_and_alone(harbour: Harbour) 
     assert harbour.read("select count(*) as n from run_samples") == [{"n": N}]
 
 
+def test_a_failed_response_is_told_and_is_failed_wherever_it_is_judged(harbour: Harbour) -> None:
+    harbour.bot.configure(refuse="mayor", fail_status=418)
+    finished = harbour.place.call("collect", SUITE)
+    assert finished.status == 3
+    (collected,) = (row["run_id"] for row in harbour.read("select run_id from runs"))
+    assert finished.lines[0] == f"run {collected} incomplete: {N} samples, nothing judged"
+    assert finished.lines[1].startswith(f"{N - 1} answered, 1 failed, latency p50 ")
+    assert any("418" in line and line.endswith("mayor") for line in finished.lines)
+    assert finished.lines[-2].startswith(f"next: evalhouse resume {collected}")
+    assert finished.lines[-1].startswith(f"or:   evalhouse run {SUITE} --responses {collected}")
+    shown = harbour.place.call("show", collected)
+    assert f"responses: {finished.lines[1]}" in shown.lines
+    assert "No scores yet." not in shown.stdout
+    judged = run(harbour, "run", SUITE, "--responses", collected, status=3)
+    assert read_responses(harbour, judged["run_id"])["mayor"]["status"] == "failed"
+    errors = list_response_errors(harbour.warehouse, collected)
+    assert [(row["n_samples"], row["example"]) for row in errors] == [(1, "mayor")]
+    harbour.bot.configure(refuse=None)
+    assert run(harbour, "resume", collected)["responses"]["n_ok"] == N
+    harbour.bot.reset()
+    assert run(harbour, "resume", judged["run_id"])["status"] == "completed", "taken from the parent, which has it now"
+    assert harbour.bot.stats.n_requests == 0
+
+
 def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_up(harbour: Harbour) -> None:
     rows = [{**QUESTIONS[number % N], "id": f"q{number}"} for number in range(30)]
     harbour.write_questions(rows)
@@ -106,80 +291,6 @@ def test_a_bot_that_is_down_ends_the_run_at_once_and_resume_asks_it_when_it_is_u
     assert resumed["metrics"]["factual_f1"]["n_scored"] == 30
 
 
-def test_collecting_judges_nothing_and_its_responses_are_judged_as_often_as_one_likes(harbour: Harbour) -> None:
-    collected = run(harbour, "collect", SUITE, "--label", "asked")
-    assert collected["status"] == "completed"
-    assert collected["responses"] == {
-        **collected["responses"], "n_ok": N, "n_failed": 0, "n_reused": 0, "errors": []
-    }  # fmt: skip
-    assert 0 < collected["responses"]["latency_p50_ms"] <= collected["responses"]["latency_p95_ms"]
-    (row,) = harbour.read("select kind, judge, label, len(metrics) as n_metrics, n_samples from runs")
-    assert row == {"kind": "collection", "judge": "none", "label": "asked", "n_metrics": 0, "n_samples": N}
-    assert harbour.read("select count(*) as n from scores") == [{"n": 0}]
-    harbour.bot.reset()
-    judged = [run(harbour, "run", SUITE, "--responses", collected["run_id"]) for _ in range(2)]
-    assert harbour.bot.stats.n_requests == 0
-    assert judged[0]["metrics"] == judged[1]["metrics"]
-    assert judged[1]["calls"]["requests"] == 0
-    parents = harbour.read("select distinct parent_run_id from runs where kind = 'evaluation'")
-    assert parents == [{"parent_run_id": collected["run_id"]}]
-    responses = read_responses(harbour, judged[1]["run_id"])
-    assert {(row["status"], row["reused_run_id"]) for row in responses.values()} == {("reused", collected["run_id"])}
-    third = run(harbour, "run", SUITE, "--responses", judged[1]["run_id"])
-    assert {row["reused_run_id"] for row in read_responses(harbour, third["run_id"]).values()} == {collected["run_id"]}
-
-
-def test_a_failed_response_is_failed_wherever_it_is_judged(harbour: Harbour) -> None:
-    harbour.bot.configure(refuse="mayor", fail_status=418)
-    collected = run(harbour, "collect", SUITE, status=3)
-    assert collected["status"] == "incomplete"
-    assert [(row["n_samples"], row["example"]) for row in collected["responses"]["errors"]] == [(1, "mayor")]
-    judged = run(harbour, "run", SUITE, "--responses", collected["run_id"], status=3)
-    assert read_responses(harbour, judged["run_id"])["mayor"]["status"] == "failed"
-    harbour.bot.configure(refuse=None)
-    assert run(harbour, "resume", collected["run_id"])["responses"]["n_ok"] == N
-    harbour.bot.reset()
-    assert run(harbour, "resume", judged["run_id"])["status"] == "completed", "taken from the parent, which has it now"
-    assert harbour.bot.stats.n_requests == 0
-
-
-def test_what_collect_prints(harbour: Harbour) -> None:
-    harbour.bot.configure(refuse="mayor", fail_status=418)
-    finished = harbour.place.call_process("collect", SUITE)
-    assert finished.status == 3
-    run_id = harbour.read("select run_id from runs")[0]["run_id"]
-    assert finished.lines[0] == f"run {run_id} incomplete: {N} samples, nothing judged"
-    assert finished.lines[1].startswith(f"{N - 1} answered, 1 failed, latency p50 ")
-    assert any("418" in line and line.endswith("mayor") for line in finished.lines)
-    assert finished.lines[-2].startswith(f"next: evalhouse resume {run_id}")
-    assert finished.lines[-1].startswith(f"or:   evalhouse run {SUITE} --responses {run_id}")
-    shown = harbour.place.call("show", run_id)
-    assert f"responses: {finished.lines[1]}" in shown.lines
-    assert "No scores yet." not in shown.stdout
-
-
-def test_a_suite_without_a_target_has_nothing_to_collect(harbour: Harbour) -> None:
-    suite = harbour.place.folder / "plain.toml"
-    suite.write_text('dataset = "harbour.jsonl"\n', encoding="utf-8")
-    refused = harbour.place.call("collect", "plain.toml")
-    assert refused.status == 2
-    assert "plain.toml has no [target]" in refused.stderr
-
-
-def test_responses_that_lack_questions_are_refused_before_anything_is_on_record(harbour: Harbour) -> None:
-    collected = run(harbour, "collect", SUITE, "--limit", "2")
-    refused = harbour.place.call("run", SUITE, "--responses", collected["run_id"])
-    assert refused.status == 2
-    assert f"2 of 4 questions have no response in run {collected['run_id']} (the first: light)" in refused.stderr
-    reworded = {**QUESTIONS[0], "question": "What is the depth of the lock?"}
-    harbour.write_questions([reworded, QUESTIONS[1]])
-    refused = harbour.place.call("run", SUITE, "--responses", collected["run_id"])
-    assert "1 of 2 questions has no response" in refused.stderr, "an answer to another question is none"
-    assert "the first: lock" in refused.stderr
-    assert harbour.read("select count(*) as n from runs") == [{"n": 1}]
-    assert harbour.place.call("run", SUITE, "--responses", "nightly").status == 2
-
-
 def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbour) -> None:
     answered = [{**row, "answer": f"It is {number}.", "contexts": ["One."]} for number, row in enumerate(QUESTIONS)]
     harbour.write_questions(answered)
@@ -193,92 +304,29 @@ def test_the_samples_of_a_run_without_a_target_are_responses_too(harbour: Harbou
     assert first["hashes"] == second["hashes"], "the same inputs, whichever way they came"
 
 
-def test_after_an_update_the_bot_is_asked_again_and_only_what_changed_is_judged(harbour: Harbour) -> None:
-    run(harbour, "run", SUITE)
-    harbour.change_document("lock.txt", "The lock at Brankmouth is 9 metres deep. It opens at 6 in the morning.")
-    harbour.bot.reset()
-    second = run(harbour, "run", SUITE)
-    assert harbour.bot.stats.n_requests == N, "a run that is told of no documents is complete"
-    assert read_judged(harbour, second["run_id"]) == {
-        "lock": "asked anew", "mayor": "reused", "light": "reused", "built": "reused"
-    }  # fmt: skip
-    changes = {row["change"]: row for row in run(harbour, "show", second["run_id"])["changes"]}
-    assert {change: row["n_samples"] for change, row in changes.items()} == {
-        "changed": 1, "new": 0, "unchanged": 3, "gone": 0
-    }  # fmt: skip
-    assert (changes["changed"]["n_asked_anew"], changes["unchanged"]["n_asked_anew"]) == (1, 0)
-    assert changes["changed"]["n_requests"] == second["calls"]["requests"]
-    assert changes["unchanged"]["n_requests"] == 0
-    assert changes["unchanged"]["n_reused"] + changes["changed"]["n_reused"] == second["calls"]["reused"]
-
-
-def test_only_questions_whose_contexts_cited_a_changed_document_are_asked(harbour: Harbour) -> None:
-    first = run(harbour, "run", SUITE)
-    harbour.change_document("light.txt", "The lighthouse stands 50 metres tall.\n\nThe lighthouse was built in 1890.")
-    harbour.bot.reset()
-    told = run(harbour, "collect", SUITE, "--only-affected", "--changed", "light.txt")
-    assert Counter(harbour.bot.stats.questions) == Counter(row["question"] for row in QUESTIONS[2:])
-    assert (told["status"], told["responses"]["n_ok"], told["responses"]["n_reused"]) == ("completed", 2, 2)
-    responses = read_responses(harbour, told["run_id"])
-    assert responses["mayor"]["reused_run_id"] == first["run_id"]
-    assert responses["mayor"]["answer"] == "The mayor is Maud Tregarthen."
-    assert "50 metres" in responses["light"]["answer"]
-    judged = run(harbour, "run", SUITE, "--responses", told["run_id"])
-    assert judged["metrics"]["factual_f1"]["n_scored"] == N, "complete, and so its means are comparable"
-    shown = run(harbour, "show", told["run_id"])["run"]
-    assert (shown["kb_name"], shown["kb_changed"], shown["suite"]) == ("harbour", ["light.txt"], "harbour")
-
-
-def test_without_changed_documents_every_question_is_asked(harbour: Harbour) -> None:
-    run(harbour, "collect", SUITE)
-    harbour.bot.reset()
-    finished = harbour.place.call("collect", SUITE, "--only-affected", "--json")
-    assert "No changed documents were announced" in finished.stderr
-    assert finished.document["responses"]["n_ok"] == harbour.bot.stats.n_requests == N
-
-
-def test_two_runs_of_a_suite_never_overlap(harbour: Harbour) -> None:
-    harbour.bot.configure(hold_after=1)
-    first = harbour.place.start("run", SUITE, "--json")
+@pytest.mark.parametrize("command", ["run", pytest.param("collect", marks=pytest.mark.slow)])
+def test_a_run_has_its_suite_alone_and_after_a_signal_asks_what_it_has_not_heard(
+    harbour: Harbour, command: str
+) -> None:
+    folder, suite = harbour.place.folder, (harbour.place.folder / SUITE).read_text(encoding="utf-8")
+    harbour.bot.configure(hold_after=2)
+    first = harbour.place.start(command, SUITE)
     try:
-        harbour.bot.wait_for(2)
+        harbour.bot.wait_for(N)
         (under_way,) = harbour.read("select run_id from runs")
         second = harbour.place.call("run", SUITE)
         assert second.status == 3
         assert f"run {under_way['run_id']} of suite 'harbour' is under way" in second.stderr
         assert harbour.place.call("collect", SUITE).status == 3
+        with start_rag_bot(harbour.bot.folder) as bot:
+            (folder / "other.toml").write_text(suite.replace(harbour.bot.url, bot.url), encoding="utf-8")
+            assert run(harbour, "collect", "other.toml")["status"] == "completed", "another suite is not kept waiting"
     finally:
-        harbour.bot.configure(hold_after=None)
-        ended = finish(first)
-    assert ended.status == 0, ended.stderr
-    assert harbour.read("select run_id from runs") == [under_way]
-
-
-def test_another_suite_is_not_kept_waiting(harbour: Harbour) -> None:
-    folder = harbour.place.folder
-    (folder / "other.toml").write_text((folder / SUITE).read_text(encoding="utf-8"), encoding="utf-8")
-    harbour.bot.configure(hold_after=1)
-    first = harbour.place.start("collect", SUITE)
-    try:
-        harbour.bot.wait_for(2)
-        other = harbour.place.start("collect", "other.toml")
-        wait_for(lambda: len(harbour.read("select run_id from runs")) == 2, other)
-    finally:
-        harbour.bot.configure(hold_after=None)
-        ended = [finish(process).status for process in (first, other)]
-    assert ended == [0, 0]
-
-
-@pytest.mark.parametrize("command", ["run", "collect"])
-def test_a_signal_while_asking_leaves_a_run_that_goes_on(harbour: Harbour, command: str) -> None:
-    harbour.bot.configure(hold_after=2)
-    process = harbour.place.start(command, SUITE)
-    harbour.bot.wait_for(N)
-    process.send_signal(signal.SIGINT)
-    ended: Finished = finish(process)
+        first.send_signal(signal.SIGINT)
+        ended: Finished = finish(first)
     assert ended.status == 130, ended.stderr
-    (row,) = harbour.read("select run_id, status, problem from runs")
-    assert (row["status"], row["problem"]) == ("cancelled", "stopped by SIGINT")
+    (row,) = harbour.read("select run_id, status, problem from runs where suite = 'harbour'")
+    assert (row["run_id"], row["status"], row["problem"]) == (under_way["run_id"], "cancelled", "stopped by SIGINT")
     assert len(read_responses(harbour, row["run_id"])) == 2
     harbour.bot.configure(hold_after=None)
     harbour.bot.reset()
