@@ -41,7 +41,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """Two nights of one suite: factual_f1 goes from 1 to 0.5, faithfulness is scored in the second alone. To be read."""
+    """Two nights of one suite: factual_f1 goes from 1 to 0.5, faithfulness is scored in the second alone."""
     store = make_warehouse(tmp_path_factory.mktemp("nights"))
     add_night(store, "night-1", 0, {"factual_f1": [1.0, 1.0]})
     add_night(store, "night-2", 60, {"factual_f1": [0.5, 0.5], "faithfulness": [0.25, None]})
