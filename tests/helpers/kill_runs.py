@@ -84,8 +84,8 @@ class Moment:
 
 
 def draw_moments(dice: random.Random, *, n_kills: int, n_requests: int, startup_s: float) -> list[Moment]:
-    """A fifth of the kills before anything is asked, a fifth after all is answered, the others in between."""
-    n_outer = max(1, n_kills // 5)
+    """A fifth of the kills before anything is asked, a fifth after all is answered; the others, or one, in between."""
+    n_outer = max(1, n_kills // 5) if n_kills > 1 else 0
     n_asking = n_kills - 2 * n_outer
     # What is answered between the last of these and the kill comes on top.
     n_usual = n_requests * 2 // (3 * n_asking)

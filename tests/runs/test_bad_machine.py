@@ -26,6 +26,8 @@ from warehouse_processes import BIND_RIGHTS, FULL_DISK, make_warehouse
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "8")
 MAIN = "from evalhouse.flows.cli import main; main()"
 INTERRUPTED, INCOMPLETE, BAD_INPUT = 130, 3, 2
+N_ROWS = 16
+N_REQUESTS = 7 * N_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def own(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
     folder = tmp_path / "place"
     folder.mkdir()
     (tmp_path / "temporary").mkdir()
-    write_dataset(folder, make_rows(24), "berths.jsonl")
+    write_dataset(folder, make_rows(N_ROWS), "berths.jsonl")
     variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
     return Place(folder=folder, variables={**variables, "TMPDIR": str(tmp_path / "temporary")}, own_server=True)
 
@@ -98,7 +100,7 @@ def assert_resumable(place: Place, run_id: str) -> None:
     finished = place.call("resume", run_id, "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["status"] == "completed"
-    assert read_rows(warehouse_path(place), "select count(distinct sample_id) as n from scores") == [{"n": 24}]
+    assert read_rows(warehouse_path(place), "select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
     assert set(read_recorded(warehouse_path(place)).values()) == {1}, "nothing on record was asked again"
 
 
@@ -106,11 +108,13 @@ def assert_resumable(place: Place, run_id: str) -> None:
 def test_an_interruption_before_the_run_is_on_record_leaves_nothing(
     own: Place, endpoint: Endpoint, number: signal.Signals
 ) -> None:
-    process = own.start(*RUN)
-    # The first thing that is written, seconds before anything is asked.
-    wait_for(lambda: warehouse_path(own).exists(), process)
-    process.send_signal(number)
-    stopped = finish(process)
+    # A reader keeps the file, and so the process waits before its first write, with the signals and the lock taken.
+    lock = make_warehouse(own.folder).location.path.rename(warehouse_path(own)).with_name("evalhouse.duckdb.lock")
+    with duckdb.connect(str(warehouse_path(own)), read_only=True):
+        process = own.start(*RUN)
+        wait_for(lock.exists, process)
+        process.send_signal(number)
+        stopped = finish(process)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
     assert "Nothing was asked, and nothing was put on record." in stopped.stderr
@@ -139,19 +143,23 @@ def test_an_interruption_while_prefect_comes_up_tells_the_run(
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_replies_under_way_are_kept_at_the_first_interruption(
+def test_a_run_is_not_taken_up_while_it_is_under_way_and_keeps_its_replies_when_it_is_interrupted(
     place: Place, endpoint: Endpoint, number: signal.Signals
 ) -> None:
-    endpoint.configure(latency=0.8)
+    endpoint.configure(latency=1.5)
     process = place.start(*RUN)
-    wait_for(lambda: count_requests(endpoint) >= 24, process)
+    wait_for(lambda: count_requests(endpoint) >= 10, process)
+    refused = place.call("resume", "latest")
     process.send_signal(number)
     stopped = finish(process, timeout_s=30)
     assert_no_crash(stopped)
     assert stopped.status == INTERRUPTED
+    assert_no_crash(refused)
+    assert refused.status == INCOMPLETE
+    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
     assert endpoint.stats.statuses[499] == 0, "whoever answers within seconds is waited for"
     n_on_record = sum(read_recorded(warehouse_path(place)).values())
-    assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < 7 * 24
+    assert n_on_record == endpoint.stats.statuses[200] == count_requests(endpoint) < N_REQUESTS
     (run,) = list_runs(place)
     assert run == {"run_id": find_resume(stopped.stdout), "status": "cancelled"}
     assert list(Path(place.variables["TMPDIR"]).iterdir()) == []
@@ -159,6 +167,7 @@ def test_replies_under_way_are_kept_at_the_first_interruption(
         endpoint.configure(latency=0.0)
         assert_resumable(place, run["run_id"])
         assert endpoint.stats.duplicates == 0
+        assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -287,24 +296,6 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_was_answered(place: P
     endpoint.configure(latency=0.0)
     assert_resumable(place, run["run_id"])
     assert endpoint.stats.duplicates_answered <= n_lost
-
-
-def test_a_run_that_is_under_way_is_not_taken_up_by_another_process(place: Place, endpoint: Endpoint) -> None:
-    endpoint.configure(latency=0.4)
-    process = place.start(*RUN, "--json")
-    wait_for(lambda: count_requests(endpoint) >= 10, process)
-    (run,) = list_runs(place) or [{}]
-    refused = place.call("resume", "latest")
-    endpoint.configure(latency=0.0)
-    assert_no_crash(refused)
-    assert refused.status == INCOMPLETE
-    assert re.fullmatch(r"Error: run \S+ is under way in another process; wait .*\n", refused.stderr)
-    first = finish(process)
-    assert first.status == 0, first.stderr
-    assert run.get("run_id", first.document["run_id"]) == first.document["run_id"]
-    assert first.document["status"] == "completed"
-    assert endpoint.stats.duplicates == 0
-    assert list((place.folder / "evalhouse.duckdb.journal").iterdir()) == []
 
 
 @pytest.mark.slow

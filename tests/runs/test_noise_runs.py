@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from math import sqrt
 from pathlib import Path
@@ -20,6 +19,7 @@ from endpoint_replies import compose_reply
 
 N_SAMPLES = 40
 FLIP_RATE = 0.15
+SEED = 1  # of verdicts whose flips do not cancel out in the means
 JUDGED = ("--judge", "openai:judge", "--metrics", "factual_f1,faithfulness,bleu", "--json")
 RUN = ("run", "berths.jsonl", *JUDGED)
 NOISE_SHARE = 0.5
@@ -43,23 +43,22 @@ def make_rows(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def make_wavering(seed: int) -> Callable[[Asked], dict[str, Any]]:
-    """A judge of statements that says the opposite in FLIP_RATE of its verdicts, other ones each time it is asked.
+class Wavering:
+    """A judge of statements that says the opposite in FLIP_RATE of its verdicts, other ones each night.
 
-    Which ones depends on how often it was asked the same, and not on the order in which requests happen to come.
+    Which ones depends on the night and on what is asked alone: not on the order in which requests happen to come, on
+    those that are sent again, or on the samples that a noise run happens to pick.
     """
-    n_asked: Counter[str] = Counter()
 
-    def answer(asked: Asked) -> dict[str, Any]:
+    night = 1
+
+    def __call__(self, asked: Asked) -> dict[str, Any]:
         reply: Any = compose_reply(asked)
-        n_asked[asked.texts[-1]] += 1
-        generator = random.Random(f"{seed} {n_asked[asked.texts[-1]]} {asked.texts[-1]}")
+        generator = random.Random(f"{SEED} {self.night} {asked.texts[-1]}")
         for verdict in reply["verdicts"]:
             if verdict["id"].startswith("A") and generator.random() < FLIP_RATE:
                 verdict["label"] = _OTHER[verdict["label"]]
         return dict(reply)
-
-    return answer
 
 
 class Nights:
@@ -69,10 +68,12 @@ class Nights:
     moves the means.
     """
 
-    def __init__(self, place: Place, endpoint: Endpoint) -> None:
+    def __init__(self, place: Place, endpoint: Endpoint, judge: Wavering) -> None:
         self.place, self.endpoint = place, endpoint
         self.first = self.run()
+        judge.night = 2
         self.second = self.run("--noise", str(NOISE_SHARE))
+        judge.night = 3
         self.third = str(shutil.copy(place.folder / "evalhouse.duckdb", place.folder / "third.duckdb"))
         self.run("--fresh", "--label", "third", "--warehouse", self.third)
 
@@ -95,11 +96,12 @@ class Nights:
 def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Nights]:
     folder = tmp_path_factory.mktemp("nights")
     write_dataset(folder, make_rows(N_SAMPLES), "berths.jsonl")
-    with running_endpoint(script={"classify": make_wavering(1)}) as endpoint:
+    judge = Wavering()
+    with running_endpoint(script={"classify": judge}) as endpoint:
         variables = {
             "PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test",
         }  # fmt: skip
-        yield Nights(Place(folder=folder, variables=variables), endpoint)
+        yield Nights(Place(folder=folder, variables=variables), endpoint, judge)
 
 
 def test_unchanged_samples_are_judged_again_and_everything_is_asked_anew(nights: Nights) -> None:
@@ -187,14 +189,14 @@ def test_whoever_stops_the_noise_run_has_the_run_itself(nights: Nights, tmp_path
     shutil.copy(nights.place.folder / "evalhouse.duckdb", copied)
     endpoint = nights.endpoint
     n_before = sum(endpoint.stats.requests.values())
-    endpoint.configure(faults={"hang": 1.0})
+    endpoint.configure(latency=1.0)
     try:
         process = nights.place.start("run", "berths.jsonl", *JUDGED, "--noise", "0.5", "--warehouse", str(copied))
         wait_for(lambda: sum(endpoint.stats.requests.values()) > n_before, process)
         process.send_signal(signal.SIGINT)
         finished = finish(process)
     finally:
-        endpoint.configure(faults={})
+        endpoint.configure(latency=0.0)
     assert finished.status == 0, finished.stderr
     document = finished.document
     assert document["status"] == "completed"

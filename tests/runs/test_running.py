@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 from cli_process import Place
+from warehouse_processes import make_warehouse
 
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
@@ -50,12 +51,17 @@ def run_script(place: Place, script: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_a_polars_frame_is_a_dataset(place: Place) -> None:
-    end = (
-        "outcome = start_run(settings, frame=frame)\nprint(outcome.status, outcome.run.dataset, outcome.run.n_samples)"
-    )
+def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
+    end = textwrap.dedent("""
+        import duckdb
+        outcome = start_run(settings, frame=frame)
+        print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
+        # The file is free when the run has ended, in whatever mode it is opened.
+        print(duckdb.connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
+    """)
     own = replace(place, own_server=True)
-    assert run_script(own, FRAME + START + end) == ["completed three questions 3"]
+    assert run_script(own, FRAME + START + end) == ["completed three questions 3", "True"]
+    assert duckdb.connect(str(place.folder / "w.duckdb"), read_only=True).execute("from runs").fetchone()
     warehouse = Warehouse(str(place.folder / "w.duckdb"))
     scores = warehouse.read_rows(
         "select ordinal, value, unscored_reason from scores join run_samples using (run_id, sample_id) "
@@ -67,23 +73,31 @@ def test_a_polars_frame_is_a_dataset(place: Place) -> None:
 def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Place) -> None:
     """Verdicts go to the spool while the notebook is open and are in the warehouse at the end."""
     end = textwrap.dedent("""
-        import contextlib, subprocess, sys
+        import contextlib, subprocess, sys, threading
         reader = (
-            "import duckdb, time; c = duckdb.connect('w.duckdb', read_only=True);"
-            "print('open', flush=True); time.sleep(9)"
+            "import duckdb, sys; c = duckdb.connect('w.duckdb', read_only=True);"
+            "print('open', flush=True); sys.stdin.read()"
         )
+        pipe = subprocess.PIPE
+        notebooks = []
         @contextlib.contextmanager
         def watch(live_run):
-            # The notebook opens as soon as the samples are loaded, and stays past the patience of a write.
+            # The notebook opens as soon as the samples are loaded, and stays a second longer than a write has patience.
             open_shard = live_run.open_shard
             async def open_and_read(*arguments):
                 shard = await open_shard(*arguments)
-                notebook = subprocess.Popen([sys.executable, "-c", reader], stdout=subprocess.PIPE)
+                notebook = subprocess.Popen([sys.executable, "-c", reader], stdin=pipe, stdout=pipe)
                 assert notebook.stdout.readline() == b"open\\n"
+                notebooks.append(notebook)
                 return shard
             live_run.open_shard = open_and_read
             append = live_run.warehouse.append
-            live_run.warehouse.append = lambda batch: print("written" if append(batch, patience_s=0.5) else "spooled")
+            def append_and_tell(batch):
+                is_written = append(batch, patience_s=0.5)
+                print("written" if is_written else "spooled")
+                if not is_written:
+                    threading.Timer(1.0, notebooks[0].stdin.close).start()
+            live_run.warehouse.append = append_and_tell
             yield
         outcome = start_run(settings, frame=frame, watch=watch)
         print(outcome.status)
@@ -109,20 +123,9 @@ def make_run(dataset: Path, content_hash: str) -> RunRow:
 def test_a_run_that_died_before_its_dataset_was_loaded_is_refused_when_the_dataset_changed(place: Place) -> None:
     dataset = place.folder / "data.jsonl"
     dataset.write_text(json.dumps({"question": "Which ferry?", "answer": "The Alma.", "contexts": ["The Alma sails."]}))
-    warehouse = Warehouse(str(place.folder / "w.duckdb"))
-    warehouse.migrate()
+    warehouse = make_warehouse(place.folder)
     insert_run(warehouse, make_run(dataset, "another hash"))
-    ended = place.call_process("resume", "latest", "--warehouse", "w.duckdb")
+    ended = place.call("resume", "latest", "--warehouse", "w.duckdb")
     assert ended.status == 2
     assert "has changed since" in ended.stderr
     assert "start a new run" in ended.stderr
-
-
-def test_the_file_is_free_between_two_writes(place: Place) -> None:
-    end = textwrap.dedent("""
-        import duckdb
-        outcome = start_run(settings, frame=frame)
-        print(duckdb.connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
-    """)
-    assert run_script(place, FRAME + START + end) == ["True"]
-    assert duckdb.connect(str(place.folder / "w.duckdb"), read_only=True).execute("from runs").fetchone()
