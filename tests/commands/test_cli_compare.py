@@ -30,21 +30,22 @@ class Copy:
     def __init__(self, house: House, path: str, ask: Ask) -> None:
         self.path, self._ask, self.base = path, ask, house.run_id
 
-    def change(self, sql: str) -> None:
+    def change(self, *statements: str) -> None:
         with duckdb.connect(self.path) as connection:
-            connection.execute(sql)
+            for sql in statements:
+                connection.execute(sql)
 
     def change_sample(self, sample_id: str, assignment: str) -> None:
         """Give the copied run another version of a sample."""
         where = f"run_id = 'copied' and sample_id = '{sample_id}'"
         self.change(
             f"insert into samples select * replace ('changed' as input_hash, {assignment}) "
-            f"from samples where sample_id = '{sample_id}' limit 1"
+            f"from samples where sample_id = '{sample_id}' limit 1",
+            f"update run_samples set input_hash = 'changed' where {where}",
         )
-        self.change(f"update run_samples set input_hash = 'changed' where {where}")
 
-    def move(self, sample_id: str, metric: str, value: str) -> None:
-        where = f"run_id = 'copied' and sample_id = '{sample_id}' and metric = '{metric}'"
+    def move(self, sample_id: str, value: str, *metrics: str) -> None:
+        where = f"run_id = 'copied' and sample_id = '{sample_id}' and metric in {(*metrics, '')}"
         self.change(f"update scores set value = {value} where {where}")
 
     def compare(self, *arguments: str) -> dict[str, Any]:
@@ -52,11 +53,6 @@ class Copy:
         assert finished.status == 0, finished.stderr
         found: dict[str, Any] = finished.document
         return found
-
-    def parts(self, metric: str) -> dict[str, float]:
-        """What adds to the change of a metric, by part."""
-        found = find_metric(self.compare(), metric)
-        return {part["name"]: part["value"] for part in found["parts"] if part["n_moved"]}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +96,11 @@ def find_metric(document: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+def list_parts(document: dict[str, Any], metric: str) -> dict[str, float]:
+    """What adds to the change of a metric, by part."""
+    return {part["name"]: part["value"] for part in find_metric(document, metric)["parts"] if part["n_moved"]}
+
+
 def check_sums(document: dict[str, Any]) -> None:
     for one in document["metrics"]:
         if one["change"] is None:
@@ -108,8 +109,15 @@ def check_sums(document: dict[str, Any]) -> None:
             assert sum(part["value"] for part in one["parts"]) == pytest.approx(one["change"], abs=1e-12)
 
 
-def test_two_equal_runs_are_the_same_in_every_metric(house: House, ask: Ask) -> None:
-    document = ask("compare", "previous", "latest", "--json").document
+@pytest.fixture(scope="module")
+def equal(house: House) -> dict[str, Any]:
+    """The house's two runs compared."""
+    found: dict[str, Any] = house.place.call("compare", "previous", "latest", "--json").document
+    return found
+
+
+def test_two_equal_runs_are_the_same_in_every_metric(house: House, equal: dict[str, Any]) -> None:
+    document = equal
     assert document["base"]["run_id"] == house.run_id
     assert document["n_samples"] == {"base": N_JUDGED, "candidate": N_JUDGED, "common": N_JUDGED}
     assert {one["verdict"] for one in document["metrics"]} <= {"same", "undecided"}
@@ -121,8 +129,8 @@ def test_two_equal_runs_are_the_same_in_every_metric(house: House, ask: Ask) -> 
     check_sums(document)
 
 
-def test_json_has_what_the_readme_says(ask: Ask) -> None:
-    document = ask("compare", "previous", "latest", "--json").document
+def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
+    document = equal
     assert document.keys() == {
         "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "noise",
         "moved", "corrected",
@@ -137,10 +145,9 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     assert document["noise"] == {"run_ids": [], "steps": []}
 
 
-def test_means_and_coverage_are_those_of_the_runs(house: House, ask: Ask) -> None:
-    document = ask("compare", house.run_id, "latest", "--json").document
+def test_means_and_coverage_are_those_of_the_runs(house: House, equal: dict[str, Any]) -> None:
     means = house.first.document["metrics"]
-    for one in document["metrics"]:
+    for one in equal["metrics"]:
         assert one["mean_base"] == pytest.approx(means[one["metric"]]["mean"])
         assert one["n_base"] == means[one["metric"]]["n_scored"]
         assert one["coverage_base"] == pytest.approx(one["n_base"] / N_JUDGED)
@@ -163,24 +170,25 @@ def test_means_and_coverage_are_those_of_the_runs(house: House, ask: Ask) -> Non
 )
 def test_each_text_that_changes_alone_has_the_whole_change(copy: Copy, assignment: str, metric: str, part: str) -> None:
     copy.change_sample(TIDE, assignment)
-    copy.move(TIDE, metric, "value - 0.25")
-    found = find_metric(copy.compare(), metric)
+    copy.move(TIDE, "value - 0.25", metric)
+    document = copy.compare()
+    found = find_metric(document, metric)
     assert found["difference"] == pytest.approx(-0.25 / found["n_common"])
-    assert copy.parts(metric) == pytest.approx({part: -0.25 / found["n_base"]})
+    assert list_parts(document, metric) == pytest.approx({part: -0.25 / found["n_base"]})
 
 
 def test_the_same_inputs_with_another_verdict_are_the_judges_noise(copy: Copy) -> None:
-    copy.move(TIDE, "factual_f1", "0.25")
-    assert copy.parts("factual_f1").keys() == {"noise"}
+    copy.move(TIDE, "0.25", "factual_f1")
+    assert list_parts(copy.compare(), "factual_f1").keys() == {"noise"}
 
 
 def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> None:
     copy.change("update llm_calls set prompt_hash = 'new' where run_id = 'copied' and step = 'classify'")
-    for metric in ("factual_f1", "context_recall"):
-        copy.move(TIDE, metric, "0.25")
-    assert copy.parts("factual_f1").keys() == {"judge"}
-    assert copy.parts("context_recall").keys() == {"noise"}
-    assert copy.compare()["warnings"] == ["the runs differ in prompts or in the model that answered: classify"]
+    copy.move(TIDE, "0.25", "factual_f1", "context_recall")
+    document = copy.compare()
+    assert list_parts(document, "factual_f1").keys() == {"judge"}
+    assert list_parts(document, "context_recall").keys() == {"noise"}
+    assert document["warnings"] == ["the runs differ in prompts or in the model that answered: classify"]
 
 
 @pytest.mark.parametrize(
@@ -193,39 +201,41 @@ def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> No
 )
 def test_another_judge_is_warned_of_and_has_the_change(copy: Copy, assignment: str, warned: str) -> None:
     copy.change(f"update runs set {assignment} where run_id = 'copied'")
-    copy.move(TIDE, "factual_f1", "0.25")
-    copy.move(TIDE, "semantic_similarity", "0.25")
-    assert warned in copy.compare()["warnings"]
-    assert copy.parts("factual_f1").keys() == {"judge"}
-    assert copy.parts("semantic_similarity").keys() == {"noise"}, "embeddings alone make it"
+    copy.move(TIDE, "0.25", "factual_f1", "semantic_similarity")
+    document = copy.compare()
+    assert warned in document["warnings"]
+    assert list_parts(document, "factual_f1").keys() == {"judge"}
+    assert list_parts(document, "semantic_similarity").keys() == {"noise"}, "embeddings alone make it"
 
 
 def test_other_embeddings_have_the_change_of_what_they_measure(copy: Copy) -> None:
     copy.change("update runs set embeddings = 'other' where run_id = 'copied'")
-    for metric in ("semantic_similarity", "factual_f1", "answer_correctness"):
-        copy.move(TIDE, metric, "0.25")
-    assert "the runs differ in embeddings: hashing and other" in copy.compare()["warnings"]
-    assert copy.parts("semantic_similarity").keys() == copy.parts("answer_correctness").keys() == {"judge"}
-    assert copy.parts("factual_f1").keys() == {"noise"}
+    copy.move(TIDE, "0.25", "semantic_similarity", "factual_f1", "answer_correctness")
+    document = copy.compare()
+    assert "the runs differ in embeddings: hashing and other" in document["warnings"]
+    for metric in ("semantic_similarity", "answer_correctness"):
+        assert list_parts(document, metric).keys() == {"judge"}
+    assert list_parts(document, "factual_f1").keys() == {"noise"}
 
 
 def test_another_weight_is_the_formulas_change(copy: Copy, ask: Ask) -> None:
     weights = ("--set", "answer_correctness.factual_weight=1", "--set", "answer_correctness.similarity_weight=0")
     assert ask("rescore", "copied", *weights, "--warehouse", copy.path).status == 0
     document = copy.compare()
-    assert copy.parts("answer_correctness").keys() == {"formula"}
+    assert list_parts(document, "answer_correctness").keys() == {"formula"}
     assert find_metric(document, "factual_f1")["verdict"] == "same"
     (warning,) = document["warnings"]
     assert "answer_correctness has another formula version: 1 and 1;factual_weight=1" in warning
 
 
 def test_a_score_on_one_side_only_is_coverage(copy: Copy) -> None:
-    copy.move(TIDE, "factual_f1", "null")
-    found = find_metric(copy.compare(), "factual_f1")
-    assert copy.parts("factual_f1").keys() == {"no_longer_scored"}
+    copy.move(TIDE, "null", "factual_f1")
+    document = copy.compare()
+    found = find_metric(document, "factual_f1")
+    assert list_parts(document, "factual_f1").keys() == {"no_longer_scored"}
     assert found["n_candidate"] == found["n_base"] - 1
     assert found["coverage_candidate"] < found["coverage_base"]
-    (sample,) = copy.compare()["moved"]
+    (sample,) = document["moved"]
     assert sample["scores"]["factual_f1"]["candidate"] is None
 
 
@@ -237,13 +247,14 @@ def test_a_metric_of_one_run_has_no_change(copy: Copy) -> None:
 
 
 def test_runs_without_a_common_sample_are_told_apart_honestly(copy: Copy) -> None:
-    for table in _RUN_TABLES:
-        copy.change(f"update {table} set sample_id = sample_id || '-new' where run_id = 'copied'")
+    copy.change(
+        *(f"update {table} set sample_id = sample_id || '-new' where run_id = 'copied'" for table in _RUN_TABLES)
+    )
     copy.change("insert into samples select * replace (sample_id || '-new' as sample_id) from samples")
     document = copy.compare()
     assert document["n_samples"]["common"] == 0
     assert {one["verdict"] for one in document["metrics"]} == {"undecided"}
-    assert copy.parts("factual_f1").keys() == {"added", "removed"}
+    assert list_parts(document, "factual_f1").keys() == {"added", "removed"}
     check_sums(document)
 
 
@@ -339,7 +350,7 @@ def test_an_unfinished_run_is_warned_of(copy: Copy) -> None:
 @pytest.mark.parametrize("columns", [80, 160])
 def test_in_a_terminal_no_text_reaches_it_raw(house: House, copy: Copy, columns: int) -> None:
     copy.change("update classifications set label = 'FN' where run_id = 'copied'")
-    copy.move(HOSTILE_ID.replace("'", "''"), "factual_f1", "0.9")
+    copy.move(HOSTILE_ID.replace("'", "''"), "0.9", "factual_f1")
     arguments = ("compare", copy.base, "copied", "--warehouse", copy.path, "--top", "9")
     for further in ((), ("--sample", HOSTILE_ID)):
         finished = show_in_terminal(house.place, *arguments, *further, columns=columns)

@@ -21,10 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from in_process import Finished, is_running, run_here
+from in_process import Finished, call_main, is_running, run_here, show_here
 from prefect_holder import find_home, find_server
-
-from evalhouse.flows.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 # DuckDB takes a main module without a file for a person at a prompt, to whom it shows the progress of a long query.
@@ -103,11 +101,9 @@ class Place:
 
 def call_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
     """A command in this process and in the environment as it is, for those that start no run."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
+    status = call_main(arguments)
     written = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return Finished(status=ended.value.code, stdout=written.out, stderr=written.err)
+    return Finished(status=status, stdout=written.out, stderr=written.err)
 
 
 def finish(process: subprocess.Popen[str], *, timeout_s: float = PATIENCE_S) -> Finished:
@@ -189,8 +185,8 @@ def in_terminal(place: Place, *arguments: str, columns: int = 80) -> Iterator[Te
 
 
 def show_in_terminal(place: Place, *arguments: str, columns: int = 80) -> Finished:
-    with in_terminal(place, *arguments, columns=columns) as terminal:
-        return terminal.finish()
+    """A command in a terminal of its own, in this process."""
+    return show_here(place.folder, place.environment(), *arguments, columns=columns)
 
 
 def wait_for(is_reached: Callable[[], bool], process: subprocess.Popen[str], *, timeout_s: float = 60.0) -> None:

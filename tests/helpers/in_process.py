@@ -4,11 +4,16 @@ settings and modules of the user, all put back when it ends."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
 import signal
+import struct
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,11 +21,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from evalhouse.flows.cli import main
 from evalhouse.flows.server.environment import configure_prefect_environment
 
 # The others import no Prefect, and so need none of its settings.
 RUNNING = ("run", "resume", "collect", "doctor")
+# These open the warehouse a dozen times, each time for 20 ms, and change none of DuckDB's settings.
+_READING = ("compare", "diagnose", "gate", "lineage", "report", "runs", "show")
+_OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +61,86 @@ def run_here(folder: Path, environment: Mapping[str, str], *arguments: str, stdi
         streams.enter_context(contextlib.redirect_stderr(stderr))
         before, sys.stdin = sys.stdin, _make_stream(stdin or "")
         try:
-            main(list(arguments))
-        except SystemExit as ended:
-            status = ended.code
+            status = call_main(arguments)
         finally:
             sys.stdin = before
-    assert isinstance(status, int)
     # Every process that a later test starts would inherit it, and be deaf to Ctrl-C: `serve` needs one of its own.
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "the command has blocked SIGINT"
     seconds = time.monotonic() - began
     return Finished(status=status, stdout=_read(stdout), stderr=_read(stderr), seconds=seconds)
 
 
+def show_here(folder: Path, environment: Mapping[str, str], *arguments: str, columns: int) -> Finished:
+    """Call a command that starts no run with a terminal for all its streams."""
+    began = time.monotonic()
+    with _standing_in(folder, environment), _in_terminal(columns) as written:
+        status = call_main(arguments)
+    screen = b"".join(written).decode(errors="replace").replace("\r\n", "\n")
+    return Finished(status=status, stdout=screen, seconds=time.monotonic() - began)
+
+
+def call_main(arguments: tuple[str, ...]) -> int:
+    """Call a command in the folder, the environment and the streams as they are; its exit status."""
+    with _kept_open(arguments):
+        try:
+            main(list(arguments))
+        except SystemExit as ended:
+            status = ended.code
+    assert isinstance(status, int)
+    return status
+
+
 def is_running(arguments: tuple[str, ...]) -> bool:
     """Whether the command is one that imports Prefect."""
     return bool(arguments) and arguments[0] in RUNNING
+
+
+@contextlib.contextmanager
+def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
+    """DuckDB has the warehouse of a command that reads in its memory from before its first query to its end.
+
+    As a process of its own the command does without; so does one whose warehouse is no file, or open otherwise.
+    """
+    chosen = arguments[arguments.index("--warehouse") + 1 :][:1] if "--warehouse" in arguments else ()
+    path = Path(chosen[0] if chosen else os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
+    with contextlib.ExitStack() as held:
+        if arguments and arguments[0] in _READING and path.suffix == ".duckdb" and path.is_file():
+            with contextlib.suppress(duckdb.Error):
+                held.enter_context(duckdb.connect(str(path), read_only=True, config=dict(_OFFLINE)))
+        yield
+
+
+@contextlib.contextmanager
+def _in_terminal(columns: int) -> Iterator[list[bytes]]:
+    """This process's three streams are a terminal; what is written to it is there when it is gone."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    written: list[bytes] = []
+    reader = threading.Thread(target=_read_terminal, args=(master, written))
+    kept = {number: os.dup(number) for number in range(3)}
+    streams = sys.stdin, sys.stdout, sys.stderr
+    reader.start()
+    try:
+        for number in kept:
+            os.dup2(slave, number)
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(os.dup(number), mode) for number, mode in enumerate("rww"))
+        yield written
+    finally:
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.close()
+        sys.stdin, sys.stdout, sys.stderr = streams
+        for number, copied in kept.items():
+            os.dup2(copied, number)
+            os.close(copied)
+        os.close(slave)
+        reader.join()
+        os.close(master)
+
+
+def _read_terminal(master: int, written: list[bytes]) -> None:
+    with contextlib.suppress(OSError):  # Linux says so when the last holder of the other end is gone
+        while chunk := os.read(master, 65536):
+            written.append(chunk)
 
 
 def _make_stream(text: str = "") -> io.TextIOWrapper:
