@@ -43,6 +43,15 @@ def write(ask: Ask, tmp_path: Path) -> Write:
     return write_report
 
 
+@pytest.fixture(scope="module")
+def page(house: House, tmp_path_factory: pytest.TempPathFactory) -> ReportPage:
+    """The report of the house's first run."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    finished = house.place.call("report", house.run_id, "-o", str(path))
+    assert finished.status == 0, finished.stderr
+    return ReportPage(path)
+
+
 def change(url: str, *statements: str, **values: object) -> None:
     with duckdb.connect(url) as connection:
         for sql in statements:
@@ -70,8 +79,8 @@ def test_without_a_name_it_is_named_after_the_run(house: House, ask: Ask) -> Non
     path.unlink()
 
 
-def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask: Ask, write: Write) -> None:
-    shown = {row[0]: row[2:6] for row in write(house.run_id).rows("scores")}
+def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask: Ask, page: ReportPage) -> None:
+    shown = {row[0]: row[2:6] for row in page.rows("scores")}
     metrics = ask("show", house.run_id, "--json").document["metrics"]
     assert shown.keys() == {row["metric"] for row in metrics}
     for row in metrics:
@@ -80,8 +89,7 @@ def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask
         assert shown[row["metric"]] == [mean, interval, str(row["n_scored"]), str(row["n_unscored"])]
 
 
-def test_costs_and_what_is_unscored_stand_there(house: House, ask: Ask, write: Write) -> None:
-    page = write(house.run_id)
+def test_costs_and_what_is_unscored_stand_there(house: House, ask: Ask, page: ReportPage) -> None:
     shown = ask("show", house.run_id, "--json").document
     assert [row[:3] for row in page.rows("costs")] == [
         [row["step"], str(row["n_requests"]), str(row["n_reused"])] for row in shown["costs"]
@@ -91,8 +99,8 @@ def test_costs_and_what_is_unscored_stand_there(house: House, ask: Ask, write: W
     assert "faithfulness 1" in reasons["no_answer"]
 
 
-def test_the_table_has_every_sample_with_its_scores_and_counts(house: House, ask: Ask, write: Write) -> None:
-    index = write(house.run_id).index
+def test_the_table_has_every_sample_with_its_scores_and_counts(house: House, ask: Ask, page: ReportPage) -> None:
+    index = page.index
     assert index["ids"] == ["tide-1", HOSTILE_ID, "zh-1", "silent-1"]
     sql = f"select sample_id, metric, value, unscored_reason from scores where run_id = '{house.run_id}'"
     for row in select(ask, sql):
@@ -110,8 +118,7 @@ def test_the_table_has_every_sample_with_its_scores_and_counts(house: House, ask
         assert {name: index[name][place] for name in row} == row
 
 
-def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, write: Write) -> None:
-    page = write(house.run_id)
+def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, page: ReportPage) -> None:
     for row in select(ask, "select sample_id, question, answer, ground_truth, contexts from samples"):
         sample = page.sample(row["sample_id"])
         assert {name: sample[name] for name in ("question", "answer", "ground_truth")} == {
@@ -129,8 +136,8 @@ def test_texts_and_verdicts_come_through_whole(house: House, ask: Ask, write: Wr
         assert statement["ranks"] == (row["context_ranks"] or [])
 
 
-def test_a_statement_is_marked_where_it_stands(house: House, write: Write) -> None:
-    sample = write(house.run_id).sample("tide-1")
+def test_a_statement_is_marked_where_it_stands(page: ReportPage) -> None:
+    sample = page.sample("tide-1")
     first = next(statement for statement in sample["statements"] if statement["id"] == "A1")
     span, (rank,) = first["span"], first["ranks"]
     assert sample["answer"][span["start"] : span["end"]] == "High tide at Brankmouth is at 6 in the morning"
@@ -138,8 +145,7 @@ def test_a_statement_is_marked_where_it_stands(house: House, write: Write) -> No
     assert context[evidence["start"] : evidence["end"]] == "high tide at Brankmouth is at 6 in the morning"
 
 
-def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask, write: Write) -> None:
-    page = write(house.run_id)
+def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask, page: ReportPage) -> None:
     sql = f"select sample_id, statement_id, call_id from classifications where run_id = '{house.run_id}'"
     for row in select(ask, sql):
         sample = page.sample(row["sample_id"])
@@ -152,8 +158,8 @@ def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask
     assert sample["calls"][context["call"]]["step"] == "rank"
 
 
-def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, write: Write) -> None:
-    first, second = write(house.run_id).sample("tide-1"), write("latest").sample("tide-1")
+def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, page: ReportPage, write: Write) -> None:
+    first, second = page.sample("tide-1"), write("latest").sample("tide-1")
     assert [call["from_run"] for call in first["calls"]] == [None] * 5
     assert [call["from_run"] for call in second["calls"]] == [house.run_id] * 5
     assert sorted(call["reply"] for call in second["calls"]) == sorted(call["reply"] for call in first["calls"])
@@ -176,19 +182,19 @@ def test_what_the_requests_of_a_prompt_share_is_kept_once(url: str, write: Write
     assert json.loads(fixed) == {"model": "m", "messages": messages[:1], "seed": 1}
 
 
-def test_calls_can_be_left_out(house: House, write: Write) -> None:
-    whole, small = write(house.run_id), write(house.run_id, "--no-calls")
+def test_calls_can_be_left_out(house: House, page: ReportPage, write: Write) -> None:
+    whole, small = page, write(house.run_id, "--no-calls")
     assert len(small.source) < len(whole.source)
     assert all(sample["calls"] == [] for sample in small.samples)
     assert all(statement["calls"] == {} for sample in small.samples for statement in sample["statements"])
     assert "but the raw calls" in "".join(footer.text for footer in small.find("footer"))
 
 
-def test_history_has_the_runs_of_the_series_up_to_this_one(house: House, write: Write) -> None:
-    def read_marks(page: ReportPage) -> str:
-        return " ".join(title.text for title in page.find("title")[1:])
+def test_history_has_the_runs_of_the_series_up_to_this_one(house: House, page: ReportPage, write: Write) -> None:
+    def read_marks(of_run: ReportPage) -> str:
+        return " ".join(title.text for title in of_run.find("title")[1:])
 
-    newest, first = write("latest"), write(house.run_id)
+    newest, first = write("latest"), page
     later = newest.find("title")[0].text.split(" · ")[1]
     assert f"{house.run_id}: " in read_marks(newest)
     assert f"{later}: " in read_marks(newest)
@@ -222,8 +228,7 @@ def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
     assert page.sample("zh-1")["base_answer"] is None, "the same answer is not shown twice"
 
 
-def test_causes_are_those_of_the_diagnosis(house: House, ask: Ask, write: Write) -> None:
-    page = write(house.run_id)
+def test_causes_are_those_of_the_diagnosis(house: House, ask: Ask, page: ReportPage) -> None:
     causes = ask("diagnose", house.run_id, "--language", "en", "--json").document["causes"]
     assert {(row[0], row[1]) for row in page.rows("causes")} == {
         (cause["name"], str(cause["n_samples"])) for cause in causes if cause["n_samples"]
@@ -258,12 +263,12 @@ def test_a_run_without_scores_is_reported_as_what_it_is(url: str, write: Write) 
     assert len(page.samples) == N_JUDGED
 
 
-def test_equal_runs_give_equal_files(house: House, write: Write) -> None:
-    assert write(house.run_id).source == write(house.run_id).source
+def test_equal_runs_give_equal_files(house: House, page: ReportPage, write: Write) -> None:
+    assert write(house.run_id).source == page.source
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_no_text_becomes_markup(house: House, url: str, write: Write, attack: str) -> None:
+@pytest.mark.parametrize("attack", [" ".join(ATTACKS), *(pytest.param(one, marks=pytest.mark.slow) for one in ATTACKS)])
+def test_no_text_becomes_markup(house: House, url: str, page: ReportPage, write: Write, attack: str) -> None:
     texts = ("question", "answer", "ground_truth")
     change(
         url,
@@ -278,7 +283,7 @@ def test_no_text_becomes_markup(house: House, url: str, write: Write, attack: st
         "update scores set metric = metric || $attack where metric in ('mrr', 'faithfulness')",
         attack=attack,
     )
-    plain, attacked = write(house.run_id), write(house.run_id, "--warehouse", url)
+    plain, attacked = page, write(house.run_id, "--warehouse", url)
     assert attacked.sample("tide-1")["answer"] == attack
     assert attacked.sample("tide-1")["calls"][0]["reply"] == attack
     allowed = {element.tag for element in plain.elements}
@@ -316,8 +321,7 @@ def test_only_web_addresses_become_links(url: str, write: Write, href: str, is_l
     assert href in page.source
 
 
-def test_the_page_allows_its_own_script_and_style_and_nothing_else(house: House, write: Write) -> None:
-    page = write(house.run_id)
+def test_the_page_allows_its_own_script_and_style_and_nothing_else(page: ReportPage) -> None:
     (policy,) = [element.attributes["content"] for element in page.find("meta") if "http-equiv" in element.attributes]
     assert policy is not None
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -329,8 +333,7 @@ def test_the_page_allows_its_own_script_and_style_and_nothing_else(house: House,
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
 
 
-def test_nothing_is_loaded_from_anywhere(house: House, write: Write) -> None:
-    page = write(house.run_id)
+def test_nothing_is_loaded_from_anywhere(page: ReportPage) -> None:
     assert not {element.tag for element in page.elements} & {
         "link",
         "img",

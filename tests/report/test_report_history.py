@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_process import Finished, call_here
+from cli_process import Finished, Place, call_here
 from history_nights import METRICS, SUITE, Size, write_nights
 from report_pages import ReportPage
 
@@ -20,6 +20,7 @@ from evalhouse.warehouse.metric_files import load_metrics
 
 Write = Callable[..., ReportPage]
 SIZE = Size(nights=45, samples=40)
+FEW = Size(nights=10, samples=6)
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\">"
 MOST_BYTES_A_RUN = 6_000
 
@@ -39,12 +40,20 @@ def con(nights: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of ten nights, to be copied."""
+    path = tmp_path_factory.mktemp("few") / "few.duckdb"
+    write_nights(path, FEW)
+    return path
+
+
 @pytest.fixture
-def changed(nights: Path, tmp_path: Path) -> Callable[..., Path]:
-    """A copy of the warehouse after some statements."""
+def changed(few: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of the ten nights after some statements."""
 
     def change(*statements: str) -> Path:
-        path = Path(shutil.copy(nights, tmp_path / "copy.duckdb"))
+        path = Path(shutil.copy(few, tmp_path / "copy.duckdb"))
         with duckdb.connect(str(path)) as connection:
             for sql in statements:
                 connection.execute(sql)
@@ -58,8 +67,8 @@ def ask_history(capsys: pytest.CaptureFixture[str], warehouse: Path, wanted: str
 
 
 @pytest.fixture
-def write(capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path) -> Write:
-    def write_history(warehouse: Path = nights, wanted: str = SUITE) -> ReportPage:
+def write(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Write:
+    def write_history(warehouse: Path, wanted: str = SUITE) -> ReportPage:
         finished = ask_history(capsys, warehouse, wanted, tmp_path / "history.html")
         assert finished.status == 0, finished.stderr
         return ReportPage(tmp_path / "history.html")
@@ -67,12 +76,24 @@ def write(capsys: pytest.CaptureFixture[str], nights: Path, tmp_path: Path) -> W
     return write_history
 
 
+@pytest.fixture(scope="module")
+def page(nights: Path) -> ReportPage:
+    """The page of the 45 nights."""
+    path = nights.with_name("history.html")
+    finished = Place(folder=nights.parent).call(
+        "report", "--history", SUITE, "--warehouse", str(nights), "-o", str(path)
+    )
+    assert finished.status == 0, finished.stderr
+    return ReportPage(path)
+
+
 def select(con: duckdb.DuckDBPyConnection, sql: str, *values: object) -> list[tuple[Any, ...]]:
     return con.execute(sql, list(values)).fetchall()
 
 
-def test_every_run_stands_there_with_its_means_the_newest_first(write: Write, con: duckdb.DuckDBPyConnection) -> None:
-    page = write()
+def test_every_run_stands_there_with_its_means_the_newest_first(
+    page: ReportPage, con: duckdb.DuckDBPyConnection
+) -> None:
     runs = select(con, "select run_id, \"trigger\", gate from runs where kind = 'evaluation' order by started_at desc")
     rows = page.rows("runs")
     assert [row[0] for row in rows] == [run[0] for run in runs]
@@ -83,8 +104,8 @@ def test_every_run_stands_there_with_its_means_the_newest_first(write: Write, co
     assert {heading.text for heading in page.find("h3")} >= set(METRICS)
 
 
-def test_requests_costs_and_coverage_are_those_of_the_night(write: Write, con: duckdb.DuckDBPyConnection) -> None:
-    rows = write().rows("runs")
+def test_requests_costs_and_coverage_are_those_of_the_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
+    rows = page.rows("runs")
     for row in (rows[0], rows[-1]):
         ((n_requests, cost),) = select(
             con, "select count(*), sum(cost_usd) from llm_calls where run_id = ? and status <> 'cached'", row[0]
@@ -95,24 +116,23 @@ def test_requests_costs_and_coverage_are_those_of_the_night(write: Write, con: d
         assert row[9] == f"{coverage:.1%}"
 
 
-def test_what_became_another_is_told_with_its_night(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+def test_what_became_another_is_told_with_its_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     nights = [
         f"{row[0]:%Y-%m-%d %H:%M}" for row in select(con, "select distinct started_at from run_series order by 1")
     ]
-    changes = {(row[1], row[2]) for row in write().rows("changes") if "prompt" not in row[2]}
+    changes = {(row[1], row[2]) for row in page.rows("changes") if "prompt" not in row[2]}
     assert changes == {
         (nights[27], "judge: openai:judge-small → openai:judge-large"),
         (nights[36], "formula of faithfulness: version 1 → 2"),
         (nights[20], "knowledge base: manual v0 → manual v1"),
         (nights[40], "knowledge base: manual v1 → manual v2"),
     }
-    prompts = {(row[1], row[2]) for row in write().rows("changes") if "prompt" in row[2]}
+    prompts = {(row[1], row[2]) for row in page.rows("changes") if "prompt" in row[2]}
     assert (nights[14], "prompt classify: version 1 → 2") in prompts
     assert {night for night, _ in prompts} == {nights[14]}
 
 
-def test_each_change_is_a_mark_in_the_lines_it_is_about(write: Write) -> None:
-    page = write()
+def test_each_change_is_a_mark_in_the_lines_it_is_about(page: ReportPage) -> None:
     tall, short = page.find("path", **{"class": "mark-break"}), page.find("path", **{"class": "mark-tick"})
     assert len(tall) == 2 * len(METRICS) + 1, "judge and prompts in all, a formula in its own"
     assert len(short) == 2 * len(METRICS)
@@ -120,7 +140,7 @@ def test_each_change_is_a_mark_in_the_lines_it_is_about(write: Write) -> None:
     assert len(told) == 1
 
 
-def test_the_worst_are_those_that_fell_since_a_week_ago(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+def test_the_worst_are_those_that_fell_since_a_week_ago(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     runs = [row[0] for row in select(con, "select run_id from runs where kind = 'evaluation' order by started_at")]
     sql = "select sample_id, metric, value from scores where run_id = ?"
     before, after = (
@@ -138,12 +158,12 @@ def test_the_worst_are_those_that_fell_since_a_week_ago(write: Write, con: duckd
         if move > 1e-9:
             fallen.setdefault(sample_id, []).append(move)
     ranked = sorted(fallen, key=lambda one: (-max(fallen[one]), -round(sum(fallen[one]), 9), one))
-    rows = write().rows("worse")
+    rows = page.rows("worse")
     assert [row[0] for row in rows] == ranked[:20]
     assert len(rows) > 3
 
 
-def test_the_flakiest_moved_though_nothing_else_did(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+def test_the_flakiest_moved_though_nothing_else_did(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     values: dict[tuple[str, ...], set[float]] = {}
     rows = select(
         con,
@@ -155,15 +175,15 @@ def test_the_flakiest_moved_though_nothing_else_did(write: Write, con: duckdb.Du
     for *key, value in rows:
         values.setdefault(tuple(key), set()).add(round(value, 9))
     wanted = sorted(((max(found) - min(found)) for found in values.values() if len(found) > 1), reverse=True)
-    shown = [float(row[3]) - float(row[2]) for row in write().rows("flaky")]
+    shown = [float(row[3]) - float(row[2]) for row in page.rows("flaky")]
     assert shown == pytest.approx(wanted[:20], abs=0.0011)
     assert shown
 
 
-def test_causes_are_those_of_the_newest_run(write: Write, con: duckdb.DuckDBPyConnection) -> None:
+def test_causes_are_those_of_the_newest_run(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     ((newest,),) = select(con, "select max_by(run_id, started_at) from runs where kind = 'evaluation'")
     counted = sorted(n for (n,) in select(con, "select n_samples from run_causes where run_id = ?", newest) if n)
-    assert sorted(int(row[3]) for row in write().rows("causes") if row[3] != "0") == counted
+    assert sorted(int(row[3]) for row in page.rows("causes") if row[3] != "0") == counted
 
 
 def test_a_dataset_outside_suites_has_a_history_too(write: Write, changed: Callable[..., Path]) -> None:
@@ -171,7 +191,7 @@ def test_a_dataset_outside_suites_has_a_history_too(write: Write, changed: Calla
     n_noise = 4  # every other one of the first nine was for the sake of noise
     assert len(write(path, "tides.jsonl").rows("runs")) == 9 - n_noise
     assert len(write(path, "dataset tides.jsonl").rows("runs")) == 9 - n_noise
-    assert len(write(path, SUITE).rows("runs")) == SIZE.nights - 9 + n_noise
+    assert len(write(path, SUITE).rows("runs")) == FEW.nights - 9 + n_noise
 
 
 def test_one_run_is_a_history_without_a_week_before(write: Write, changed: Callable[..., Path]) -> None:
@@ -209,8 +229,7 @@ def test_texts_stay_texts(write: Write, changed: Callable[..., Path]) -> None:
     assert ATTACK in {element.text for element in page.elements}
 
 
-def test_the_page_allows_its_own_script_alone_and_loads_nothing(write: Write) -> None:
-    page = write()
+def test_the_page_allows_its_own_script_alone_and_loads_nothing(page: ReportPage) -> None:
     (script,), (meta,) = page.find("script"), page.find("meta", **{"http-equiv": "Content-Security-Policy"})
     digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in str(meta.attributes["content"])
@@ -218,10 +237,8 @@ def test_the_page_allows_its_own_script_alone_and_loads_nothing(write: Write) ->
     assert not re.search(r"https?://(?!www\.w3\.org/)", page.source)
 
 
-def test_size_grows_with_the_runs_and_not_with_their_samples(write: Write, tmp_path: Path) -> None:
-    sizes = []
-    for name, size in (("few", Size(nights=100, samples=2)), ("many", Size(nights=100, samples=20))):
-        write_nights(tmp_path / f"{name}.duckdb", size)
-        sizes.append(len(write(tmp_path / f"{name}.duckdb").source))
-    assert max(sizes) < 100 * MOST_BYTES_A_RUN
-    assert sizes[1] < sizes[0] * 1.2
+def test_size_grows_with_the_runs_and_not_with_their_samples(page: ReportPage, write: Write, tmp_path: Path) -> None:
+    write_nights(tmp_path / "thin.duckdb", Size(nights=SIZE.nights, samples=2))
+    thin = write(tmp_path / "thin.duckdb")
+    assert len(page.source) < SIZE.nights * MOST_BYTES_A_RUN
+    assert len(page.source) < len(thin.source) * 1.2

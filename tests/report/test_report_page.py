@@ -6,15 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import duckdb
 import pytest
 from browser import Browser, Page, PageError, open_browser
 from cli_house import HOSTILE_ID, ROWS, House
-from cli_process import Finished
-
-Ask = Callable[..., Finished]
 
 N_COPIES = 60
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
@@ -39,21 +37,24 @@ def page(browser: Browser) -> Iterator[Page]:
     page.send("Page.close")
 
 
-@pytest.fixture
-def report(ask: Ask, tmp_path: Path) -> Callable[..., Path]:
+@pytest.fixture(scope="module")
+def report(house: House, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a report, each but once."""
+
+    @cache
     def write_report(*arguments: str) -> Path:
-        path = tmp_path / "report.html"
-        finished = ask("report", *arguments, "-o", str(path))
+        path = tmp_path_factory.mktemp("report") / "report.html"
+        finished = house.place.call("report", *arguments, "-o", str(path))
         assert finished.status == 0, finished.stderr
         return path
 
     return write_report
 
 
-@pytest.fixture
-def long_run(house: House, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def long_run(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A copy of the house's warehouse whose first run has its samples many times over, and attacks in some of them."""
-    url = str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+    url = str(shutil.copy(house.path, tmp_path_factory.mktemp("long") / "copy.duckdb"))
     tables = ("run_samples", "scores", "statements", "classifications", "attributions", "context_verdicts", "outcomes")
     with duckdb.connect(url) as connection:
         for table in tables:
@@ -122,25 +123,20 @@ def test_the_worst_come_first_and_headings_sort(page: Page, report: Callable[...
     assert list_shown(page) == ["tide-1", HOSTILE_ID, "zh-1", "silent-1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
+def test_search_looks_into_ids_and_texts(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    for words, found in (
         ("HARBOUR tide", ["tide-1"]),
         ("灯塔", ["zh-1"]),
         ("odd", [HOSTILE_ID]),
         ("tregarthen", ["silent-1"]),
         ("nothing has this", []),
-    ],
-)
-def test_search_looks_into_ids_and_texts(
-    page: Page, report: Callable[..., Path], house: House, words: str, found: list[str]
-) -> None:
-    page.open(report(house.run_id))
-    search(page, words)
-    assert list_shown(page) == found
-    assert page.evaluate("document.getElementById('found').textContent").startswith(f"{len(found)} of 4 samples")
-    page.evaluate("document.getElementById('show-all').click()")
-    assert len(list_shown(page)) == 4
+    ):
+        search(page, words)
+        assert list_shown(page) == found
+        assert page.evaluate("document.getElementById('found').textContent").startswith(f"{len(found)} of 4 samples")
+        page.evaluate("document.getElementById('show-all').click()")
+        assert len(list_shown(page)) == 4
 
 
 def test_filters_by_verdict_metric_and_score(page: Page, report: Callable[..., Path], house: House) -> None:
