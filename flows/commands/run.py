@@ -223,18 +223,10 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
         "calls": outcome.counts.pick(
             "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
         ),
-        "noise": _describe_noise(outcome),
+        "noise": outcome.noise.to_plain() if outcome.noise else None,
         "warehouse": warehouse.location.url,
         **of_suite,
     }
-
-
-def _describe_noise(outcome: "RunOutcome") -> dict[str, Any] | None:
-    if outcome.noise is None:
-        return None
-    from evalhouse.flows.run.noise import describe_noise_plainly  # noqa: PLC0415  # imports what compares runs
-
-    return describe_noise_plainly(outcome.noise)
 
 
 def _print_outcome(
@@ -253,9 +245,7 @@ def _print_outcome(
     print_line(_describe_calls(outcome))
     print_responses(responses)
     if outcome.noise is not None:
-        from evalhouse.flows.run.noise import describe_noise  # noqa: PLC0415  # imports what compares runs
-
-        print_line(describe_noise(outcome.noise))
+        print_line(outcome.noise.describe())
     _print_stop(outcome)
     if suite_outcome.gate is not None:
         from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics

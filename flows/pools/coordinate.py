@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,12 +35,11 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.pools.parts import (
     MOST_ATTEMPTS,
     Part,
+    PartState,
     PoolCounts,
-    Sight,
     check_pool,
     cut_parts,
     describe_order,
-    judge_sight,
     keep_counting,
     list_missing,
     list_shards,
@@ -57,12 +56,14 @@ _UNDER_WAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateTy
 _PAGE = 200
 # Parts that wait in the pool beside those a worker has: enough for the next worker that is free, and for new ones.
 _AHEAD = 2
-
-
-def find_worker(flow_run: FlowRun | None) -> str | None:
-    """The name of the worker that has taken a flow run; None while none has."""
-    name = flow_run.labels.get("prefect.worker.name") if flow_run else None
-    return str(name) if name is not None else None
+_LOOK_S = 1.0
+_ROOM_S = 5.0
+# How long nobody may take a part before a person is informed.
+_UNTAKEN_S = 30.0
+# How long a server may be down before the run is given up; it can be resumed then.
+_OUTAGE_S = 600.0
+# How long parts that are stopped may take to put away what they have.
+_WIND_DOWN_S = 30.0
 
 
 class PoolServer:
@@ -109,7 +110,7 @@ class PoolServer:
 
     async def list_under_way(self) -> list[Part]:
         """Parts of the run that somebody gave out before and that have not ended."""
-        found = await self._client.read_flow_runs(
+        flow_runs = await self._client.read_flow_runs(
             flow_run_filter=FlowRunFilter(
                 tags=FlowRunFilterTags(all_=[self._run_tag]),
                 state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNDER_WAY)),
@@ -124,19 +125,18 @@ class PoolServer:
                 attempt=int(flow_run.parameters["attempt"]),
                 flow_run_id=flow_run.id,
             )
-            for flow_run in found
+            for flow_run in flow_runs
             if flow_run.deployment_id == self._deployment_id
         ]
 
     async def read(self, ids: Collection[UUID]) -> dict[UUID, FlowRun]:
         """The flow runs of these ids, as far as they are still there."""
         wanted = list(ids)
-        found: dict[UUID, FlowRun] = {}
+        flow_runs: list[FlowRun] = []
         for begin in range(0, len(wanted), _PAGE):
-            page = wanted[begin : begin + _PAGE]
-            chosen = FlowRunFilter(id=FlowRunFilterId(any_=page))
-            found |= {one.id: one for one in await self._client.read_flow_runs(flow_run_filter=chosen, limit=_PAGE)}
-        return found
+            chosen = FlowRunFilter(id=FlowRunFilterId(any_=wanted[begin : begin + _PAGE]))
+            flow_runs += await self._client.read_flow_runs(flow_run_filter=chosen, limit=_PAGE)
+        return {flow_run.id: flow_run for flow_run in flow_runs}
 
     async def count_room(self, workers: Collection[str]) -> int:
         """How many parts may be out at once: the pool's own limit where it has one, else a few for each worker."""
@@ -166,16 +166,6 @@ class PoolServer:
         await self._client.set_flow_run_state(flow_run.id, state_set, force=not begun)
 
 
-_LOOK_S = 1.0
-_ROOM_S = 5.0
-# How long nobody may take a part before a person is informed.
-_UNTAKEN_S = 30.0
-# How long a server may be down before the run is given up; it can be resumed then.
-_OUTAGE_S = 600.0
-# How long parts that are stopped may take to put away what they have.
-_WIND_DOWN_S = 30.0
-
-
 async def judge_elsewhere(live_run: LiveRun, part_flow: Flow[..., Any], numbers: Sequence[int]) -> None:
     """Have the shards of these numbers judged by others, by a work pool's or by a task runner's workers.
 
@@ -194,42 +184,17 @@ async def judge_elsewhere(live_run: LiveRun, part_flow: Flow[..., Any], numbers:
         await _PoolRun(live_run, server, list(numbers)).finish()
 
 
-@dataclass(kw_only=True)
-class _Out:
-    """A part that is out, and how it looked since when."""
-
-    part: Part
-    look: tuple[str, bool] = ("", False)
-    was_held: bool = False
-    since: float = field(default_factory=time.monotonic)
-
-    def see(self, state_type: str, state_name: str, *, held: bool, worker_lives: bool) -> Sight:
-        """What was seen of it now."""
-        now = time.monotonic()
-        if self.look != (state_type, held):
-            self.look, self.since = (state_type, held), now
-        self.was_held = self.was_held or held
-        return Sight(
-            state_type=state_type,
-            state_name=state_name,
-            held=held,
-            was_held=self.was_held,
-            since_s=now - self.since,
-            worker_lives=worker_lives,
-        )
-
-
 class _PoolRun:
     """One run over one pool, from its first part to its last."""
 
     def __init__(self, live_run: LiveRun, server: PoolServer, numbers: list[int]) -> None:
         self._live_run, self._server, self._numbers = live_run, server, numbers
         self._waiting: list[Part] = []
-        self._out: dict[UUID, _Out] = {}
+        self._out: dict[UUID, PartState] = {}
         self._order: Mapping[str, Any] = {}
         self._room, self._workers, self._room_at = 0, frozenset[str](), float("-inf")
         self._answered_at = time.monotonic()
-        self._told_untaken = False
+        self._has_warned = False
 
     async def finish(self) -> None:
         """Return when all samples have their verdicts; raises what stopped the run, with no part going on."""
@@ -262,18 +227,18 @@ class _PoolRun:
         """Parts that an earlier process has given out are waited for like our own."""
         for part in await self._server.list_under_way():
             assert part.flow_run_id is not None
-            self._out[part.flow_run_id] = _Out(part=part)
+            self._out[part.flow_run_id] = PartState(part=part)
 
     def _cut(self, numbers: Sequence[int], attempt: int) -> None:
         settings = self._live_run.settings
-        out = {
+        given_out = {
             number
-            for one in self._out.values()
-            for number in list_shards(one.part.first, one.part.last, settings.shard_size)
+            for out in self._out.values()
+            for number in list_shards(out.part.first, out.part.last, settings.shard_size)
         }
         parts = cut_parts(
             self._live_run.run_id,
-            [number for number in numbers if number not in out],
+            [number for number in numbers if number not in given_out],
             shard_size=settings.shard_size,
             part_size=settings.part_size,
             n_samples=self._live_run.progress.n_samples,
@@ -306,7 +271,7 @@ class _PoolRun:
             key = f"{part.run_id}/{self._live_run.session}/{part.first}-{part.last}/{part.attempt}"
             flow_run_id = await self._server.give_out(part, self._order, key=key)
             self._waiting.pop(0)
-            self._out[flow_run_id] = _Out(part=replace(part, flow_run_id=flow_run_id))
+            self._out[flow_run_id] = PartState(part=replace(part, flow_run_id=flow_run_id))
 
     async def _look_at_workers(self) -> None:
         if time.monotonic() - self._room_at > _ROOM_S:
@@ -326,15 +291,16 @@ class _PoolRun:
             state = flow_run.state if flow_run else None
             type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
             message = (state.message if state else None) or "no reason given"
-            lives = find_worker(flow_run) in self._workers
-            match judge_sight(out.see(type_name, name, held=is_held, worker_lives=lives)):
+            worker = flow_run.labels.get("prefect.worker.name") if flow_run else None
+            out.update(type_name, name, held=is_held, worker_lives=worker in self._workers)
+            match out.decide():
                 case "done":
                     del self._out[flow_run_id]
                 case "stop":
                     raise FatalJudgeError(message)
                 case "lost":
                     await self._give_again(flow_run, out.part, message)
-        self._tell_if_untaken()
+        self._warn_if_untaken()
 
     async def _list_held(self) -> set[str]:
         names = [out.part.lock_name for out in self._out.values()]
@@ -362,14 +328,13 @@ class _PoolRun:
         unfinished = list_unfinished_shards(self._live_run.warehouse, self._live_run.run_id, size, failures)
         return not set(unfinished).isdisjoint(list_shards(part.first, part.last, size))
 
-    def _tell_if_untaken(self) -> None:
+    def _warn_if_untaken(self) -> None:
         """Say once that parts wait and nobody takes any."""
-        looks = [(out.look[0], time.monotonic() - out.since) for out in self._out.values()]
-        if self._told_untaken or not looks or any(look != "SCHEDULED" or since < _UNTAKEN_S for look, since in looks):
+        if self._has_warned or self._workers or not self._out:
             return
-        if self._workers:
+        if any(out.state_type != "SCHEDULED" or out.unchanged_s < _UNTAKEN_S for out in self._out.values()):
             return
-        self._told_untaken = True
+        self._has_warned = True
         print_notice(
             f"No worker takes work from pool {self._server.pool!r}. On each machine that is to judge: "
             f"prefect worker start --pool {self._server.pool} --type process --limit 2"

@@ -9,9 +9,10 @@ Nothing here imports Prefect.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from evalhouse.flows.errors import SettingsError
@@ -38,6 +39,7 @@ _AFTER_HELD_S = 5.0
 _STARTING_S = 30.0
 _STARTING_MOST_S = 600.0
 _LOST = ("FAILED", "CRASHED", "CANCELLED")
+_COUNT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +67,47 @@ class Part:
         return replace(self, attempt=self.attempt + 1, flow_run_id=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sight:
-    """What can be seen of a part that is out: Prefect's state, whether its lock is held or was, since when that is so,
-    and whether the worker that has taken it gives signs of life."""
+@dataclass(kw_only=True)
+class PartState:
+    """A part that is out: Prefect's state, whether its lock is held or was, since when that is so (by the monotonic
+    clock), and whether the worker that has taken it gives signs of life."""
 
-    state_type: str
-    state_name: str
-    held: bool
-    was_held: bool
-    since_s: float
-    worker_lives: bool
+    part: Part
+    state_type: str = ""
+    state_name: str = ""
+    held: bool = False
+    was_held: bool = False
+    worker_lives: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def unchanged_s(self) -> float:
+        """Seconds since the state or the lock changed."""
+        return time.monotonic() - self.since
+
+    def update(self, state_type: str, state_name: str, *, held: bool, worker_lives: bool) -> None:
+        """Note what is seen of the part now."""
+        if (self.state_type, self.held) != (state_type, held):
+            self.since = time.monotonic()
+        self.state_type, self.state_name, self.held, self.worker_lives = state_type, state_name, held, worker_lives
+        self.was_held = self.was_held or held
+
+    def decide(self) -> Verdict:
+        """What to do about the part.
+
+        As long as its lock is held somebody works on it, whatever Prefect says; what ended well is believed, and
+        whether its verdicts are all there is looked up when all parts have ended.
+        """
+        if self.state_type == "COMPLETED":
+            return "done"
+        if self.state_type == "FAILED" and self.state_name == STOPPED:
+            return "stop"
+        if self.held or self.state_type == "SCHEDULED":
+            return "wait"
+        if self.state_type in _LOST:
+            return "lost"
+        patience_s = _STARTING_MOST_S if self.worker_lives else _STARTING_S
+        return "lost" if self.unchanged_s >= (_AFTER_HELD_S if self.was_held else patience_s) else "wait"
 
 
 def name_lock(run_id: str, first: int) -> str:
@@ -103,24 +135,6 @@ def list_shards(first: int, last: int, shard_size: int) -> range:
     return range((first - 1) // shard_size, (last - 1) // shard_size + 1)
 
 
-def judge_sight(sight: Sight) -> Verdict:
-    """What to do about a part.
-
-    As long as its lock is held somebody works on it, whatever Prefect says; what ended well is believed, and whether
-    its verdicts are all there is looked up when all parts have ended.
-    """
-    if sight.state_type == "COMPLETED":
-        return "done"
-    if sight.state_type == "FAILED" and sight.state_name == STOPPED:
-        return "stop"
-    if sight.held or sight.state_type == "SCHEDULED":
-        return "wait"
-    if sight.state_type in _LOST:
-        return "lost"
-    patience_s = _STARTING_MOST_S if sight.worker_lives else _STARTING_S
-    return "lost" if sight.since_s >= (_AFTER_HELD_S if sight.was_held else patience_s) else "wait"
-
-
 def describe_order(live_run: LiveRun) -> dict[str, Any]:
     """What every part of the run gets besides which samples are its own."""
     config = find_run(live_run.warehouse, live_run.run_id).config
@@ -140,9 +154,6 @@ def list_missing(live_run: LiveRun, numbers: Sequence[int]) -> list[int]:
     """Which of these shards have a sample without verdicts."""
     missing = set(list_unfinished_shards(live_run.warehouse, live_run.run_id, live_run.settings.shard_size, ()))
     return [number for number in numbers if number in missing]
-
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def check_pool(settings: RunSettings) -> None:
@@ -172,9 +183,6 @@ def check_pool(settings: RunSettings) -> None:
         raise SettingsError("; ".join(problems))
 
 
-_EVERY_S = 2.0
-
-
 class PoolCounts:
     """Keeps a live run's counts and progress up to date from the warehouse; what was there before is not counted."""
 
@@ -199,7 +207,7 @@ async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[No
 
     async def count() -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_COUNT_S)
             with contextlib.suppress(WarehouseBusy):
                 await asyncio.to_thread(counts.refresh, mended=mended)
 

@@ -14,14 +14,13 @@ since it was first asked does not show.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evalhouse.flows.display.output import write_dollars
 from evalhouse.flows.preparing.request import begin_run
-from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population
+from evalhouse.flows.run.outcome import TAGS, NoiseOutcome, Population, RunOutcome
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, has_noise, pick_samples
 from evalhouse.tasks.comparing.parts import list_changed_settings
-from evalhouse.tasks.settings.run import leave_out
+from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -35,19 +34,16 @@ from evalhouse.warehouse.rows.scores import (
     list_scored,
     note_no_noise,
 )
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.outcome import RunOutcome
     from evalhouse.tasks.pipeline.live_run import LiveRun
-    from evalhouse.tasks.settings.run import RunSettings
-    from evalhouse.warehouse.store import Warehouse
 
-
-JudgeAgain = Callable[["LiveRun", RunRow], "RunOutcome"]
+JudgeAgain = Callable[["LiveRun", RunRow], RunOutcome]
 
 
 def measure_noise(
-    run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge_again: JudgeAgain
+    run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain
 ) -> NoiseOutcome | None:
     """Judge a share of a run's samples again, within what is left of its budget.
 
@@ -67,7 +63,7 @@ def measure_noise(
         return NoiseOutcome(problem=str(error))
 
 
-def _measure(run: RunRow, settings: "RunSettings", warehouse: "Warehouse", judge_again: JudgeAgain) -> NoiseOutcome:
+def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain) -> NoiseOutcome:
     from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
     from evalhouse.tasks.asking.embedders import AskAnew, embed_anew  # noqa: PLC0415
 
@@ -111,7 +107,7 @@ class _Drawn:
     population: Population
 
 
-def _draw_samples(run: RunRow, warehouse: "Warehouse", *, share: float) -> _Drawn:
+def _draw_samples(run: RunRow, warehouse: Warehouse, *, share: float) -> _Drawn:
     scored = list_scored(warehouse, run.run_id)
     unchanged = _list_unchanged(run, warehouse)
     kept = [sample_id for sample_id in scored if sample_id in unchanged]
@@ -120,49 +116,20 @@ def _draw_samples(run: RunRow, warehouse: "Warehouse", *, share: float) -> _Draw
     return _Drawn(sample_ids=pick_samples(scored, share=share, seed=run.run_id), population="all")
 
 
-def _list_unchanged(run: RunRow, warehouse: "Warehouse") -> frozenset[str]:
+def _list_unchanged(run: RunRow, warehouse: Warehouse) -> frozenset[str]:
     """The samples with the same texts, judged under the same settings and prompts, as in the evaluation before."""
-    found = find_previous(warehouse, run.run_id)
-    if found is None:
+    previous_id = find_previous(warehouse, run.run_id)
+    if previous_id is None:
         return frozenset()
-    previous = find_run(warehouse, found)
+    previous = find_run(warehouse, previous_id)
     names = ("judge", "embeddings", "language")
     if any(getattr(previous, name) != getattr(run, name) for name in names) or list_changed_settings(previous, run):
         return frozenset()
     judged_otherwise = RunPair(warehouse, previous, run).read_changed_judges()["sample_id"].to_list()
-    return frozenset(list_equal_inputs(warehouse, base=found, candidate=run.run_id)).difference(judged_otherwise)
+    return frozenset(list_equal_inputs(warehouse, base=previous_id, candidate=run.run_id)).difference(judged_otherwise)
 
 
-def _settle(settings: "RunSettings", population: Population, budget_usd: float | None) -> "RunSettings":
+def _settle(settings: RunSettings, population: Population, budget_usd: float | None) -> RunSettings:
     """The run's settings, but for what belongs to the run alone."""
     changes = {"fresh": True, "budget_usd": budget_usd, "tags": (TAGS[population],)}
     return leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)
-
-
-def describe_noise(noise: NoiseOutcome) -> str:
-    """What came of it, in a sentence for the person who started the run."""
-    if noise.outcome is None:
-        text = noise.problem or "none: the judge says the same each time"
-        return f"judge's noise: {text}" if noise.problem is None else f"judge's noise: not measured, {text}"
-    counts = noise.outcome.counts
-    drawn = "unchanged samples" if noise.population == "unchanged" else "samples"
-    text = (
-        f"judge's noise: {noise.n_samples} {drawn} judged again, {noise.n_changed} with another score; "
-        f"{counts.requests:,} more requests, cost {write_dollars(counts.cost_usd)} (run {noise.outcome.run.run_id})"
-    )
-    return f"{text}; it stopped: {noise.problem}" if noise.problem else text
-
-
-def describe_noise_plainly(noise: NoiseOutcome) -> dict[str, Any]:
-    """The same for programs."""
-    outcome = noise.outcome
-    return {
-        "run_id": outcome.run.run_id if outcome else None,
-        "status": outcome.status if outcome else None,
-        "population": noise.population,
-        "n_samples": noise.n_samples,
-        "n_changed": noise.n_changed,
-        "requests": outcome.counts.requests if outcome else 0,
-        "cost_usd": outcome.counts.cost_usd if outcome else 0.0,
-        "problem": noise.problem,
-    }

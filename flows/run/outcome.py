@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from evalhouse.flows.display.output import write_dollars
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ class RunOutcome:
 
 
 Population = Literal["unchanged", "all"]
-
-
 TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
 """What `runs.tags` says of a noise run: which samples it was drawn from."""
 
@@ -46,6 +45,33 @@ class NoiseOutcome:
     n_changed: int = 0
     problem: str | None = None
 
+    def describe(self) -> str:
+        """What came of it, in a sentence for the person who started the run."""
+        if self.outcome is None:
+            text = self.problem or "none: the judge says the same each time"
+            return f"judge's noise: {text}" if self.problem is None else f"judge's noise: not measured, {text}"
+        counts = self.outcome.counts
+        drawn = "unchanged samples" if self.population == "unchanged" else "samples"
+        text = (
+            f"judge's noise: {self.n_samples} {drawn} judged again, {self.n_changed} with another score; "
+            f"{counts.requests:,} more requests, cost {write_dollars(counts.cost_usd)} (run {self.outcome.run.run_id})"
+        )
+        return f"{text}; it stopped: {self.problem}" if self.problem else text
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same for programs."""
+        outcome = self.outcome
+        return {
+            "run_id": outcome.run.run_id if outcome else None,
+            "status": outcome.status if outcome else None,
+            "population": self.population,
+            "n_samples": self.n_samples,
+            "n_changed": self.n_changed,
+            "requests": outcome.counts.requests if outcome else 0,
+            "cost_usd": outcome.counts.cost_usd if outcome else 0.0,
+            "problem": self.problem,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOutcome:
@@ -53,4 +79,8 @@ class SuiteOutcome:
 
     outcome: RunOutcome
     gate: Mapping[str, Any] | None = None
-    gate_failed: bool = False
+
+    @property
+    def gate_failed(self) -> bool:
+        """Whether the run has a gate and does not pass it."""
+        return self.gate is not None and self.gate["outcome"] == "failed"

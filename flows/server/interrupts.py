@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from evalhouse.flows.errors import INTERRUPTED
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_INTERRUPTED = 130
 # A progress display has hidden it.
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -114,10 +115,7 @@ def _leave_at_once(run_id: str) -> None:
     message = f"{shown}\nstopped at once; next: evalhouse resume {run_id}   (what was answered is on record)\n"
     # Past everything that buffers or locks: a signal may have come in the middle of either.
     os.write(2, message.encode())
-    os._exit(_INTERRUPTED)
-
-
-_INTERRUPTED = 130
+    os._exit(INTERRUPTED)
 
 
 class StopOrders:
@@ -149,7 +147,7 @@ class StopOrders:
 
     def _take(self) -> None:
         if self._has_come:
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)
         self._has_come = True
         # From a handler of the main thread the loop is asked as from any thread: it may be in a wait.
         if self._loop is not None:

@@ -88,8 +88,7 @@ def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcom
     gate = decide_suite_gate(warehouse, outcome.run)
     if notify is not None and outcome.run.kind == "evaluation":
         notify_of_end(notify, warehouse, outcome.run, outcome.problem, gate)
-    gate_failed = gate is not None and gate["outcome"] == "failed"
-    return SuiteOutcome(outcome=outcome, gate=gate, gate_failed=gate_failed)
+    return SuiteOutcome(outcome=outcome, gate=gate)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from cli_process import Place
 from live_runs import point_to
 from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
-from evalhouse.flows.run.noise import describe_noise, describe_noise_plainly, measure_noise
+from evalhouse.flows.run.noise import measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
 from evalhouse.tasks.asking.embedders import AskAnew, AskedEmbedder
 from evalhouse.tasks.asking.tokens import Usage
@@ -198,7 +198,7 @@ def test_nothing_is_asked_when_nothing_is_left_of_the_budget(house: NoiseHouse, 
     house.judge(CANDIDATE, HALF, cost_usd=0.025)
     found = measure(budget_usd=1.0)
     assert found == NoiseOutcome(problem="nothing is left of the budget")
-    assert describe_noise(found) == "judge's noise: not measured, nothing is left of the budget"
+    assert found.describe() == "judge's noise: not measured, nothing is left of the budget"
     assert len(list_runs(house.warehouse)) == 2
 
 
@@ -212,11 +212,11 @@ def test_what_came_of_it_is_told_with_its_dollars(house: NoiseHouse, again: Agai
     found = measure()
     assert found is not None
     assert again.run is not None
-    assert describe_noise(found) == (
+    assert found.describe() == (
         "judge's noise: 10 unchanged samples judged again, 0 with another score; 3 more requests, cost $0.5000 "
         f"(run {again.run.run_id})"
     )
-    assert describe_noise_plainly(found) == {
+    assert found.to_plain() == {
         "run_id": again.run.run_id, "status": "completed", "population": "unchanged", "n_samples": 10, "n_changed": 0,
         "requests": 3, "cost_usd": 0.5, "problem": None,
     }  # fmt: skip

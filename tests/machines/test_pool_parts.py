@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalhouse.flows.pools.parts import STOPPED, Part, Sight, Verdict, cut_parts, judge_sight, list_shards
+from evalhouse.flows.pools.parts import STOPPED, Part, PartState, Verdict, cut_parts, list_shards
 from evalhouse.tasks.settings.run import RunSettings
 
 
@@ -21,16 +22,16 @@ def _see(
     since_s: float = 0.0,
     worker_lives: bool = True,
 ) -> Verdict:
-    return judge_sight(
-        Sight(
-            state_type=state_type,
-            state_name=name or state_type,
-            held=held,
-            was_held=was_held,
-            since_s=since_s,
-            worker_lives=worker_lives,
-        )
+    state = PartState(
+        part=Part(run_id="r1", first=1, last=30),
+        state_type=state_type,
+        state_name=name or state_type,
+        held=held,
+        was_held=was_held,
+        since=time.monotonic() - since_s,
+        worker_lives=worker_lives,
     )
+    return state.decide()
 
 
 @given(
