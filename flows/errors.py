@@ -28,6 +28,7 @@ def _known_errors() -> tuple[type[Exception], ...]:
     names = {
         "evalhouse.flows.server.local": "LocalServerError",
         "evalhouse.flows.errors": "SettingsError",
+        "evalhouse.flows.serving.notify": "NotifyError",
         "evalhouse.prompts.errors": "PromptError",
         "evalhouse.tasks.comparing.runs": "ComparisonError",
         "evalhouse.tasks.datasets.errors": "DatasetError",

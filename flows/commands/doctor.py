@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,17 +21,15 @@ from evalhouse.flows.preparing.settings import (
     find_variable,
     resolve_settings,
 )
-from evalhouse.flows.preparing.shown import Finding, Verdict, to_plain_setting, write_part
+from evalhouse.flows.preparing.shown import CheckResult, Finding, make_finding, to_plain_setting, write_part
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
-from evalhouse.tasks.judge.errors import JudgeError
 from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import UnknownMetric, load_metrics, plan_run
+from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.store import Warehouse
 
 _PACKAGES = (
@@ -39,7 +38,6 @@ _PACKAGES = (
 _SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 _REACH_S = 10.0
-_Report = tuple[Verdict, str]
 
 
 @click.command()
@@ -76,17 +74,19 @@ def doctor(
         raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
     chosen = load_suite(suite) if suite else None
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
-    findings = [_look(what, check, resolved.settings) for what, check in _CHECKS.items()]
+    settings = resolved.settings
+    names = dict(settings)
+    findings = [make_finding(what.format_map(names), partial(check, settings)) for what, check in _CHECKS.items()]
     if chosen is not None:
         from evalhouse.flows.serving.checks import check_suite  # noqa: PLC0415  # imports what asks
 
-        findings += check_suite(chosen, resolved.settings)
+        findings += check_suite(chosen, settings)
     status = BAD_INPUT if any(finding.verdict == "wrong" for finding in findings) else 0
     document = _to_document(resolved, findings)
     if not as_json:
         _print(resolved, findings)
     if attack:
-        status = _attack(resolved.settings, findings, document, dry_run=dry_run, as_json=as_json) or status
+        status = _attack(settings, findings, document, dry_run=dry_run, as_json=as_json) or status
     if as_json:
         print_json(document)
     return status
@@ -175,17 +175,7 @@ def _read_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _look(what: str, check: Callable[[RunSettings], _Report], settings: RunSettings) -> Finding:
-    """What a check reports; an error that says what is wrong is a finding as well."""
-    verdict: Verdict
-    try:
-        verdict, detail = check(settings)
-    except (JudgeError, WarehouseError, UnknownMetric) as error:
-        verdict, detail = "wrong", str(error)
-    return Finding(what=what.format_map(dict(settings)), verdict=verdict, detail=detail)
-
-
-def _look_at_variables(_: RunSettings) -> _Report:
+def _look_at_variables(_: RunSettings) -> CheckResult:
     unknown = find_unknown_variables()
     if not unknown:
         return "ok", "every EVALHOUSE_ variable is a setting"
@@ -193,21 +183,18 @@ def _look_at_variables(_: RunSettings) -> _Report:
     return "wrong" if any(unknown.values()) else "note", f"not a setting, and without effect: {', '.join(names)}"
 
 
-def _look_at_warehouse(settings: RunSettings) -> _Report:
+def _look_at_warehouse(settings: RunSettings) -> CheckResult:
     warehouse = Warehouse(settings.warehouse)
     path = warehouse.location.path
-    try:
-        if not path.exists():
-            return _look_at_place(path)
-        n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
-    except OSError as error:
-        return "wrong", str(error)
+    if not path.exists():
+        return _look_at_place(path)
+    n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "note", f"{path}: {n_runs} runs; it can be read and not written"
     return "ok", f"{path}: {n_runs} runs"
 
 
-def _look_at_place(path: Path) -> _Report:
+def _look_at_place(path: Path) -> CheckResult:
     """Whether a warehouse could be made there: the nearest folder that exists must take files."""
     folder = next(parent for parent in path.parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
@@ -215,7 +202,7 @@ def _look_at_place(path: Path) -> _Report:
     return "note", f"{path} does not exist yet; the first run makes it"
 
 
-def _look_at_judge(settings: RunSettings) -> _Report:
+def _look_at_judge(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.models.make import check_judge_name, check_reachable  # noqa: PLC0415
 
     check_judge_name(settings.judge)
@@ -225,7 +212,7 @@ def _look_at_judge(settings: RunSettings) -> _Report:
         return "wrong", f"no answer within {_REACH_S:g} s"
 
 
-def _look_at_embeddings(settings: RunSettings) -> _Report:
+def _look_at_embeddings(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.models.make import check_embeddings_name  # noqa: PLC0415
 
     check_embeddings_name(settings.embeddings)
@@ -233,7 +220,7 @@ def _look_at_embeddings(settings: RunSettings) -> _Report:
     return "ok", "built in: no model, no network, no key" if offline else "whether they can be reached is not asked"
 
 
-def _look_at_prices(settings: RunSettings) -> _Report:
+def _look_at_prices(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
 
     model = settings.judge.removeprefix("openai:")
@@ -243,7 +230,7 @@ def _look_at_prices(settings: RunSettings) -> _Report:
     return "ok", f"{model}: ${price.input_usd:g} in, ${price.output_usd:g} out per million tokens"
 
 
-def _look_at_prompts(settings: RunSettings) -> _Report:
+def _look_at_prompts(settings: RunSettings) -> CheckResult:
     from evalhouse.prompts import check_prompts, load_prompts  # noqa: PLC0415
 
     folder = Path(settings.prompts) if settings.prompts else None
@@ -253,12 +240,12 @@ def _look_at_prompts(settings: RunSettings) -> _Report:
     return "ok", ", ".join(load_prompts(settings.language, folder))
 
 
-def _look_at_metrics(settings: RunSettings) -> _Report:
+def _look_at_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     return "ok", f"a run scores {len(plan_run(settings.metrics, metrics).metrics)} of {len(metrics)}"
 
 
-def _look_at_prefect(_: RunSettings) -> _Report:
+def _look_at_prefect(_: RunSettings) -> CheckResult:
     url = find_api_url()
     if url is None:
         return "ok", "no PREFECT_API_URL is set; each run starts a server of its own and ends it"
@@ -269,7 +256,7 @@ def _look_at_prefect(_: RunSettings) -> _Report:
 
 
 # What is looked at, with the settings that name it in braces.
-_CHECKS: dict[str, Callable[[RunSettings], _Report]] = {
+_CHECKS: dict[str, Callable[[RunSettings], CheckResult]] = {
     "variables": _look_at_variables,
     "warehouse": _look_at_warehouse,
     "judge {judge}": _look_at_judge,

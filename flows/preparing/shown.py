@@ -1,16 +1,17 @@
-"""The tables of a suite as they may be shown: without what lets somebody in."""
+"""What `doctor` shows: the tables of a suite, without credentials, and the findings of its checks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from evalhouse.flows.errors import explain
 from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 
 
 def show_target(target: TargetSettings) -> str:
-    """A target in a word, without what lets somebody in."""
+    """A target in a word, without credentials."""
     return hide_credentials(target.url) if target.url else str(target.callable or target.runnable)
 
 
@@ -52,6 +53,7 @@ def count_limits(gate: SuiteGate) -> str:
 
 
 Verdict = Literal["ok", "note", "wrong"]
+CheckResult = tuple[Verdict, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +63,15 @@ class Finding:
     what: str
     verdict: Verdict
     detail: str
+
+
+def make_finding(what: str, check: Callable[[], CheckResult]) -> Finding:
+    """What a check returns; an error that a person can fix is a finding as well."""
+    try:
+        verdict, detail = check()
+    except Exception as error:
+        message = explain(error) or (str(error) if isinstance(error, OSError) else None)
+        if message is None:
+            raise
+        verdict, detail = "wrong", message
+    return Finding(what=what, verdict=verdict, detail=detail)

@@ -19,6 +19,8 @@ from evalhouse.flows.errors import SettingsError
 
 # `*`, `?`, `[` and `!` would make Prefect's triggers match other names.
 _NAME = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
+_CRONITER = "evalhouse_prefect_croniter"
+_EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as '0 3 * * *' for each night at three"
 
 
 def check_kb_name(name: str) -> str:
@@ -36,12 +38,6 @@ def explain_bad_name(name: str) -> str | None:
         "it cannot name a knowledge base; allowed are letters, digits and . _ - / : @ +, with single blanks between "
         "them, at most 200"
     )
-
-
-_CRONITER = "evalhouse_prefect_croniter"
-
-
-_EXAMPLE = "five fields: minute, hour, day of month, month, day of week, such as '0 3 * * *' for each night at three"
 
 
 def explain_bad_cron(cron: str) -> str | None:

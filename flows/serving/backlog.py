@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from evalhouse.flows.preparing.request import Trigger, Update
+from evalhouse.flows.preparing.request import Trigger, Update, now_utc
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
@@ -39,6 +39,14 @@ _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 # A run that kills its process each time (out of memory, say) is not tried for ever.
 _MOST_RESUMES = 3
+# Prefect writes an event some seconds after it has acted on it.
+_EVENT_PATIENCE_S = 60.0
+_EVENT_POLL_S = 0.5
+# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
+_TRIGGER_TIME: Final = timedelta(seconds=60)
+# A sender's clock that is ahead does not put a run off for long.
+_AT_MOST: Final = timedelta(days=1)
+_NOT_ENDED = ["SCHEDULED", "PENDING", "RUNNING"]
 
 
 @contextmanager
@@ -58,7 +66,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
     for suite in suites:
         warehouse = Warehouse(suite.warehouse_url)
         under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
-        dead = [one for one in under_way if _is_dead(str(one["id"]), alone=alone)]
+        dead = [flow_run for flow_run in under_way if _is_dead(str(flow_run["id"]), alone=alone)]
         crashed = {run.run_id: run for run in _mark_runs(warehouse, suite.name)}
         for flow_run in dead:
             _mark_flow_run(api, str(flow_run["id"]))
@@ -77,12 +85,12 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
     """Queue a flow run that resumes a run; False when that has been tried often enough."""
     tag = f"resume {run_id}"
-    found = list_flow_runs(api, suite, tags={"all_": [tag]})
-    if any(one["state_type"] == "SCHEDULED" for one in found):
+    attempts = list_flow_runs(api, suite, tags={"all_": [tag]})
+    if any(flow_run["state_type"] == "SCHEDULED" for flow_run in attempts):
         return True
-    if len(found) >= _MOST_RESUMES:
+    if len(attempts) >= _MOST_RESUMES:
         return False
-    create_flow_run(api, suite, {"resume": run_id}, key=f"resume {run_id} {len(found) + 1}", tags=[tag])
+    create_flow_run(api, suite, {"resume": run_id}, key=f"resume {run_id} {len(attempts) + 1}", tags=[tag])
     return True
 
 
@@ -111,8 +119,7 @@ def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
             if find_run(warehouse, run.run_id).status != "running":
                 return False
             problem = f"{_GONE}; `evalhouse resume {run.run_id}` goes on with it"
-            now = datetime.now(UTC).replace(tzinfo=None)
-            update_run(warehouse, run.run_id, status="failed", problem=problem, finished_at=now)
+            update_run(warehouse, run.run_id, status="failed", problem=problem, finished_at=now_utc())
     except WarehouseBusy:
         return False
     return True
@@ -151,24 +158,6 @@ def _go_on(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
 def _find_lock(flow_run_id: str) -> Path:
     home = read_user_settings().get("PREFECT_HOME")
     return (Path(home).expanduser() if home else prefect_home()) / "evalhouse-flow-runs" / f"{flow_run_id}.lock"
-
-
-# Prefect writes an event some seconds after it has acted on it.
-_EVENT_PATIENCE_S = 60.0
-
-
-_EVENT_POLL_S = 0.5
-
-
-# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
-_TRIGGER_TIME: Final = timedelta(seconds=60)
-
-
-# A sender's clock that is ahead does not put a run off for long.
-_AT_MOST: Final = timedelta(days=1)
-
-
-_NOT_ENDED = ["SCHEDULED", "PENDING", "RUNNING"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,14 +219,18 @@ def catch_up(api: PrefectApi, suite: ServedSuite, *, quiet_s: float, trigger_is_
     suite is registered again. Then their quiet time is kept here.
     """
     waiting = list_flow_runs(api, suite, state={"type": {"any_": _NOT_ENDED}})
-    if any(one["parameters"].get("trigger") == "event" for one in waiting):
+    if _has_event_run(waiting):
         return 0
     updates = find_unanswered(api, suite).updates
     if not updates:
         return 0
     newest, now = updates[-1], datetime.now(UTC)
     due = newest.occurred_at.replace(tzinfo=UTC) + timedelta(seconds=quiet_s)
-    if not trigger_is_new and (now < due + _TRIGGER_TIME or _was_tried(api, suite, newest)):
+    # A flow run that has begun since and failed before its run was on record would fail again.
+    since = {"after_": newest.occurred_at.replace(tzinfo=UTC).isoformat()}
+    if not trigger_is_new and (
+        now < due + _TRIGGER_TIME or _has_event_run(list_flow_runs(api, suite, start_time=since))
+    ):
         return 0
     parameters = {"trigger": "event", "event": newest.event_id}
     key = f"caught up {newest.event_id} {now:%Y%m%d%H%M%S}"
@@ -245,10 +238,8 @@ def catch_up(api: PrefectApi, suite: ServedSuite, *, quiet_s: float, trigger_is_
     return len(updates)
 
 
-def _was_tried(api: PrefectApi, suite: ServedSuite, newest: Update) -> bool:
-    """Whether a flow run for updates has begun since; one that failed before its run was on record would fail again."""
-    begun = list_flow_runs(api, suite, start_time={"after_": newest.occurred_at.replace(tzinfo=UTC).isoformat()})
-    return any(one["parameters"].get("trigger") == "event" for one in begun)
+def _has_event_run(flow_runs: Sequence[Mapping[str, Any]]) -> bool:
+    return any(flow_run["parameters"].get("trigger") == "event" for flow_run in flow_runs)
 
 
 def _list_answered(suite: ServedSuite, kb_name: str) -> frozenset[str]:

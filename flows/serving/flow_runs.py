@@ -15,10 +15,19 @@ from urllib.parse import parse_qs, quote, urlsplit
 from evalhouse.flows.preparing.request import Update
 from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.server.api import PrefectApi
+from evalhouse.tasks.messages import cut
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
-from evalhouse.tasks.messages import cut
+
+UPDATED: Final = "knowledge-base.updated"
+# Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
+WINDOW: Final = timedelta(days=30)
+# A sender's clock may be ahead of ours.
+_AHEAD: Final = timedelta(days=1)
+_PAGE = 50
+_MOST_CHANGED = 100_000
+_LONGEST_TEXT = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +69,8 @@ def find_named_run(flow_run: Mapping[str, Any], suite: str) -> str | None:
 def list_flow_runs(api: PrefectApi, suite: ServedSuite, **conditions: object) -> list[Mapping[str, Any]]:
     """Flow runs of a suite's deployment by Prefect's filter for flow runs, at most 200."""
     body = {"deployments": {"id": {"any_": [suite.deployment_id]}}, "flow_runs": conditions, "limit": 200}
-    found: list[Mapping[str, Any]] = api.post("/flow_runs/filter", body)
-    return found
+    flow_runs: list[Mapping[str, Any]] = api.post("/flow_runs/filter", body)
+    return flow_runs
 
 
 def create_flow_run(
@@ -88,26 +97,6 @@ def create_flow_run(
     api.post(f"/deployments/{suite.deployment_id}/create_flow_run", body)
 
 
-UPDATED: Final = "knowledge-base.updated"
-
-
-# Prefect keeps events for a week unless it is set otherwise; this bounds the search where they are kept for good.
-WINDOW: Final = timedelta(days=30)
-
-
-# A sender's clock may be ahead of ours.
-_AHEAD: Final = timedelta(days=1)
-
-
-_PAGE = 50
-
-
-_MOST_CHANGED = 100_000
-
-
-_LONGEST_TEXT = 1_000
-
-
 @dataclass(frozen=True, kw_only=True)
 class Announced:
     """What the events of one knowledge base say, oldest first; `problems` says by event id what could not be read."""
@@ -123,17 +112,13 @@ def name_resource(kb_name: str) -> str:
 
 def make_event(kb_name: str, *, version: str | None, changed: Sequence[str]) -> dict[str, Any]:
     """An update that happens now, as Prefect's API takes it."""
-    payload: dict[str, Any] = {}
-    if version is not None:
-        payload["version"] = version
-    if changed:
-        payload["changed"] = list(changed)
+    payload = {"version": version, "changed": list(changed) or None}
     return {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
         "event": UPDATED,
         "resource": {"prefect.resource.id": name_resource(kb_name), "prefect.resource.name": kb_name},
-        "payload": payload,
+        "payload": {name: value for name, value in payload.items() if value is not None},
     }
 
 
@@ -162,8 +147,9 @@ def read_updates(api: PrefectApi, kb_name: str, *, since: datetime | None = None
 def read_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
     """An event as an update, and what of its payload could not be read."""
     payload = event.get("payload")
-    version, version_problem = _read_version(payload.get("version") if isinstance(payload, dict) else None)
-    changed, changed_problem = _read_changed(payload.get("changed") if isinstance(payload, dict) else None)
+    payload = payload if isinstance(payload, dict) else {}
+    version, version_problem = _read_version(payload.get("version"))
+    changed, changed_problem = _read_changed(payload.get("changed"))
     problems = [problem for problem in (version_problem, changed_problem) if problem]
     occurred = datetime.fromisoformat(str(event["occurred"]).replace("Z", "+00:00"))
     update = Update(
@@ -176,13 +162,13 @@ def read_update(event: Mapping[str, Any]) -> tuple[Update, str | None]:
 
 
 def _read_events(api: PrefectApi, kb_name: str, start: datetime, end: datetime) -> Iterator[Mapping[str, Any]]:
-    found = {
+    conditions = {
         "occurred": {"since": start.isoformat(), "until": end.isoformat()},
         "event": {"name": [UPDATED]},
         "resource": {"id": [name_resource(kb_name)]},
         "order": "ASC",
     }
-    page = api.post("/events/filter", {"filter": found, "limit": _PAGE})
+    page = api.post("/events/filter", {"filter": conditions, "limit": _PAGE})
     while True:
         yield from page["events"]
         # The link names the host as the server sees itself, which need not be where we reach it.
@@ -209,16 +195,11 @@ def _read_changed(value: object) -> tuple[tuple[str, ...], str | None]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list):
         return (), f"its changed ids are not a list but {_show(value)}, and are left out"
-    usable = [str(item) for item in items if _is_id(item)][:_MOST_CHANGED]
+    plain = [str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool)]
+    usable = [item for item in plain if 0 < len(item) <= _LONGEST_TEXT][:_MOST_CHANGED]
     left_out = len(items) - len(usable)
     problem = f"{left_out} of its {len(items)} changed ids are not texts, or too many, and are left out"
     return tuple(dict.fromkeys(usable)), problem if left_out else None
-
-
-def _is_id(item: object) -> bool:
-    if isinstance(item, bool) or not isinstance(item, str | int):
-        return False
-    return 0 < len(str(item)) <= _LONGEST_TEXT
 
 
 def _show(value: object) -> str:

@@ -52,14 +52,14 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
 
 def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
     """The last completed evaluation of the same suite that was started before this one."""
+    completed = (
+        other
+        for other in list_runs(warehouse, kinds=("evaluation",))
+        if other.suite == run.suite and other.status == "completed"
+    )
     begun = (run.started_at, run.run_id)
     # They come newest first.
-    earlier = (
-        one
-        for one in list_runs(warehouse)
-        if one.suite == run.suite and one.kind == "evaluation" and one.status == "completed"
-    )
-    return next((one for one in earlier if (one.started_at, one.run_id) < begun), None)
+    return next((other for other in completed if (other.started_at, other.run_id) < begun), None)
 
 
 def _decide(

@@ -10,7 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from evalhouse.flows.display.output import clean_text, print_notice, write_json, write_number
+from evalhouse.flows.display.output import (
+    clean_text,
+    print_notice,
+    write_interval,
+    write_json,
+    write_number,
+    write_value,
+)
 from evalhouse.flows.documents.gate import describe_verdict
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
@@ -23,6 +30,10 @@ from evalhouse.warehouse.store import Warehouse
 
 Message = dict[str, Any]
 
+_KEYS = (
+    "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
+    "previous_run_id", "metrics",
+)  # fmt: skip
 _TIMEOUT_S = 10.0
 # Seconds before the second and the third try.
 _PAUSES_S = (1.0, 4.0)
@@ -48,22 +59,9 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
     """Post that a run broke off without an end of its own, perhaps before it was on record."""
     if "failed" not in notify.on:
         return
-    message: Message = {
-        "suite": suite,
-        "run_id": None,
-        "status": "failed",
-        "problem": problem,
-        "gate": None,
-        "trigger": trigger.kind,
-        "kb_name": trigger.kb_name,
-        "kb_version": trigger.kb_version,
-        "label": None,
-        "href": None,
-        "n_samples": None,
-        "previous_run_id": None,
-        "metrics": {},
-    }
-    _deliver(notify, message)
+    known = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
+    of_trigger = {"kb_name": trigger.kb_name, "kb_version": trigger.kb_version}
+    _deliver(notify, dict.fromkeys(_KEYS) | known | of_trigger | {"metrics": {}})
 
 
 def find_webhook(notify: Notify) -> str:
@@ -71,7 +69,7 @@ def find_webhook(notify: Notify) -> str:
     missing = sorted({name for name in VARIABLE.findall(notify.webhook) if not os.environ.get(name)})
     if missing:
         raise NotifyError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set")
-    address = VARIABLE.sub(lambda found: os.environ[found.group(1)], notify.webhook).strip()
+    address = VARIABLE.sub(lambda match: os.environ[match[1]], notify.webhook).strip()
     if not is_web_address(address):
         raise NotifyError("the webhook is not an address that begins with https:// or http://")
     return address
@@ -79,24 +77,15 @@ def find_webhook(notify: Notify) -> str:
 
 def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
     """What `on` may call this end. A run that was interrupted was ended by somebody, who knows."""
-    endings: set[Ending] = {one for one in ("completed", "incomplete", "failed") if one == status}
+    endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending == status}
     return endings | {"gate_failed"} if gate is not None and gate["outcome"] == "failed" else endings
 
 
 def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: Mapping[str, Any] | None) -> Message:
     previous = find_previous(warehouse, run)
-    return {
-        "suite": run.suite,
-        "run_id": run.run_id,
-        "status": run.status,
+    return {name: getattr(run, name, None) for name in _KEYS} | {
         "problem": problem,
         "gate": None if gate is None else {name: gate[name] for name in ("outcome", "undecided", "counts", "checks")},
-        "trigger": run.trigger,
-        "kb_name": run.kb_name,
-        "kb_version": run.kb_version,
-        "label": run.label,
-        "href": run.href,
-        "n_samples": run.n_samples,
         "previous_run_id": previous.run_id if previous else None,
         "metrics": _read_means(warehouse, run, previous),
     }
@@ -159,15 +148,13 @@ def _describe_trigger(message: Mapping[str, Any]) -> str:
 
 
 def _describe_means(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    scored = {name: one for name, one in metrics.items() if one["mean"] is not None}
-    parts = [_describe_mean(name, one) for name, one in list(scored.items())[:_MOST_METRICS]]
+    parts = [
+        f"{name} {write_number(row['mean'])}" + ("" if row["change"] is None else f" ({row['change']:+.3f})")
+        for name, row in metrics.items()
+        if row["mean"] is not None
+    ][:_MOST_METRICS]
     left = len(metrics) - len(parts)
     return ", ".join(parts + ([f"and {left} more"] if left else []))
-
-
-def _describe_mean(name: str, one: Mapping[str, Any]) -> str:
-    change = "" if one["change"] is None else f" ({one['change']:+.3f})"
-    return f"{name} {write_number(one['mean'])}{change}"
 
 
 def _shape(notify: Notify, message: Message) -> bytes:
@@ -269,13 +256,11 @@ def _list_commands(run: RunRow) -> list[str]:
 
 
 def _write_row(row: Mapping[str, Any]) -> str:
-    mean = "–" if row["mean"] is None else write_number(row["mean"])
-    low, high = row["ci_low"], row["ci_high"]
-    interval = "–" if low is None else f"{write_number(low)} to {write_number(high)}"
+    mean, interval = write_value(row["mean"]), write_interval(row["ci_low"], row["ci_high"])
     return f"| {_plain(row['metric'])} | {mean} | {interval} | {row['n_scored']} | {row['n_unscored']} |"
 
 
 def _plain(text: str) -> str:
     """A text with nothing in it that Markdown or HTML would act on."""
     flat = " ".join(text.split())
-    return "".join(f"\\{one}" if one in _MARKUP else one for one in flat)
+    return "".join(f"\\{character}" if character in _MARKUP else character for character in flat)

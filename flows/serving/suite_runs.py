@@ -14,7 +14,6 @@ from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
 from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import notify_of_break, notify_of_end
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.store import Warehouse
 
@@ -34,7 +33,10 @@ def run_suite(
     """
     settings = resolve_suite(suite, flags=flags or {}, trigger=trigger).settings
     with _notified_when_broken_off(suite.notify, suite.name, trigger):
-        check_plan(settings)
+        if settings.gate is not None:  # over metrics that are not scored: refused before anything is asked
+            from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
+
+            check_suite_gate(settings.gate, make_plan(settings))
         outcome = start_run(settings, trigger=trigger, watch=watch, wait_s=wait_s)
     return _finish(outcome, settings.warehouse, suite.notify)
 
@@ -71,15 +73,6 @@ def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = 
     return Resolved(
         settings=settings, origins={**resolved.origins, "only_affected": f"{SUITE_ORIGIN}{suite.path.name}"}
     )
-
-
-def check_plan(settings: RunSettings) -> None:
-    """Refuse a gate over metrics that are not scored, before anything is asked; raises SettingsError."""
-    if settings.gate is None:
-        return
-    from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
-
-    check_suite_gate(settings.gate, make_plan(settings))
 
 
 def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcome:
