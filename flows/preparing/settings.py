@@ -8,16 +8,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.settings.run import WHERE, RunSettings
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from evalhouse.flows.preparing.suites import Suite
 
 _PREFIX = "EVALHOUSE_"
@@ -53,7 +52,10 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
         variable = find_variable(name)
         text = os.environ.get(variable) if variable else None
         if flags.get(name) not in (None, (), {}):
-            values[name], origins[name] = _parse_flag(name, flags[name]), find_flag(name)
+            flag = flags[name]
+            # `--temperature` alone is a text, because `none` is a value of it.
+            is_text = name == "temperature" and isinstance(flag, str)
+            values[name], origins[name] = _parse_text(name, flag) if is_text else flag, find_flag(name)
         elif text and variable:
             values[name], origins[name] = _parse_text(name, text), variable
         elif name in of_suite and suite:
@@ -161,18 +163,13 @@ def _parse_number(path: str, text: str) -> float:
     return number
 
 
-def _parse_flag(name: str, value: object) -> object:
-    """`--temperature` alone is a text, because `none` is a value of it."""
-    return _parse_text(name, value) if name == "temperature" and isinstance(value, str) else value
-
-
 def _parse_text(name: str, text: str) -> object:
     if name in _LISTS:
         return split_list(text, find_variable(name) or name)
     return None if text.lower() == "none" else text
 
 
-def _describe(problem: "ErrorDetails", origins: Mapping[str, str]) -> str:
+def _describe(problem: ErrorDetails, origins: Mapping[str, str]) -> str:
     message = str(problem["msg"])
     return f"{_say(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
 
@@ -182,9 +179,6 @@ def _say(name: str, origins: Mapping[str, str]) -> str:
     return name if origin.startswith("default") else origin
 
 
-SUFFIX: Final = ".toml"
-
-
 def is_suite(argument: str) -> bool:
     """Whether an argument of `run` or `doctor` names a suite rather than a dataset."""
-    return argument.lower().endswith(SUFFIX)
+    return argument.lower().endswith(".toml")

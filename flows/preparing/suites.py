@@ -11,26 +11,21 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name
+from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name, explain_bad_timezone
 from evalhouse.tasks.messages import quote_value
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 KeyPath = tuple[str | int, ...]
 _KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
@@ -61,7 +56,9 @@ class SuiteText:
 
     def refuse(self, problems: Sequence[Problem]) -> SettingsError:
         """One error with every problem on a line of its own, in the order of the file."""
-        places = sorted((self.find_line(one.path) or 0, write_path(one.path), one.text) for one in problems)
+        places = sorted(
+            (self.find_line(problem.path) or 0, write_path(problem.path), problem.text) for problem in problems
+        )
         lines = [
             f"{self.path.name}{f', line {line}' if line else ''}: {f'{key}: ' if key else ''}{text}"
             for line, key, text in places
@@ -154,6 +151,7 @@ _NAME = re.compile(r"\w[\w.-]{0,99}")
 _LIMITS = list_settings(lambda where: where.place == LIMITS)
 _TOP = list_settings(lambda where: where.place == TOP)
 _TABLES = ("map", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
+_MODELS: Final[Mapping[str | int, type[BaseModel]]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
 _PATHS = list_settings(lambda where: where.is_path)
 _SAMPLE = "sample"
 _DUCKDB = "duckdb:///"
@@ -163,53 +161,37 @@ _ANY_JUDGE = "openai:any"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class Schedule(BaseModel):
+def _refused_by(explain: Callable[[str], str | None]) -> AfterValidator:
+    """A check of a text by what explains what is wrong with it."""
+
+    def check(text: str) -> str:
+        if wrong := explain(text):
+            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+        return text
+
+    return AfterValidator(check)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Schedule(_Table):
     """When a suite runs by itself."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    cron: str
-    timezone: str = "UTC"
-
-    @field_validator("cron")
-    @classmethod
-    def _check_cron(cls, cron: str) -> str:
-        wrong = explain_bad_cron(cron)
-        if wrong:
-            raise PydanticCustomError("cron", "{wrong}", {"wrong": wrong})
-        return cron
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, timezone: str) -> str:
-        try:
-            ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            wrong = "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
-            raise PydanticCustomError("timezone", "{wrong}", {"wrong": wrong}) from None
-        return timezone
+    cron: Annotated[str, _refused_by(explain_bad_cron)]
+    timezone: Annotated[str, _refused_by(explain_bad_timezone)] = "UTC"
 
 
-class KnowledgeBase(BaseModel):
+class KnowledgeBase(_Table):
     """The knowledge base whose updates start a run. Prefect waits no shorter than ten seconds for quiet."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    knowledge_base: str
+    knowledge_base: Annotated[str, _refused_by(explain_bad_name)]
     debounce_s: float = Field(default=60.0, ge=10, le=86_400)
     only_affected: bool = False
 
-    @field_validator("knowledge_base")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if wrong := explain_bad_name(name):
-            raise PydanticCustomError("knowledge_base", "{wrong}", {"wrong": wrong})
-        return name
 
-
-class _Noise(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Noise(_Table):
     share: float = Field(ge=0, le=1)
 
 
@@ -217,7 +199,8 @@ class _Noise(BaseModel):
 class Suite:
     """A suite as it was read.
 
-    `values` are settings of its runs by name, typed, with absolute paths; `suite_hash` is that of what the file says.
+    `values` are settings of its runs by name, typed, with absolute paths; `suite_hash` is that of what the file says:
+    comments, spacing and the order of its keys change nothing.
     """
 
     name: str
@@ -244,23 +227,19 @@ def load_suite(path: str | Path) -> Suite:
     values = {field: getattr(settings, field) for field in reading.flat}
     if settings.notify is not None and not settings.notify.keeps_secret:
         del values["notify"]  # settings are stored with the run, and this address is enough to post
-    digest = hash_values(text.values)
+    paths = {name: _find_path(name, values[name], path.parent) for name in _PATHS if values.get(name) is not None}
+    canonical = json.dumps(text.values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
     return Suite(
         name=name,
         path=path,
-        values={**values, **_find_paths(values, path.parent), "suite": name, "suite_hash": digest},
+        values={**values, **paths, "suite": name, "suite_hash": digest},
         schedule=schedule,
         trigger=trigger,
         gate=settings.gate,
         notify=settings.notify,
         suite_hash=digest,
     )
-
-
-def hash_values(values: Mapping[str, Any]) -> str:
-    """The hash of what a suite says: comments, spacing and the order of its keys change nothing."""
-    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 # Where a person may have meant to write a key that stands somewhere else.
@@ -325,7 +304,10 @@ class _Reading:
             self._refuse((key,), f"got {quote_value(value)}; this is a table: write [{key}] on a line of its own")
         elif key == "limits":
             for name, limit in value.items():
-                self._take_limit(name, limit)
+                if name in _LIMITS:
+                    self._take(name, ("limits", name), limit)
+                else:
+                    self._refuse(("limits", name), _explain_misplaced(name, _LIMITS))
         elif key == "noise":
             noise = self.read_table("noise", _Noise)
             if noise is not None:
@@ -334,12 +316,6 @@ class _Reading:
             self._take("mapping", (key,), value)
         elif key in RunSettings.model_fields:
             self._take(key, (key,), value)
-
-    def _take_limit(self, name: str, limit: object) -> None:
-        if name in _LIMITS:
-            self._take(name, ("limits", name), limit)
-        else:
-            self._refuse(("limits", name), _explain_misplaced(name, _LIMITS))
 
     def _take(self, name: str, place: KeyPath, value: object) -> None:
         self.flat[name], self._places[name] = value, place
@@ -367,11 +343,13 @@ def _find_place(loc: Sequence[str | int], places: Mapping[str, KeyPath], within:
     return (*places.get(str(name), (*within, name)), *(part for part in rest if part != "[key]"))
 
 
-def _explain(problem: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> str:
+def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> str:
     """One error of pydantic's in our words; what came is shown unless it is a table or an address that is secret."""
     match problem["type"]:
         case "extra_forbidden":
-            return _explain_misplaced(str(path[-1]), tuple(_find_model(problem["loc"], model).model_fields))
+            # What a key is unknown to is the table it stands in.
+            table = _MODELS.get(problem["loc"][0], model) if len(problem["loc"]) > 1 else model
+            return _explain_misplaced(str(path[-1]), tuple(table.model_fields))
         case "missing":
             return "is missing"
     message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
@@ -380,24 +358,14 @@ def _explain(problem: "ErrorDetails", path: KeyPath, model: type[BaseModel]) -> 
     return f"got {quote_value(problem['input'])}; {message}"
 
 
-def _find_model(loc: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:
-    """The model that a key is unknown to: that of the table it stands in."""
-    tables: Mapping[str | int, type[BaseModel]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
-    return tables.get(loc[0], model) if len(loc) > 1 else model
-
-
 def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
     if key in _PLACES and key not in allowed:
         return f"there is no such key here; it belongs into {_PLACES[key]}"
     return explain_unknown(key, allowed)
 
 
-def _find_paths(values: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """The settings that are paths, seen from the suite's folder."""
-    return {name: _find_path(name, values[name], folder) for name in _PATHS if values.get(name) is not None}
-
-
 def _find_path(name: str, text: str, folder: Path) -> str:
+    """A setting that is a path, seen from the suite's folder."""
     if name == "dataset" and text == _SAMPLE:
         return text
     if name == "warehouse" and _OTHER_URL.match(text):

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from evalhouse.flows.errors import SettingsError
 
@@ -52,6 +52,15 @@ def explain_bad_cron(cron: str) -> str | None:
         return "there is no such day, so it would never fire"
     except (croniter.CroniterError, ValueError, AttributeError, KeyError):
         return f"it is not a cron expression; write {_EXAMPLE}"
+    return None
+
+
+def explain_bad_timezone(timezone: str) -> str | None:
+    """What is wrong with the name of a time zone, or None."""
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "there is no such time zone; allowed are names such as UTC, Europe/Berlin, Asia/Shanghai"
     return None
 
 

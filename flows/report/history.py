@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from markupsafe import Markup
-
 from evalhouse.flows.display.output import write_dollars, write_interval, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
-from evalhouse.flows.report.page import load_template, read_assets, write_policy
+from evalhouse.flows.report.page import render_page
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row
@@ -27,27 +25,23 @@ _MOST_MOVES: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Change:
-    """What changed with the run at `place`; `metric` is the only one it is about, None for all."""
+class _Change(Mark):
+    """What changed; `metric` is the only one it is about, None for all."""
 
-    place: int
-    text: str
-    is_break: bool
     metric: str | None = None
 
 
 def build_history(data: SeriesData, *, warehouse: str) -> str:
     """The page as text."""
-    style, script = read_assets("report.css"), read_assets("history.js")
     runs = data.runs
     means = _align_means(data)
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)
     coverage = [_find_coverage(means, place) for place in range(len(runs))]
     costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
-    return load_template("history.html").render(
-        policy=write_policy(style=style, script=script),
-        style=Markup(style),
-        script=Markup(script),
+    return render_page(
+        "history.html",
+        styles=("report.css",),
+        scripts=("history.js",),
         title=f"History of {data.series}",
         first=runs[0],
         last=runs[-1],

@@ -46,7 +46,6 @@ BLOCK_SAMPLES: Final = 50
 """Samples in a block: under a megabyte to unpack when one of them is opened."""
 
 _ASSETS = Path(__file__).with_name("assets")
-_SCRIPTS = ("data.js", "sample.js", "table.js", "page.js")
 _LEAST_SHOWN: Final = 0.0005
 _HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 
@@ -114,11 +113,10 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     slices = read_slices(warehouse, run, base, with_calls=with_calls)
     blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
     scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
-    style, script = read_assets("report.css"), read_assets(*_SCRIPTS)
-    return load_template("page.html").render(
-        policy=write_policy(script=script, style=style),
-        style=Markup(style),
-        script=Markup(script),
+    return render_page(
+        "page.html",
+        styles=("report.css",),
+        scripts=("data.js", "sample.js", "table.js", "page.js"),
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
         run=run,
         base=base,
@@ -189,7 +187,7 @@ def pack(value: object) -> Markup:
 
 def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
     name, mean = str(row["metric"]), row["mean"]
-    compared = next((one for one in comparison.metrics if one.metric == name), None) if comparison else None
+    compared = next((metric for metric in comparison.metrics if metric.metric == name), None) if comparison else None
     base_mean = compared.mean_base if compared else None
     cells = {
         "name": name,
@@ -291,13 +289,17 @@ def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
-def write_policy(*, style: str, script: str | None = None) -> str:
-    """The Content-Security-Policy of a page: its own style sheet and script by their hashes, and nothing else."""
-    may_run = "'none'" if script is None else _write_hash(script)
-    return (
-        f"default-src 'none'; script-src {may_run}; style-src {_write_hash(style)}; base-uri 'none'; "
+def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> str:
+    """A page with these style sheets and scripts in it.
+
+    Its Content-Security-Policy allows them by their hashes, and nothing else.
+    """
+    style, script = _read_assets(*styles), _read_assets(*scripts)
+    policy = (
+        f"default-src 'none'; script-src {_write_hash(script)}; style-src {_write_hash(style)}; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
+    return _load_template(template).render(policy=policy, style=Markup(style), script=Markup(script), **values)
 
 
 def _write_hash(text: str) -> str:
@@ -305,7 +307,7 @@ def _write_hash(text: str) -> str:
 
 
 @cache
-def load_template(name: str) -> jinja2.Template:
+def _load_template(name: str) -> jinja2.Template:
     """A template of the assets; every text it prints is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
@@ -320,6 +322,6 @@ def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
 
 
 @cache
-def read_assets(*names: str) -> str:
+def _read_assets(*names: str) -> str:
     """Style sheets or scripts as one."""
     return "".join((_ASSETS / name).read_text(encoding="utf-8") for name in names)

@@ -7,15 +7,11 @@ downloads. The judge's verdicts are in the page, packed with the rest, and each 
 
 from typing import Any, Final
 
-from markupsafe import Markup
-
-from evalhouse.flows.report.page import load_template, pack, read_assets, write_policy
+from evalhouse.flows.report.page import pack, render_page
 from evalhouse.tasks.reviews.draw import Pick
 from evalhouse.tasks.reviews.export import Export
 from evalhouse.tasks.reviews.label_files import list_choices
 
-_STYLES: Final = ("report.css", "review.css")
-_SCRIPTS: Final = ("data.js", "answers.js", "items.js", "review.js")
 _ITEM: Final = (
     "item_hash", "sample_id", "step", "statement_id", "context_rank", "source", "text", "judge_label", "reason",
 )  # fmt: skip
@@ -23,11 +19,10 @@ _ITEM: Final = (
 
 def build_review_page(export: Export, reviewer: str) -> str:
     """The page as text; `reviewer` is the name it begins with, empty for none."""
-    style, script = read_assets(*_STYLES), read_assets(*_SCRIPTS)
-    return load_template("review.html").render(
-        policy=write_policy(script=script, style=style),
-        style=Markup(style),
-        script=Markup(script),
+    return render_page(
+        "review.html",
+        styles=("report.css", "review.css"),
+        scripts=("data.js", "answers.js", "items.js", "review.js"),
         title=f"Review of {export.run.label or export.run.dataset or 'a run'}",
         run_id=export.run.run_id,
         n=len(export.picks),
