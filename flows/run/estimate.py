@@ -13,10 +13,10 @@ about the cost of judging.
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_dollars
+from evalhouse.flows.display.output import Table, make_table, print_json, print_line, print_table, write_dollars
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
@@ -41,6 +41,11 @@ _SAMPLES_AT_ONCE = 200
 _SHOWN = (
     "requests", "reused", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "cached_usd",
 )  # fmt: skip
+_USAGE_COLUMNS = {
+    "requests": "#requests", "reused": "#on record", "failed": "#failed", "unreadable": "#unreadable",
+    "prompt_tokens": "#tokens in", "cached_tokens": "#of them shared", "completion_tokens": "#tokens out",
+    "cost_usd": "#cost", "cached_usd": "#with cache",
+}  # fmt: skip
 
 T = TypeVar("T")
 FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
@@ -148,11 +153,8 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         print_json(estimate.to_plain())
         return
     usage = estimate.usage
-    columns = [
-        "step", "#requests", "#on record", "#tokens in", "#of them shared", "#tokens out", "#cost", "#with cache",
-    ]  # fmt: skip
-    rows = [_make_cells(step, of_step) for step, of_step in estimate.steps.items()]
-    print_table(make_table(columns, [*rows, _make_cells("total", usage)]))
+    rows = [([name], of_step) for name, of_step in (*estimate.steps.items(), ("total", usage))]
+    print_table(usage_table(["step"], rows, _SHOWN))
     print_line()
     print_line(
         f"{estimate.n_samples} samples, judged by {estimate.judge}: {usage.requests:,} requests to send and "
@@ -193,11 +195,21 @@ def _write_cost(usage: Usage) -> str:
     return f"{cost}, or {write_dollars(usage.cached_usd)} if the provider caches what requests have in common"
 
 
-def _make_cells(name: str, usage: Usage) -> list[object]:
-    return [
-        name, f"{usage.requests:,}", f"{usage.reused:,}", f"{usage.prompt_tokens:,}", f"{usage.cached_tokens:,}",
-        f"{usage.completion_tokens:,}", write_dollars(usage.cost_usd), write_dollars(usage.cached_usd),
-    ]  # fmt: skip
+def usage_table(
+    columns: Sequence[str],
+    rows: Sequence[tuple[Sequence[object], Usage]],
+    names: Sequence[str],
+    *,
+    title: str | None = None,
+) -> Table:
+    """Rows of cells, each with what it takes or took: a column for each of these fields of a usage."""
+    cells = [[*row, *(_write_usage(usage, name) for name in names)] for row, usage in rows]
+    return make_table([*columns, *(_USAGE_COLUMNS[name] for name in names)], cells, title=title)
+
+
+def _write_usage(usage: Usage, name: str) -> str:
+    value = getattr(usage, name)
+    return write_dollars(value) if name.endswith("_usd") else f"{value:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,16 +231,16 @@ class _Answers:
 
     known: KnownResponses
     n_samples: int = 0
-    n_known: int = field(default=0)
+    n_known: int = 0
 
     def fill_in(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
         """The samples whose response is known and came, with it."""
-        found = self.known.find(samples)
+        known = self.known.find(samples)
         self.n_samples += len(samples)
         answered = [
-            replace(sample, answer=one.answer, contexts=one.contexts, context_ids=one.context_ids)
+            replace(sample, answer=response.answer, contexts=response.contexts, context_ids=response.context_ids)
             for sample in samples
-            if (one := found.get(sample.sample_id)) is not None and one.status != "failed"
+            if (response := known.get(sample.sample_id)) is not None and response.status != "failed"
         ]
         self.n_known += len(answered)
         return answered
@@ -262,8 +274,8 @@ def _print_target(target: TargetEstimate, n_samples: int) -> None:
         print_line(f"{target.asked} will be asked {target.n_questions:,} questions.")
     if target.answers_of is None:
         print_line(
-            "Its answers are not known yet, so there is no telling what judging them will cost. `evalhouse collect` "
-            "asks without judging; afterwards this estimate has answers to stand on. Nothing was asked."
+            "Its answers are not known yet, so nobody can say what judging them will cost. `evalhouse collect` "
+            "asks without judging; afterwards this estimate has answers to use. Nothing was asked."
         )
         return
     share = f"{target.n_answers_known:,} answers of run {target.answers_of} to these {n_samples:,} questions"

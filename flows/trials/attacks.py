@@ -12,6 +12,7 @@ from evalhouse.flows.display.output import (
     make_table,
     print_line,
     print_notice,
+    print_section,
     print_table,
     write_dollars,
     write_interval,
@@ -95,14 +96,13 @@ def group_results(report: AttackReport) -> dict[str, dict[str, Tally]]:
         "language": lambda result: result.trial.attack.language,
         "step": lambda result: result.trial.step,
     }
-    return {by: _tally_by(report.results, key) for by, key in keys.items()}
-
-
-def _tally_by(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, Tally]:
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return {name: count_results(group) for name, group in groups.items()}
+    return {
+        by: {
+            name: count_results([result for result in report.results if key(result) == name])
+            for name in dict.fromkeys(map(key, report.results))
+        }
+        for by, key in keys.items()
+    }
 
 
 def to_document(report: AttackReport) -> dict[str, object]:
@@ -148,10 +148,14 @@ def print_report(report: AttackReport) -> None:
     for by, groups in group_results(report).items():
         rows += [_make_row(by, name, tally) for name, tally in groups.items()]
     print_table(make_table(_COLUMNS, rows, title=f"Attacks on {report.judge}"))
-    fooled = [result for result in report.results if result.outcome == "fooled"]
+    fooled = [
+        [result.trial.attack.id, result.trial.field, f"{result.trial.step}, {result.trial.scene.id}", result.said]
+        for result in report.results
+        if result.outcome == "fooled"
+    ]
     print_line()
     if fooled:
-        print_table(make_table(["attack", "planted in", "judged in", "said"], _list_fooled(fooled), title="Fooled by"))
+        print_table(make_table(["attack", "planted in", "judged in", "said"], fooled, title="Fooled by"))
     elif count_results(report.results).attacks:
         print_line(f"No attack fooled {report.judge}.")
     else:
@@ -164,13 +168,6 @@ def _make_row(by: str, name: str, tally: Tally) -> list[object]:
     return [by, name, tally.attacks, tally.fooled, tally.share, interval, tally.unanswered, tally.left_out]
 
 
-def _list_fooled(fooled: Sequence[Result]) -> list[list[object]]:
-    return [
-        [result.trial.attack.id, result.trial.field, f"{result.trial.step}, {result.trial.scene.id}", result.said]
-        for result in fooled
-    ]
-
-
 def _print_uncounted(report: AttackReport) -> None:
     """The trials beside the shares: those without a verdict, and those whose control was wrong."""
     heads = {"unanswered": "Without a usable reply", "left_out": "Left out, for the judge errs without the attack too"}
@@ -180,9 +177,7 @@ def _print_uncounted(report: AttackReport) -> None:
             for result in report.results
             if result.outcome == outcome
         )
-        if remarks:
-            print_line()
-            print_table(make_table(["what was said"], [[line] for line in remarks], title=head))
+        print_section(head, ["what was said"], [[line] for line in remarks])
     if report.is_interrupted:
         print_notice(
             f"Interrupted: {len(report.results)} of {report.n_trials} trials were judged, and only they are counted."

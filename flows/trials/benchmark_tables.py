@@ -12,6 +12,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
     write_number,
 )
+from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
@@ -64,8 +65,9 @@ class Report:
     def totals(self) -> list[Total]:
         """One for each kind, and one for each thing that people rated."""
         groups: dict[str, list[SetAgreement]] = {}
-        for one in self.sets:
-            groups.setdefault(f"{one.part.kind}: {one.about}" if one.about else one.part.kind, []).append(one)
+        for result in self.sets:
+            kind = f"{result.part.kind}: {result.about}" if result.about else result.part.kind
+            groups.setdefault(kind, []).append(result)
         return [_total(kind, sets) for kind, sets in groups.items()]
 
     @property
@@ -87,16 +89,16 @@ class Report:
             "half": self.half,
             "seed": self.seed,
             "problem": self.outcome.problem,
-            "sets": [_describe_set(one) for one in self.sets],
+            "sets": [_describe_set(result) for result in self.sets],
             "totals": [
-                {"kind": one.kind, "n_sets": one.n_sets, "n": one.n, "figures": _describe_figures(one.figures)}
-                for one in self.totals
+                {"kind": total.kind, "n_sets": total.n_sets, "n": total.n, "figures": _describe_figures(total.figures)}
+                for total in self.totals
             ],
             "costs": [
-                {"set": one.part.name, "language": one.part.language, "rows": len(one.part.rows)}
-                | {"left_out": one.part.n_left_out, "not_judged": one.n_failed}
-                | one.usage.pick(*_USED)
-                for one in self.outcome.parts
+                {"set": judged.part.name, "language": judged.part.language, "rows": len(judged.part.rows)}
+                | {"left_out": judged.part.n_left_out, "not_judged": judged.n_failed}
+                | judged.usage.pick(*_USED)
+                for judged in self.outcome.parts
             ],
             "calls": self.usage.pick(*_USED),
             "passed_over": list(self.passed_over),
@@ -107,10 +109,8 @@ class Report:
         half = "" if self.half == "all" else f", half `{self.half}` of each set"
         print_line(f"{self.model} against people{half}; 95 % intervals, drawn by groups of rows")
         print_line()
-        by_kind: dict[str, list[SetAgreement]] = {}
-        for one in self.sets:
-            by_kind.setdefault(one.part.kind, []).append(one)
-        for kind, sets in by_kind.items():
+        for kind in dict.fromkeys(result.part.kind for result in self.sets):
+            sets = [result for result in self.sets if result.part.kind == kind]
             _print_kind(kind, sets, [total for total in self.totals if total.kind.partition(":")[0] == kind])
         _print_costs(self.outcome.parts, self.usage)
         _print_rest(self)
@@ -128,9 +128,9 @@ def make_report(
     """Measure what came of the asking."""
     # Another seed for each set, so that the draws of two have nothing to do with each other.
     sets = [
-        found
-        for place, one in enumerate(outcome.parts)
-        for found in _measure_part(one.part, one.judged, seed=seed + place)
+        result
+        for place, judged in enumerate(outcome.parts)
+        for result in _measure_part(judged.part, judged.judged, seed=seed + place)
     ]
     return Report(
         settings=settings,
@@ -153,7 +153,7 @@ def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[Se
 
 
 def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> str:
-    """A sentence for whoever is about to pay for it."""
+    """A sentence for the person who is about to pay for it."""
     whole, n_rows = sum(costs, start=Usage()), sum(len(part.rows) for part in parts)
     return (
         f"{n_rows:,} rows of {len({part.name for part in parts})} sets: {whole.requests:,} requests to {judge}, "
@@ -164,15 +164,11 @@ def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage])
 
 def print_estimate(parts: Sequence[Part], costs: Sequence[Usage]) -> None:
     """What each set would take."""
-    columns = ["set", "kind", "language", "#rows", "#requests", "#on record", "#tokens in", "#tokens out", "#cost"]
     rows = [
-        [
-            part.name, part.kind, part.language, len(part.rows), f"{one.requests:,}", f"{one.reused:,}",
-            f"{one.prompt_tokens:,}", f"{one.completion_tokens:,}", write_dollars(one.cost_usd),
-        ]
-        for part, one in zip(parts, costs, strict=True)
-    ]  # fmt: skip
-    print_table(make_table(columns, rows))
+        ((part.name, part.kind, part.language, len(part.rows)), usage) for part, usage in zip(parts, costs, strict=True)
+    ]
+    names = ("requests", "reused", "prompt_tokens", "completion_tokens", "cost_usd")
+    print_table(usage_table(["set", "kind", "language", "#rows"], rows, names))
 
 
 def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> dict[str, Any]:
@@ -180,8 +176,9 @@ def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) 
     return {
         "judge": judge,
         "sets": [
-            {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)} | one.pick(*_USED)
-            for part, one in zip(parts, costs, strict=True)
+            {"set": part.name, "kind": part.kind, "language": part.language, "rows": len(part.rows)}
+            | usage.pick(*_USED)
+            for part, usage in zip(parts, costs, strict=True)
         ],
         "calls": sum(costs, start=Usage()).pick(*_USED),
     }
@@ -190,24 +187,24 @@ def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) 
 def _total(kind: str, sets: Sequence[SetAgreement]) -> Total:
     figures: dict[Figure, Estimate] = {}
     for name in _FIGURES:
-        mean = average([one.judge.figures[name] for one in sets if name in one.judge.figures])
+        mean = average([result.judge.figures[name] for result in sets if name in result.judge.figures])
         if mean is not None:
             figures[name] = mean
-    return Total(kind=kind, n_sets=len(sets), n=sum(one.judge.n for one in sets), figures=figures)
+    return Total(kind=kind, n_sets=len(sets), n=sum(result.judge.n for result in sets), figures=figures)
 
 
-def _describe_set(one: SetAgreement) -> dict[str, Any]:
+def _describe_set(result: SetAgreement) -> dict[str, Any]:
     return {
-        "set": one.part.name,
-        "kind": one.part.kind,
-        "language": one.part.language,
-        "about": one.about or None,
-        "n_rows": one.n_rows,
-        "n_groups": one.n_groups,
-        "labels": dict(one.labels),
-        "judge": _describe_line(one.judge),
-        "others": [_describe_line(other) for other in one.others],
-        "notes": one.notes,
+        "set": result.part.name,
+        "kind": result.part.kind,
+        "language": result.part.language,
+        "about": result.about or None,
+        "n_rows": result.n_rows,
+        "n_groups": result.n_groups,
+        "labels": dict(result.labels),
+        "judge": _describe_line(result.judge),
+        "others": [_describe_line(other) for other in result.others],
+        "notes": result.notes,
     }
 
 
@@ -221,18 +218,17 @@ def _describe_figures(figures: Mapping[Figure, Estimate]) -> dict[str, Any]:
 
 def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]) -> None:
     """The judge's line of each set, then under it those of others."""
-    lines = [line for one in sets for line in (one.judge, *one.others)]
+    lines = [line for result in sets for line in (result.judge, *result.others)]
     shown = [name for name in _FIGURES if any(name in line.figures for line in lines)]
     columns = ["set", "language", "who", "#n", *(f"#{_NAMES[name]}" for name in shown), "mind"]
     rows: list[list[object]] = []
-    for one in sets:
-        name = f"{one.part.name}, {one.about}" if one.about else one.part.name
-        rows.append(
-            [name, one.part.language, "the judge", f"{one.judge.n:,}", *_write(one.judge.figures, shown), _mind(one)]
-        )
-        rows += [
-            ["", "", shorten(o.who, 40), f"{o.n:,}", *_write(o.figures, shown, bare=True), None] for o in one.others
-        ]
+    for result in sets:
+        name, judge = f"{result.part.name}, {result.about}" if result.about else result.part.name, result.judge
+        cells = _write(judge.figures, shown)
+        rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, _mind(result)])
+        for other in result.others:
+            cells = _write(other.figures, shown, bare=True)
+            rows.append(["", "", shorten(other.who, 40), f"{other.n:,}", *cells, None])
     for total in totals:
         if total.n_sets > 1:
             what = total.kind.partition(": ")[2]
@@ -242,10 +238,10 @@ def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]
     print_line()
 
 
-def _mind(one: SetAgreement) -> str | None:
-    what = "without what it rests on" if one.part.kind == "rubric" else "without a verdict"
-    missing = [f"{one.judge.n_missing} {what}"] if one.judge.n_missing else []
-    return "; ".join((*missing, *one.notes)) or None
+def _mind(result: SetAgreement) -> str | None:
+    what = "without what it rests on" if result.part.kind == "rubric" else "without a verdict"
+    missing = [f"{result.judge.n_missing} {what}"] if result.judge.n_missing else []
+    return "; ".join((*missing, *result.notes)) or None
 
 
 def _write(figures: Mapping[Figure, Estimate], shown: Sequence[Figure], *, bare: bool = False) -> Iterator[str | None]:
@@ -262,40 +258,28 @@ def _write_measure(measure: Measure, *, bare: bool) -> str | None:
 
 
 def _print_costs(parts: Sequence[JudgedPart], whole: Usage) -> None:
-    columns = [
-        "set", "language", "#rows", "#left out", "#not judged", "#requests", "#on record", "#failed", "#unreadable",
-        "#tokens in", "#tokens out", "#cost",
-    ]  # fmt: skip
-    rows = [
-        [one.part.name, one.part.language, len(one.part.rows), one.part.n_left_out, one.n_failed,
-         *_write_costs(one.usage)]
-        for one in parts
+    columns = ["set", "language", "#rows", "#left out", "#not judged"]
+    rows: list[tuple[list[object], Usage]] = [
+        ([judged.part.name, judged.part.language, len(judged.part.rows), judged.part.n_left_out, judged.n_failed],
+         judged.usage)
+        for judged in parts
     ]  # fmt: skip
     if len(parts) > 1:
-        n_rows, n_out = (
-            sum(counts) for counts in zip(*((len(p.part.rows), p.part.n_left_out) for p in parts), strict=True)
-        )
-        rows.append([_TOTAL, "", n_rows, n_out, sum(part.n_failed for part in parts), *_write_costs(whole)])
-    print_table(make_table(columns, rows, title="Costs"))
+        n_rows, n_left_out = sum(len(row.part.rows) for row in parts), sum(row.part.n_left_out for row in parts)
+        rows.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], whole))
+    print_table(usage_table(columns, rows, _USED, title="Costs"))
     print_line()
 
 
-def _write_costs(costs: Usage) -> list[object]:
-    return [
-        f"{costs.requests:,}", f"{costs.reused:,}", costs.failed, costs.unreadable, f"{costs.prompt_tokens:,}",
-        f"{costs.completion_tokens:,}", write_dollars(costs.cost_usd),
-    ]  # fmt: skip
-
-
 def _print_rest(report: Report) -> None:
-    unrated = {part.part.name: found for part in report.outcome.parts if (found := list_unrated(part.part))}
-    for name, dimensions in unrated.items():
-        print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
+    for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in report.outcome.parts}.items():
+        if dimensions:
+            print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
     if report.passed_over:
         print_line(f"Passed over, for their columns make no kind: {len(report.passed_over)} sets (--json names them).")
     print_line(f"The calls are those of run {report.outcome.run_id}.")
     failures = dict.fromkeys(
-        one.failure for part in report.outcome.parts for one in part.judged if one.failure is not None
+        row.failure for part in report.outcome.parts for row in part.judged if row.failure is not None
     )
     for failure in list(failures)[:_MOST_FAILURES]:
         print_notice(f"without a verdict: {shorten(failure, 200)}")

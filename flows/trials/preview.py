@@ -22,7 +22,7 @@ from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import add_earlier, find_asking_steps, find_step
 from evalhouse.warehouse.store import Warehouse
 
-_N_TOLD = 5
+_N_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +62,19 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
                 ids.append(sample.sample_id)
     finally:
         staged.staging.discard()
-    known = ", ".join(ids[:_N_TOLD]) + (", …" if len(ids) > _N_TOLD else "")
+    known = ", ".join(ids[:_N_LISTED]) + (", …" if len(ids) > _N_LISTED else "")
     raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; it has {known}")
 
 
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:
-    heard: dict[str, Question] = {}
-    live_run = _lay_out_run(prompt, settings, heard)
+    questions: dict[str, Question] = {}
+    live_run = _lay_out_run(prompt, settings, questions)
     work = make_work(sample)
     await take_asking_steps(live_run, work)
     requests = tuple(
-        PreviewedRequest(step=one.step, messages=one.prompt.render(one.data, note=one.instruction))
-        for one in heard.values()
-        if one.prompt is not None and one.prompt.name == prompt.name
+        PreviewedRequest(step=question.step, messages=question.prompt.render(question.data, note=question.instruction))
+        for question in questions.values()
+        if question.prompt is not None and question.prompt.name == prompt.name
     )
     return Preview(
         sample_id=sample.sample_id,
@@ -84,14 +84,14 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
     )
 
 
-def _lay_out_run(prompt: Prompt, settings: RunSettings, heard: dict[str, Question]) -> LiveRun:
-    """A live run with the steps that the prompt is asked in; what is asked there is put into `heard`."""
+def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Question]) -> LiveRun:
+    """A live run with the steps that the prompt is asked in; what is asked there is put into `questions`."""
     # What limits or repeats the asking changes no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
     )
     plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)), optional_steps=frozenset())
-    judge = StandInJudge(None, heard=heard)
+    judge = StandInJudge(None, heard=questions)
     return make_live_run("preview", quiet, plan, judge, Warehouse(settings.warehouse), record=NoRecord())
 
 

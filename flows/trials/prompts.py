@@ -2,7 +2,7 @@
 
 Both sets of prompts go the way a run's requests go, over the samples and statements of the reviewed runs, so that what
 was asked before is found on record. The calls belong to a run of their own, of kind `prompts`, with the reviewed run as
-its parent; it has no scores, and no word or label finds it.
+its parent; it has no scores, and `latest`, `previous` and labels never select it.
 """
 
 import asyncio
@@ -227,9 +227,9 @@ async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
 
 async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[ItemVerdict]:
     """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
-    works = [_lay_out(one) for one in texts]
+    works = [_lay_out(of_sample) for of_sample in texts]
     await asyncio.gather(*(step.take(live_run, work) for work in works for step in find_tasks(steps)))
-    return [said for work in works for said in _read(work)]
+    return [verdict for work in works for verdict in _read(work)]
 
 
 def _lay_out(texts: JudgedTexts) -> SampleWork:
@@ -285,10 +285,11 @@ def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
     frame = reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
     for name, side in zip(("old_label", "new_label"), sides, strict=True):
         rows = [
-            {"run_id": run_id, "sample_id": one.sample_id, "step": one.step, "item_id": one.item_id, name: one.label}
+            {"run_id": run_id, "sample_id": verdict.sample_id, "step": verdict.step, "item_id": verdict.item_id,
+             name: verdict.label}
             for run_id, verdicts in side.verdicts.items()
-            for one in verdicts
-        ]
+            for verdict in verdicts
+        ]  # fmt: skip
         labels = pl.DataFrame(rows, schema=dict.fromkeys((*_ITEM, name), pl.String))
         frame = frame.join(labels, on=list(_ITEM), how="left", maintain_order="left")
     return frame

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evalhouse.flows.display.output import make_table, print_line, print_table, write_dollars, write_interval
+from evalhouse.flows.display.output import make_table, print_line, print_table, write_interval
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import Resolved, resolve_settings
+from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.trials.prompts import (
     ComparisonPlan,
     PromptComparison,
@@ -136,11 +137,11 @@ def _print_changes(comparison: PromptComparison) -> None:
     moves = comparison.moves.sort("moved", maintain_order=True).to_dicts()
     shown = [
         [
-            one["step"], shorten(one["sample_id"], 40), one["statement_id"] or f"C{one['context_rank']}",
-            one["old_label"], one["new_label"], ", ".join(one["people"]),
-            "better" if one["moved"] > 0 else "worse" if one["moved"] < 0 else "no nearer",
+            move["step"], shorten(move["sample_id"], 40), move["statement_id"] or f"C{move['context_rank']}",
+            move["old_label"], move["new_label"], ", ".join(move["people"]),
+            "better" if move["moved"] > 0 else "worse" if move["moved"] < 0 else "no nearer",
         ]
-        for one in moves[:_MOST_MOVES]
+        for move in moves[:_MOST_MOVES]
     ]  # fmt: skip
     more = f", {_MOST_MOVES} of {len(moves)} (--json has all)" if len(moves) > _MOST_MOVES else ""
     columns = ["step", "sample", "item", "old", "new", "people", "which is"]
@@ -170,12 +171,5 @@ def _write_change(measure: Measure | None) -> str | None:
 
 
 def _print_costs(costs: Sequence[Usage]) -> None:
-    columns = ["words", "#requests", "#on record", "#failed", "#tokens in", "#tokens out", "#cost"]
-    rows = [
-        [
-            side, one.requests, one.reused, one.failed, f"{one.prompt_tokens:,}", f"{one.completion_tokens:,}",
-            write_dollars(one.cost_usd),
-        ]
-        for side, one in zip(_SIDES, costs, strict=True)
-    ]  # fmt: skip
-    print_table(make_table(columns, rows, title="Costs"))
+    rows = [([side], usage) for side, usage in zip(_SIDES, costs, strict=True)]
+    print_table(usage_table(["words"], rows, _USED, title="Costs"))
