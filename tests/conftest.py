@@ -65,8 +65,7 @@ def _no_model_variables() -> Iterator[None]:
 @pytest.fixture
 def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries after hundredths of a second instead of seconds."""
-    monkeypatch.setattr("evalhouse.tasks.asking.asker._BACKOFF_FIRST_S", 0.01)
-    monkeypatch.setattr("evalhouse.tasks.targets.attempts._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
 
 
 @pytest.fixture(scope="session")

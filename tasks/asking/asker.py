@@ -15,7 +15,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot
+from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
@@ -35,8 +35,6 @@ from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Ques
 
 T = TypeVar("T")
 
-_BACKOFF_FIRST_S = 0.5
-_BACKOFF_MOST_S = 30.0
 # A 429 says that the endpoint is alive; it is waited out and is no attempt, but not for ever.
 _RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
@@ -347,7 +345,7 @@ class Asker:
             raise late
         if error.rate_limited and attempts.waited_s + named_s < _RATE_LIMITED_MOST_S:
             attempts.refusals += 1
-            wait_s = max(named_s * random.uniform(1.0, 1.1), _draw_backoff(attempts.refusals))
+            wait_s = max(named_s * random.uniform(1.0, 1.1), draw_backoff(attempts.refusals))
             attempts.waited_s += wait_s
             await self.stop_sign.sleep(wait_s)
             return
@@ -355,7 +353,7 @@ class Asker:
         attempts.transport_failures += 1
         attempts.unreachable += error.unreachable
         if attempts.used < attempts.most:
-            await self.stop_sign.sleep(max(min(named_s, _NAMED_MOST_S), _draw_backoff(attempts.transport_failures)))
+            await self.stop_sign.sleep(max(min(named_s, _NAMED_MOST_S), draw_backoff(attempts.transport_failures)))
 
     def _describe(self, question: Question, asked: ModelRequest, /, **columns: object) -> Call:
         return Call(
@@ -410,11 +408,6 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
-
-
-def _draw_backoff(failures: int) -> float:
-    """Seconds to wait after so many failures: exponential with jitter, so that many who fail do not return as one."""
-    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
 def _share_failure(other: asyncio.Future[None]) -> None:

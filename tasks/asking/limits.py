@@ -17,6 +17,7 @@ at zero, and those that refill all the time (OpenAI, Groq), where a little is ba
 
 import asyncio
 import math
+import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -220,6 +221,8 @@ class Rate:
 _FIRST_BURST = 64
 _FRESH_REFUSALS = 3
 _PAUSE_S = 1.0
+_BACKOFF_FIRST_S = 0.5
+_BACKOFF_MOST_S = 30.0
 # Successes before one more slot is tried above the number that was refused before.
 _LEAST_PATIENCE = 32
 _MOST_PATIENCE = 4096
@@ -452,6 +455,11 @@ class EndpointLimit:
     def _wake(self) -> None:
         self._timer = None
         self._give_out()
+
+
+def draw_backoff(failures: int) -> float:
+    """Seconds to wait after so many failures: exponential with jitter, so that many who fail do not return as one."""
+    return min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
 def _read_clock() -> float:

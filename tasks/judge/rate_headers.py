@@ -7,6 +7,7 @@ and plain `x-ratelimit-limit` (OpenRouter), which is about requests. They say wh
 is passed over: an answer that was paid for is worth more than its headers. `limits.py` acts on what is read here.
 """
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -102,3 +103,12 @@ def _read_clock(headers: Mapping[str, str]) -> float:
         return parsedate_to_datetime(next(headers[name] for name in headers if name.lower() == "date")).timestamp()
     except (StopIteration, ValueError, TypeError, OverflowError):
         return time.time()
+
+
+def read_date(named: str, present: str | None) -> float:
+    """Seconds until an HTTP date, by the clock of the server that named it; NaN for what is not a date."""
+    try:
+        now = parsedate_to_datetime(present).timestamp() if present else time.time()
+        return parsedate_to_datetime(named).timestamp() - now
+    except (TypeError, ValueError):
+        return math.nan

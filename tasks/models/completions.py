@@ -7,25 +7,20 @@ the OpenAI client brings those into shape once more, sends them through httpx an
 wanted here, nobody listens on the way. Headers are those of the client that `ChatOpenAI` makes.
 """
 
-import asyncio
 import base64
 import codecs
 import os
-import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
-import certifi
 import openai
 import orjson
 from pydantic import SecretStr
 from yarl import URL
 
+from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact
 from evalhouse.tasks.models.errors import ErrorBody, read_error_body, read_error_field
@@ -80,10 +75,6 @@ def make_login_header(endpoint: str) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
-# A connection that the other side had closed is found out at once; what ends later was under way.
-_STALE_WITHIN_S = 1.0
-
-
 class StatusError(Exception):
     """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
 
@@ -112,62 +103,23 @@ class Completions:
         headers = {**client.auth_headers, **client.default_headers}
         self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
         self._url = URL(f"{str(client.base_url).rstrip('/')}/chat/completions", encoded=True)
-        self._session: aiohttp.ClientSession | None = None
+        certificates = make_ssl_context() if self._url.scheme == "https" else True
+        self._session = HttpSession(certificates=certificates)
 
     async def post(self, payload: Mapping[str, object]) -> Completion:
         """Send one request; raises StatusError, ValueError for no completion, or what aiohttp raises on the way."""
-        session = self._session or self._open_session()
-        async with await self._send(session, orjson.dumps(payload)) as response:
+        # A redirect is not followed: as a request of another kind, or without its key, it would end in an error that
+        # says nothing of the reason.
+        sent = await self._session.send("POST", self._url, content=orjson.dumps(payload), headers=self._headers)
+        async with sent as response:
             content = await response.read()
         if not 200 <= response.status < 300:
             raise StatusError(response.status, response.headers, read_error_body(content))
         return Completion(body=_parse(content, response.headers), headers=response.headers)
 
-    async def _send(self, session: aiohttp.ClientSession, content: bytes) -> aiohttp.ClientResponse:
-        """The head of the answer. A server may close an idle connection in the moment in which it is used again.
-
-        Then the request reached nobody, and it goes out once more on another connection. Redirects are not followed:
-        as a request of another kind, or without its key, it would end in an error that says nothing of the reason.
-        """
-        while True:
-            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
-            try:
-                return await session.post(self._url, data=content, allow_redirects=False, trace_request_ctx=way)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
-                    raise
-
     async def close(self) -> None:
         """Give the connections back."""
-        if self._session is not None:
-            await self._session.close()
-            await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=0,  # how many are in flight is decided elsewhere
-            ssl=_make_ssl_context() if self._url.scheme == "https" else True,
-        )
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            trace_configs=[tracing],
-            headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
-            trust_env=True,  # proxies
-        )
-        return self._session
-
-
-def _make_ssl_context() -> ssl.SSLContext:
-    """Certificates of the environment where it names some, else those that come with certifi, as the OpenAI client."""
-    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
-    return ssl.create_default_context(cafile=None if named else certifi.where())
-
-
-async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    context.trace_request_ctx.is_reused = True
+        await self._session.close()
 
 
 def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:

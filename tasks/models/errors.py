@@ -9,10 +9,8 @@ text goes on from here has no key in it.
 import codecs
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 
 import orjson
@@ -25,7 +23,7 @@ from evalhouse.tasks.judge.errors import (
     UnsupportedOption,
     UnusableReply,
 )
-from evalhouse.tasks.judge.rate_headers import read_rate_limits
+from evalhouse.tasks.judge.rate_headers import read_date, read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
 
 _UNSEEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
@@ -289,19 +287,10 @@ def _read_retry_after(answer: _ProviderError) -> float | None:
         try:
             seconds = float(named) * scale
         except ValueError:
-            seconds = _read_date(named, answer.headers.get("date"))
+            seconds = read_date(named, answer.headers.get("date"))
         if math.isfinite(seconds):
             return max(0.0, seconds)
     match = _WAIT.search(answer.lowered)
     if match is None:
         return None
     return sum(float(n) * _UNIT_S["ms" if unit == "ms" else unit[0]] for n, unit in _WAIT_PART.findall(match[1]))
-
-
-def _read_date(named: str, now: str | None) -> float:
-    """Seconds until an HTTP date, by the clock of the endpoint; NaN for what is not a date."""
-    try:
-        present = parsedate_to_datetime(now).timestamp() if now else time.time()
-        return parsedate_to_datetime(named).timestamp() - present
-    except (TypeError, ValueError):
-        return math.nan

@@ -12,14 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot
+from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
 from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetError
 
-_BACKOFF_FIRST_S = 0.5
-_BACKOFF_MOST_S = 30.0
 # Who asks to come back later than this is not waited for: a night is too short for many such questions.
 _NAMED_MOST_S = 300.0
 # Questions given up while nobody has ever been there. A bot that is down all night is not asked thousands of times.
@@ -227,8 +225,7 @@ def make_failed(error: str, *, attempts: int) -> Response:
 
 def _find_wait(failure: PassingFailure, failures: int) -> float:
     """Seconds before the next attempt, with jitter, so that many who fail do not return as one."""
-    backoff_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
-    return max(backoff_s, (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
+    return max(draw_backoff(failures), (failure.retry_after_s or 0.0) * random.uniform(1.0, 1.1))
 
 
 def _say_tries(failure: PassingFailure, number: int, wait_s: float) -> str:

@@ -2,8 +2,7 @@
 
 Everything of the settings is checked when the target is made. `templates` fills the request and `streams` finds the
 answer; here it is sent and decided what a failure means. Redirects are followed to the same host alone, since the
-request's headers go along and may hold a secret. No cookie is kept: what was answered to one question is no business of
-the next.
+request's headers go along and may hold a secret.
 """
 
 import asyncio
@@ -11,22 +10,18 @@ import codecs
 import contextlib
 import functools
 import math
-import os
-import ssl
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import certifi
 import orjson
 from yarl import URL
 
+from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
+from evalhouse.tasks.judge.rate_headers import read_date
 from evalhouse.tasks.messages import list_names, shorten
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import Answer, Attempts, make_answer, make_failed
@@ -37,6 +32,9 @@ from evalhouse.tasks.targets.templates import fill_headers, fill_json, fill_url
 _PASSING = (408, 425, 429)
 # Bytes of a stream that are kept for messages.
 _MOST_SHOWN = 4096
+_MOST_BYTES = 32 * 1024 * 1024
+_MOST_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULT_BODY = {"question": "{{question}}"}
 _ACCEPTED = {"sse": "text/event-stream", "jsonl": "application/x-ndjson, application/json", "text": "text/plain, */*"}
 _HINTS = {
@@ -218,17 +216,8 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         seconds = float(named)
     except ValueError:
-        seconds = _read_date(named, headers.get("Date"))
+        seconds = read_date(named, headers.get("Date"))
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _read_date(named: str, present: str | None) -> float:
-    """Seconds until an HTTP date, by the clock of the server that named it; NaN for what is not a date."""
-    try:
-        now = parsedate_to_datetime(present).timestamp() if present else time.time()
-        return parsedate_to_datetime(named).timestamp() - now
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _compile_given(key: str, text: str | None) -> Path | None:
@@ -255,19 +244,6 @@ def _decode(body: bytearray, charset: str) -> str:
         raise QuestionFailed(f"the response is not {charset}: {error.reason} at byte {error.start}") from None
 
 
-_MOST_REDIRECTS = 5
-
-
-_REDIRECTS = (301, 302, 303, 307, 308)
-
-
-_MOST_BYTES = 32 * 1024 * 1024
-
-
-# A connection that the other side had closed is found out at once; what ends later was under way.
-_STALE_WITHIN_S = 1.0
-
-
 class TargetSession:
     """Sends requests with the same headers; use within one event loop, and `close` it there."""
 
@@ -276,18 +252,18 @@ class TargetSession:
         given = {name.lower() for name in headers}
         ours = {"Accept": accept, "Content-Type": "application/json"}
         self._headers = {name: value for name, value in ours.items() if name.lower() not in given} | dict(headers)
-        named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
-        # Made beforehand, since it takes as long as many an answer.
-        self._certificates = ssl.create_default_context(cafile=None if named else certifi.where())
-        self._session: aiohttp.ClientSession | None = None
+        self._untyped = {name: value for name, value in self._headers.items() if name.lower() != "content-type"}
+        # Certificates are read beforehand, since that takes as long as many an answer. No cookie is kept: what was
+        # answered to one question is no business of the next.
+        self._session = HttpSession(certificates=make_ssl_context(), keeps_cookies=False)
 
     @asynccontextmanager
     async def send(self, url: str, content: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer's head, its body still to be read; raises QuestionFailed, or what aiohttp raises on the way."""
-        session = self._session or self._open()
         method, target, body = self._method, URL(url, encoded=True), content
         for _ in range(_MOST_REDIRECTS + 1):
-            async with await self._send_once(session, method, target, body) as response:
+            headers = self._headers if body is not None else self._untyped
+            async with await self._session.send(method, target, content=body, headers=headers) as response:
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or not location:
                     yield response
@@ -299,39 +275,7 @@ class TargetSession:
 
     async def close(self) -> None:
         """Give the connections back."""
-        if self._session is not None:
-            await self._session.close()
-            await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
-
-    async def _send_once(
-        self, session: aiohttp.ClientSession, method: str, url: URL, content: bytes | None
-    ) -> aiohttp.ClientResponse:
-        """A server may close an idle connection in the moment in which it is used again; then it is sent once more."""
-        untyped = {name: value for name, value in self._headers.items() if name.lower() != "content-type"}
-        headers = self._headers if content is not None else untyped
-        options: dict[str, Any] = {"data": content, "headers": headers, "allow_redirects": False}
-        while True:
-            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
-            try:
-                return await session.request(method, url, trace_request_ctx=way, **options)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
-                    raise
-
-    def _open(self) -> aiohttp.ClientSession:
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # how many are in flight is decided elsewhere
-                ssl=self._certificates,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trace_configs=[tracing],
-            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
-            trust_env=True,  # proxies
-        )
-        return self._session
+        await self._session.close()
 
 
 async def iterate_body(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -365,7 +309,3 @@ def _follow(source: URL, location: str, status: int) -> URL:
             f"status {status}: it redirects to {place}, which is not followed; set url to the address that answers"
         )
     return target
-
-
-async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    context.trace_request_ctx.is_reused = True

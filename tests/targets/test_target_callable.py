@@ -18,7 +18,7 @@ from evalhouse.tasks.targets.protocol import Response, TargetError
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("evalhouse.tasks.targets.attempts._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
     monkeypatch.setattr(target_bots, "watch", target_bots.Watch())
     yield
     target_bots.watch.gate.set()  # lets threads end that a test left waiting

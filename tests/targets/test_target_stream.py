@@ -174,7 +174,7 @@ def test_a_stream_that_cannot_be_read_says_why(content: bytes, problem: str) -> 
 
 
 async def test_a_stream_that_breaks_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.tasks.targets.attempts._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.01)
     broken = Canned(body=[write_sse({"answer": "It is "})], broken=True)
     whole = Canned(body=[write_sse({"answer": "It is "}, {"answer": "red."})])
     with serving(broken, whole) as server:

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnreachable, WarehouseUnwritable
 from evalhouse.warehouse.location import Lake, Location
+from evalhouse.warehouse.queries import read_query
 
 if TYPE_CHECKING:
     import psycopg
@@ -41,12 +42,6 @@ _SERVER_KEEPALIVES = (
     f"set tcp_keepalives_idle = {_IDLE_S}; set tcp_keepalives_interval = {_ASK_EVERY_S}; "
     f"set tcp_keepalives_count = {_ASK_TIMES}; set tcp_user_timeout = {int(1000 * GONE_S)}"
 )
-_HELD = """
-select (classid::bigint << 32) | objid::bigint
-from pg_locks
-where locktype = 'advisory' and objsubid = 1 and granted
-  and database = (select oid from pg_database where datname = current_database())
-"""
 
 
 class HeldLock(Protocol):
@@ -102,7 +97,7 @@ def list_held(location: Location, names: Collection[str], *, patience_s: float =
         return {name for name in names if is_file_held(find_lock_file(location, name))}
     session = _open_session(location, location.lake, time.monotonic() + patience_s)
     try:
-        held = {row[0] for row in session.execute(_HELD)}
+        held = {row[0] for row in session.execute(read_query("upkeep/held_locks"))}
     finally:
         session.close()
     return {name for name in names if _make_key(location.lake, name) in held}

@@ -19,23 +19,10 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.errors import MigrationError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.queries import read_query
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _PLAIN_FILE = re.compile(r"/\* plain file: (.*?) \*/")
-_RECORD = """
-create table if not exists migrations (
-    number      integer not null,
-    name        varchar not null,
-    sha256      varchar not null,
-    applied_at  timestamp not null
-)
-"""
-_LIST_NAMES = """
-select table_name from duckdb_tables() where not internal and database_name = current_database()
-union all
-select view_name from duckdb_views() where not internal and database_name = current_database()
-order by 1
-"""
 # DuckLake keeps comments on tables, their columns and views, and none on a view's columns.
 _VIEW_COLUMN_COMMENT = re.compile(r"^comment on column .*;$", re.MULTILINE)
 _VIEWS = 0  # the number under which the hash of all view texts is kept
@@ -108,7 +95,7 @@ def _apply(connection: duckdb.DuckDBPyConnection, location: Location, title: str
     """One transaction; what it changed is then moved out of the log, which DuckDB 1.5 cannot always replay."""
     try:
         connection.begin()
-        connection.execute(_RECORD)
+        connection.execute(read_query("upkeep/record"))
         write()
         connection.commit()
         if location.lake is None:
@@ -143,7 +130,7 @@ def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
 
 def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> dict[int, str]:
     """What was applied, as hashes by number; {} for an empty file, MigrationError for one that is not ours."""
-    names = [str(row[0]) for row in connection.execute(_LIST_NAMES).fetchall()]
+    names = [str(row[0]) for row in connection.execute(read_query("upkeep/names")).fetchall()]
     if not names:
         return {}
     try:

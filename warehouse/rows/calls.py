@@ -78,12 +78,6 @@ def _read(
     return {row["sample_id"]: StoredResponse(**row) for row in rows.iter_rows(named=True)}
 
 
-_KEYS = "select distinct request_key from llm_calls where status = 'ok' and ($run_id is null or run_id = $run_id)"
-
-
-_COST = "select coalesce(sum(cost_usd), 0) as cost_usd from llm_calls where run_id = $run_id and status <> 'cached'"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordedReply:
     """A usable reply on record, with the log-probabilities that were kept of it."""
@@ -116,7 +110,7 @@ def find_replies(
 
 def read_request_keys(warehouse: Warehouse, *, only_run: str | None = None) -> pl.Series:
     """The keys of all requests with a good reply on record; `only_run` looks at one run's calls alone."""
-    return warehouse.read(_KEYS, {"run_id": only_run})["request_key"]
+    return warehouse.read(read_query("calls/request_keys"), {"run_id": only_run})["request_key"]
 
 
 def sum_cost(warehouse: Warehouse, run_id: str) -> float:
@@ -124,5 +118,5 @@ def sum_cost(warehouse: Warehouse, run_id: str) -> float:
 
     A reused reply was paid for by the call that first got it, and has no cost of its own.
     """
-    (row,) = warehouse.read_rows(_COST, {"run_id": run_id})
+    (row,) = warehouse.read_rows(read_query("calls/cost"), {"run_id": run_id})
     return float(str(row["cost_usd"]))

@@ -22,8 +22,6 @@ MOST_SAMPLES: Final = 20
 SINCE: Final = timedelta(days=7)
 """How far back the run lies that the newest is laid beside, where there is one."""
 
-_CAUSES = "select cause, n_samples, n_of, share from run_causes where run_id = $run_id order by precedence"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesData:
@@ -74,7 +72,7 @@ def read_series(warehouse: Warehouse, series: str) -> SeriesData:
         prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
         # Each run by itself, since a filter on one run reaches the tables.
         causes={
-            str(run["run_id"]): warehouse.read_rows(_CAUSES, {"run_id": run["run_id"]})
+            str(run["run_id"]): warehouse.read_rows(read_query("history/causes"), {"run_id": run["run_id"]})
             for run in with_scores[-CAUSE_RUNS:]
         },
         flaky=warehouse.read_rows(

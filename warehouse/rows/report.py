@@ -22,12 +22,6 @@ Rows = list[dict[str, Any]]
 SLICE_SAMPLES: Final = 500
 """Samples whose rows are in memory together; a few megabytes with the requests of a chat model."""
 
-# All columns: a warehouse that was last written by an older evalhouse has fewer.
-_COSTS = "select * exclude run_id from run_costs where run_id = $run_id order by step"
-_FLIPS = "select * exclude run_id from vote_flips where run_id = $run_id order by step"
-
-_CAUSES = "select sample_id, cause from sample_causes where run_id = $run_id and cause is not null"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
@@ -66,11 +60,11 @@ def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunS
     return RunSummary(
         metrics=warehouse.read_rows(read_query("report/metrics"), of_run),
         history=warehouse.read_rows(read_query("report/history"), of_run),
-        costs=warehouse.read_rows(_COSTS, of_run),
-        flips=warehouse.read_rows(_FLIPS, of_run) if was_voted(run) else [],
+        costs=warehouse.read_rows(read_query("report/costs"), of_run),
+        flips=warehouse.read_rows(read_query("report/flips"), of_run) if was_voted(run) else [],
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
         scores=warehouse.read_rows(read_query("report/scores"), of_run),
-        causes={str(row["sample_id"]): str(row["cause"]) for row in warehouse.read_rows(_CAUSES, of_run)},
+        causes=dict(warehouse.read(read_query("report/causes"), of_run).iter_rows()),
         base_scores=warehouse.read_rows(read_query("report/base_scores"), {**of_run, "base": base.run_id})
         if base
         else [],

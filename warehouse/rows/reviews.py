@@ -22,10 +22,6 @@ from evalhouse.warehouse.tables import Batch, build_frame
 
 Rows = list[dict[str, Any]]
 
-_PICKS = "from review_picks where export_id in (select unnest($export_ids))"
-_REVIEWED_RUNS = "select run_id from runs where run_id in (select run_id from reviews) order by started_at, run_id"
-_CORRECTED = "from corrected_scores where run_id = $run_id order by metric"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
@@ -99,7 +95,7 @@ def write_picks(warehouse: Warehouse, run_id: str, export_id: str, rows: Sequenc
 
 def read_picks(warehouse: Warehouse, export_ids: Collection[str]) -> Rows:
     """What these exports put on record; none for an unknown one."""
-    return warehouse.read_rows(_PICKS, {"export_ids": sorted(export_ids)})
+    return warehouse.read_rows(read_query("reviews/picks"), {"export_ids": sorted(export_ids)})
 
 
 def read_reviewable(warehouse: Warehouse, run_id: str) -> Rows:
@@ -181,12 +177,12 @@ def read_reviewed(warehouse: Warehouse, run_ids: Sequence[str]) -> pl.DataFrame:
 
 def list_reviewed_runs(warehouse: Warehouse) -> list[str]:
     """Ids of the runs whose verdicts were reviewed, oldest first."""
-    return [str(row["run_id"]) for row in warehouse.read_rows(_REVIEWED_RUNS)]
+    return [str(row["run_id"]) for row in warehouse.read_rows(read_query("reviews/runs"))]
 
 
 def read_corrected(warehouse: Warehouse, run_id: str) -> Rows:
     """The rows of `corrected_scores` of a run: none when nobody has reviewed any of its verdicts."""
-    return warehouse.read_rows(_CORRECTED, {"run_id": run_id})
+    return warehouse.read_rows(read_query("corrected_means/corrected"), {"run_id": run_id})
 
 
 def read_judged_texts(warehouse: Warehouse, run_id: str, sample_ids: Sequence[str]) -> list[JudgedTexts]:

@@ -18,9 +18,6 @@ _METADATA_CHANGED = (
 )
 
 
-_METRIC_STEPS = "select metric, list(step order by step) as steps from metric_steps group by metric"
-
-
 class RunPair:
     """Two runs of one warehouse, and what can be read of them together."""
 
@@ -49,7 +46,7 @@ class RunPair:
 
     def read_metric_steps(self) -> dict[str, frozenset[str]]:
         """The steps each known metric rests on."""
-        rows = self.warehouse.read(_METRIC_STEPS).to_dicts()
+        rows = self.warehouse.read(read_query("run_pairs/metric_steps")).to_dicts()
         return {row["metric"]: frozenset(row["steps"]) for row in rows}
 
     def read_metadata(self) -> pl.DataFrame:

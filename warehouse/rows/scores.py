@@ -49,11 +49,7 @@ def copy_samples(warehouse: Warehouse, *, run_id: str, noise_run_id: str, sample
 
 def has_noise_run(warehouse: Warehouse, run_id: str) -> bool:
     """Whether the noise of a run was measured to the end."""
-    sql = (
-        "select run_id from runs where kind = 'noise' and parent_run_id = $run_id "
-        "and status in ('completed', 'incomplete')"
-    )
-    return bool(_list(warehouse, sql, {"run_id": run_id}))
+    return bool(_list(warehouse, read_query("noise/measured"), {"run_id": run_id}))
 
 
 def count_changed(warehouse: Warehouse, noise_run_id: str) -> int:
@@ -102,9 +98,6 @@ def _list(warehouse: Warehouse, sql: str, parameters: Mapping[str, object]) -> l
     return [str(value) for value in warehouse.read(sql, parameters).to_series(0)]
 
 
-_PAIRS = "select run_id, parent_run_id from runs where kind = 'noise' and (run_id = $run_id or parent_run_id = $run_id)"
-
-
 MetricSettings = Mapping[str, Mapping[str, float]]
 
 
@@ -146,6 +139,6 @@ def _score_metric(connection: duckdb.DuckDBPyConnection, run_id: str, settled: S
 
 def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Write the rows of `noise` again for every pair of a run and a noise run that this run is one of."""
-    for noise_run_id, parent_run_id in connection.execute(_PAIRS, {"run_id": run_id}).fetchall():
+    for noise_run_id, parent_run_id in connection.execute(read_query("noise/pairs"), {"run_id": run_id}).fetchall():
         connection.execute("delete from noise where noise_run_id = ?", [noise_run_id])
         connection.execute(read_query("noise/write"), {"run_id": parent_run_id, "noise_run_id": noise_run_id})

@@ -6,7 +6,7 @@ compacting a lake merges its small files, forgets snapshots but the last of each
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import duckdb
 
@@ -22,15 +22,6 @@ from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, list_spooled
 from evalhouse.warehouse.tables import VERDICT_TABLES
 
 Verdict = Literal["ok", "note", "wrong"]
-
-_RUNS = "select status, count(*) as n from runs group by status order by status"
-_LAST_OF_RUNS = f"""
-select snapshot_id from ducklake_snapshots('{NAME}')
-qualify snapshot_id not in (
-    select max(snapshot_id) from ducklake_snapshots('{NAME}') group by commit_message
-) and snapshot_id < max(snapshot_id) over ()
-order by snapshot_id
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +45,7 @@ class Compacted:
 def check_warehouse(warehouse: Warehouse) -> Iterator[Finding]:
     """Look at everything that can be wrong; raises the errors of a warehouse that cannot be opened at all."""
     yield _check_migrations(warehouse)
-    runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(_RUNS)}
+    runs = {str(row["status"]): row["n"] for row in warehouse.read_rows(read_query("upkeep/runs"))}
     yield Finding(what="runs", verdict="ok", detail=", ".join(f"{n} {status}" for status, n in runs.items()) or "none")
     ids = {
         f"{column}s": " union ".join(f"select {column} from {table}" for table in tables)
@@ -136,33 +127,27 @@ def _compact_lake(warehouse: Warehouse) -> Compacted:
     before = _measure_lake(warehouse)
     with open_writer(warehouse.location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
-            counts = _tidy_lake(connection)
+            n_forgotten = _tidy_lake(connection)
         except duckdb.Error as error:
             raise explain_failure(warehouse.location, error) from None
     after = _measure_lake(warehouse)
-    detail = f"{counts['forgotten']} snapshots forgotten, {before['files']} files before and {after['files']} after"
+    detail = f"{n_forgotten} snapshots forgotten, {before['files']} files before and {after['files']} after"
     return Compacted(before=before["bytes"], after=after["bytes"], detail=detail)
 
 
-def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """Merge and forget, in the order that leaves the least; the lock of the writer is held."""
+def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> int:
+    """Merge and forget, in the order that leaves the least; how many snapshots were. The writer's lock is held."""
     connection.execute(f"call ducklake_flush_inlined_data('{NAME}')")
     connection.execute(f"call ducklake_rewrite_data_files('{NAME}')")
     connection.execute(f"call ducklake_merge_adjacent_files('{NAME}')")
-    snapshots = [row[0] for row in connection.execute(_LAST_OF_RUNS).fetchall()]
+    snapshots = [row[0] for row in connection.execute(read_query("upkeep/forgettable").format(lake=NAME)).fetchall()]
     if snapshots:
         connection.execute(f"call ducklake_expire_snapshots('{NAME}', versions => {snapshots})")
     connection.execute(f"call ducklake_cleanup_old_files('{NAME}', cleanup_all => true)")
     connection.execute(f"call ducklake_delete_orphaned_files('{NAME}', cleanup_all => true)")
-    return {"forgotten": len(snapshots)}
+    return len(snapshots)
 
 
 def _measure_lake(warehouse: Warehouse) -> dict[str, int]:
-    row: dict[str, Any] = warehouse.read_rows(
-        f"""
-        select coalesce(sum(file_count + delete_file_count), 0)::bigint as files,
-            coalesce(sum(file_size_bytes + delete_file_size_bytes), 0)::bigint as bytes
-        from ducklake_table_info('{NAME}')
-        """
-    )[0]
-    return {"files": int(row["files"]), "bytes": int(row["bytes"])}
+    (row,) = warehouse.read(read_query("upkeep/lake_size").format(lake=NAME)).to_dicts()
+    return row

@@ -99,12 +99,8 @@ def sum_table(warehouse: Warehouse, table: Table) -> dict[str | None, Sum]:
     """Count and hash the rows of a table, by run."""
     # As text, because a JSON column of a file is a text column of its own kind in a lake.
     shown = ", ".join(f'"{name}"::varchar' for name in table.columns)
-    rows = warehouse.read(
-        f"""
-        select {table.run} as run, count(*) as n_rows, sum(hash(row({shown}))::hugeint)::varchar as digest
-        from {table.name} group by run
-        """
-    ).to_dicts()
+    sql = read_query("upkeep/sums").format(run=table.run, shown=shown, table=table.name)
+    rows = warehouse.read(sql).to_dicts()
     return {row["run"]: Sum(n_rows=row["n_rows"], digest=int(row["digest"])) for row in rows}
 
 

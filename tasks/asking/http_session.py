@@ -1,0 +1,72 @@
+"""The HTTP connections to models and targets: kept between requests, and opened again when they went stale."""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import aiohttp
+import certifi
+from yarl import URL
+
+# A connection that the other side had closed is found out at once; what ends later was under way.
+_STALE_WITHIN_S = 1.0
+
+
+class HttpSession:
+    """Sends requests one by one. Use within one event loop, and `close` it there."""
+
+    def __init__(self, *, certificates: ssl.SSLContext | bool, keeps_cookies: bool = True) -> None:
+        self._certificates = certificates
+        self._keeps_cookies = keeps_cookies
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self, method: str, url: URL, *, content: bytes | None, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """The head of the answer. A server may close an idle connection in the moment in which it is used again.
+
+        Then the request reached nobody, and it goes out once more on another connection. Redirects are not followed.
+        """
+        session = self._session or self._open()
+        while True:
+            way, clock = SimpleNamespace(is_reused=False), time.monotonic()
+            try:
+                return await session.request(
+                    method, url, data=content, headers=headers, allow_redirects=False, trace_request_ctx=way
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not way.is_reused or time.monotonic() - clock > _STALE_WITHIN_S:
+                    raise
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)  # sockets are closed in the loop's next round, which may be its last
+
+    def _open(self) -> aiohttp.ClientSession:
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=self._certificates
+            ),  # how many are in flight is decided elsewhere
+            cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
+            trace_configs=[tracing],
+            timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
+            trust_env=True,  # proxies
+        )
+        return self._session
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.is_reused = True
+
+
+def make_ssl_context() -> ssl.SSLContext:
+    """Certificates of the environment where it names some, else those that come with certifi, as the OpenAI client."""
+    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    return ssl.create_default_context(cafile=None if named else certifi.where())
