@@ -262,6 +262,7 @@ def test_a_process_with_a_smaller_setting_lowers_the_limit_while_it_runs(start: 
     first.wait_for_share(16)
 
 
+@pytest.mark.slow
 def test_more_processes_than_slots_are_all_served(start: Start, endpoint: Endpoint, folder: Path) -> None:
     sharers = [start(1), start(1)]
     for sharer in sharers:

@@ -240,6 +240,7 @@ def test_intervals_are_the_same_for_the_same_seed() -> None:
     assert measure_judge(frame, "attribute", seed=3) != measure_judge(frame, "attribute", seed=4)
 
 
+@pytest.mark.slow
 def test_interval_of_the_accuracy_covers() -> None:
     """400 draws of 40 samples with two verdicts each, which share their luck: 95 %, less what 400 draws are off by."""
     rng = np.random.default_rng(5)

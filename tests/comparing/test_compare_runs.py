@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from rows import Row, fill
+from rows import Row, RowsToCome
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -35,20 +35,23 @@ class Nights:
     """Two runs without a sample, to be filled."""
 
     def __init__(self, folder: Path, **of_candidate: object) -> None:
-        self.warehouse = make_warehouse(folder)
+        self._warehouse, self._rows = make_warehouse(folder), RowsToCome()
         self.base = make_run(BASE, status="completed", config={"temperature": 0.0, "votes": 1})
         columns = {"status": "completed", "config": {"temperature": 0.0, "votes": 1}, **of_candidate}
         self.candidate = make_run(CANDIDATE, minute=1, **columns)
         for run in (self.base, self.candidate):
-            insert_run(self.warehouse, run)
+            insert_run(self._warehouse, run)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return self._rows.write(self._warehouse)
 
     @property
     def pair(self) -> RunPair:
         return RunPair(self.warehouse, self.base, self.candidate)
 
     def add(self, table: str, *rows: Row) -> None:
-        with duckdb.connect(str(self.warehouse.location.path)) as connection:
-            fill(connection, table, *rows)
+        self._rows.add(table, *rows)
 
     def add_samples(self, run_id: str, samples: Mapping[str, str], **columns: object) -> None:
         """Samples of a run by id, with their hashes."""

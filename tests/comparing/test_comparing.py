@@ -239,7 +239,7 @@ def share_covered(found: Sequence[Paired], truth: float) -> float:
     return float(np.mean(covered))
 
 
-@pytest.mark.parametrize("n", [8, 20, 100])
+@pytest.mark.parametrize("n", [pytest.param(8, marks=pytest.mark.slow), 20, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_interval_covers_the_truth(n: int) -> None:
     generator = np.random.default_rng(n)
     evenly = generator.normal(0.2, 1.0, size=(n, N_RUNS))

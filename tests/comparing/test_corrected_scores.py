@@ -43,15 +43,14 @@ def width(found: pl.DataFrame) -> float:
 @pytest.mark.parametrize(
     ("judge", "further"),
     [
-        (GOOD, {}),
-        (LENIENT, {}),
-        (POOR, {}),
-        (LENIENT, {"truth": 0.9}),
-        (LENIENT, {"hard_share": 0.5}),
-        (POOR, {"hard_share": 0.5}),
-        (LENIENT, {"hard_share": 0.5, "answered": 0.6, "n_picked": 160}),
+        pytest.param(GOOD, {}, id="good", marks=pytest.mark.slow),
+        pytest.param(LENIENT, {}, id="lenient"),
+        pytest.param(POOR, {}, id="poor", marks=pytest.mark.slow),
+        pytest.param(LENIENT, {"truth": 0.9}, id="lenient, high", marks=pytest.mark.slow),
+        pytest.param(LENIENT, {"hard_share": 0.5}, id="lenient, strata", marks=pytest.mark.slow),
+        pytest.param(POOR, {"hard_share": 0.5}, id="poor, strata", marks=pytest.mark.slow),
+        pytest.param(LENIENT, {"hard_share": 0.5, "answered": 0.6, "n_picked": 160}, id="lenient, strata, unfinished"),
     ],
-    ids=["good", "lenient", "poor", "lenient, high", "lenient, strata", "poor, strata", "lenient, strata, unfinished"],
 )
 def test_intervals_cover_the_truth_where_the_judge_is_biased(
     judge: Mapping[str, float], further: dict[str, Any]
@@ -95,6 +94,7 @@ def test_a_judge_that_says_nothing_is_given_no_weight_to_speak_of() -> None:
     assert found["judge_weight"].mean() < 0.15  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_no_error_among_few_is_no_proof_that_there_is_none() -> None:
     """A judge who is right of 97 in 100 and lenient for the rest: of 50 reviewed a fifth of the runs see no error."""
     design = Design(n_runs=N_RUNS, n_samples=400, n_picked=50, truth=0.9, sensitivity=1.0, specificity=0.7, seed=9)

@@ -30,6 +30,7 @@ def test_where_nothing_changed_few_gates_fail() -> None:
     assert n_failed / N_RUNS <= allowed
 
 
+@pytest.mark.slow
 def test_a_drop_of_just_the_limit_seldom_fails_and_a_great_one_mostly_does() -> None:
     """Over 200 samples, at a limit of 0.05: false alarms at a true drop of 0.05, and power at one of 0.2."""
     generator = np.random.default_rng(21)
@@ -67,7 +68,7 @@ def judge_nights(generator: np.random.Generator, *, drop: float, n: int, n_again
     return compare_values({"factual_f1": candidate - base}, floor)
 
 
-@pytest.mark.parametrize("n_again", [10, 100])
+@pytest.mark.parametrize("n_again", [pytest.param(10, marks=pytest.mark.slow), 100])
 def test_with_a_noisy_judge_few_gates_fail_where_nothing_changed_and_most_do_at_a_great_drop(n_again: int) -> None:
     """200 samples at a limit of 0 and of 0.02, with no drop and a true one of 0.25; the judge sees 0.8 of it."""
     generator = np.random.default_rng(23)

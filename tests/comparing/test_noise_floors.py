@@ -122,15 +122,15 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_noise_that_was_measured_otherwise_does_not_count(make: Make, other: dict[str, Any]) -> None:
+def test_noise_that_was_measured_otherwise_does_not_count(make: Make) -> None:
     house = make()
     house.judge(CANDIDATE, HALF)
     house.add_run("elsewhere", minute=30, dataset="other.jsonl")
     house.judge("elsewhere", HALF)
-    house.measure("noise-1", AGAIN, **other)
-    assert house.compare().noise_floor is None
-    house.measure("noise-2", AGAIN)
+    for number, other in enumerate(OTHERS):
+        house.measure(f"noise-{number}", AGAIN, **other)
+        assert house.compare().noise_floor is None, other
+    house.measure("noise-alike", AGAIN)
     assert house.compare().noise_floor == pytest.approx(find(AGAIN, n=40, m=40))
 
 
@@ -233,36 +233,36 @@ def make_verdicts(
     }
 
 
-@pytest.mark.parametrize(
-    ("second", "flipped"),
-    [
-        (("It is red.", "TP", True, True, 7.0), {}),
-        (("It  is red. ", "FP", True, True, 7.0), {"classify": 1}),
-        (("It is red.", "TP", False, True, 7.0), {"attribute": 1}),
-        (("It is red.", "TP", True, False, 7.0), {"rank": 1}),
-        (("It is red.", "TP", True, True, 5.0), {"grade_accuracy": 1}),
-        # What was split otherwise has no second verdict.
-        (("Red it is.", "FP", False, True, 7.0), {"extract_answer": 2}),
-    ],
-)
-def test_flips_are_counted_by_step(
-    make: Make, second: tuple[str, str, bool, bool, float], flipped: dict[str, int]
-) -> None:
+FLIPS: list[tuple[tuple[str, str, bool, bool, float], dict[str, int]]] = [
+    (("It is red.", "TP", True, True, 7.0), {}),
+    (("It  is red. ", "FP", True, True, 7.0), {"classify": 1}),
+    (("It is red.", "TP", False, True, 7.0), {"attribute": 1}),
+    (("It is red.", "TP", True, False, 7.0), {"rank": 1}),
+    (("It is red.", "TP", True, True, 5.0), {"grade_accuracy": 1}),
+    # What was split otherwise has no second verdict.
+    (("Red it is.", "FP", False, True, 7.0), {"extract_answer": 2}),
+]
+"""What a judge says the second time, and the flips by step that it makes."""
+
+
+def test_flips_are_counted_by_step(make: Make) -> None:
     house = make()
     house.judge(CANDIDATE, HALF)
-    house.measure("noise-1", [0.0])
-    for run_id, said in ((CANDIDATE, ("It is red.", "TP", True, True, 7.0)), ("noise-1", second)):
-        text, label, supported, useful, rating = said
-        verdicts = make_verdicts(run_id, text, label, supported=supported, useful=useful, rating=rating)
-        for table, row in verdicts.items():
+    for run_id, verdicts in [(CANDIDATE, FLIPS[0][0]), *((f"noise-{n}", again) for n, (again, _) in enumerate(FLIPS))]:
+        if run_id != CANDIDATE:
+            house.measure(run_id, [0.0])
+        text, label, supported, useful, rating = verdicts
+        rows = make_verdicts(run_id, text, label, supported=supported, useful=useful, rating=rating)
+        for table, row in rows.items():
             house.add(table, row)
     # A sample that was judged once is no pair.
     house.add("context_verdicts", {"run_id": CANDIDATE, "sample_id": "s001", "context_rank": 1, "useful": True})
-    rows = read_flips(house.warehouse, ["noise-1"])
-    assert {row["step"]: row["n_flipped"] for row in rows if row["n_flipped"]} == flipped
-    for row in rows:
-        assert row["flip_rate"] == row["n_flipped"] / row["n_items"]  # type: ignore[operator]  # both are counts
-        assert row["n_items"] == (2 if row["step"] in flipped and row["step"] == "extract_answer" else 1)
+    for number, (_, flipped) in enumerate(FLIPS):
+        rates = read_flips(house.warehouse, [f"noise-{number}"])
+        assert {row["step"]: row["n_flipped"] for row in rates if row["n_flipped"]} == flipped
+        for row in rates:
+            assert row["flip_rate"] == row["n_flipped"] / row["n_items"]  # type: ignore[operator]  # both are counts
+            assert row["n_items"] == (2 if row["step"] in flipped and row["step"] == "extract_answer" else 1)
 
 
 def test_a_comparison_with_a_floor_reads_alone(make: Make) -> None:

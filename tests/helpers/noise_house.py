@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
-from rows import Row, fill
+from rows import Row, RowsToCome
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
@@ -15,6 +14,7 @@ from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, Metri
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.rows.scores import note_noise
+from evalhouse.warehouse.store import Warehouse
 
 JUDGE = "openai:judge"
 METRIC = "factual_f1"  # rests on the splits and on classify
@@ -26,20 +26,23 @@ class NoiseHouse:
     """`base` and `candidate`, each with a call of step classify for every sample and scores of one metric."""
 
     def __init__(self, folder: Path, *, n: int = 40, **columns: object) -> None:
-        self.warehouse = make_warehouse(folder)
+        self._warehouse, self._rows = make_warehouse(folder), RowsToCome()
         self.ids = [f"s{number:03d}" for number in range(n)]
         self.runs: dict[str, RunRow] = {}
         self.add_run(BASE, minute=0)
         self.add_run(CANDIDATE, minute=60, **columns)
 
+    @property
+    def warehouse(self) -> Warehouse:
+        return self._rows.write(self._warehouse)
+
     def add(self, table: str, *rows: Row) -> None:
-        with duckdb.connect(str(self.warehouse.location.path)) as connection:
-            fill(connection, table, *rows)
+        self._rows.add(table, *rows)
 
     def add_run(self, run_id: str, *, minute: int, **columns: object) -> None:
         values = {"judge": JUDGE, "status": "completed", "config": CONFIG, **columns}
         self.runs[run_id] = make_run(run_id, minute=minute, **values)
-        insert_run(self.warehouse, self.runs[run_id])
+        insert_run(self._warehouse, self.runs[run_id])
 
     def judge(self, run_id: str, values: Sequence[float | None], *, reused: int = 0, **call: object) -> None:
         """Scores of the first samples of a run; the first `reused` of their calls take replies of `base`."""

@@ -19,6 +19,7 @@ import polars as pl
 import evalhouse.warehouse
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, resolve_parameters, view_scripts
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS
+from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, object]
 Labels = Sequence[str]
@@ -146,6 +147,27 @@ def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
     con.register("given_rows", pl.DataFrame(given, schema=schema))
     con.execute(f"insert into {table} by name select * from given_rows")
     con.unregister("given_rows")
+
+
+class RowsToCome:
+    """Rows for a warehouse file that are written together, when `write` is called: opening the file costs most."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, tuple[Row, ...]]] = []
+
+    def add(self, table: str, *rows: Row) -> None:
+        self._rows.append((table, rows))
+
+    def write(self, warehouse: Warehouse) -> Warehouse:
+        """Write what has come since the last time, and return the warehouse."""
+        if self._rows:
+            with duckdb.connect(str(warehouse.location.path)) as connection:
+                connection.begin()
+                for table, rows in self._rows:
+                    fill(connection, table, *rows)
+                connection.commit()
+            self._rows.clear()
+        return warehouse
 
 
 def _name_way(table: str, row: Row) -> Row:
