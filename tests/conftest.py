@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from cli_house import House, build_house
 from cli_process import LEFT_OUT, Finished, call_here
@@ -12,9 +13,14 @@ from hypothesis import is_hypothesis_test, settings
 from prefect_holder import close_session, find_home, open_session
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+_FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What processes tell each other of a shared limit stays in a folder of the session.
-_LIMITS = tempfile.TemporaryDirectory(prefix="evalhouse-limits-")
-os.environ["EVALHOUSE_LIMITS_DIR"] = _LIMITS.name
+os.environ["EVALHOUSE_LIMITS_DIR"] = f"{_FOLDER.name}/limits"
+# Each HTTP client reads all authorities of the world, which takes 30 ms; nobody on this machine is signed by one.
+_first, _end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+_AUTHORITY = Path(_FOLDER.name) / "authority.pem"
+_AUTHORITY.write_text(_first + _end, encoding="utf-8")
+os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
 open_session()
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 

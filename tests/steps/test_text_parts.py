@@ -65,8 +65,19 @@ def test_one_giant_word_is_cut_between_characters(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["word " * 200_000, "灯" * 300_000, "a:\n\n" * 100_000, "- a\n\n" * 100_000, ":" * 1_000_000, "\n \n" * 99_999],
-    ids=["words", "characters", "leads", "list", "colons", "blanks"],
+    [
+        pytest.param("word " * 200_000, id="words"),
+        *[
+            pytest.param(text, id=name, marks=pytest.mark.slow)
+            for name, text in {
+                "characters": "灯" * 300_000,
+                "leads": "a:\n\n" * 100_000,
+                "list": "- a\n\n" * 100_000,
+                "colons": ":" * 1_000_000,
+                "blanks": "\n \n" * 99_999,
+            }.items()
+        ],
+    ],
 )
 def test_work_grows_with_the_text_and_not_with_its_square(text: str) -> None:
     """Each of these takes hours otherwise."""
