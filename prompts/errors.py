@@ -34,3 +34,8 @@ class PromptError(Exception):
     def __init__(self, message: str, *, problems: Sequence[PromptProblem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+
+def make_error(problems: Sequence[PromptProblem]) -> PromptError:
+    """All problems of some files as one error, each on a line of its own."""
+    return PromptError("\n".join(map(str, problems)), problems=problems)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from evalhouse.prompts.errors import PromptError, PromptProblem
+from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.prompt_file import (
     ExampleContent,
     PromptContent,
@@ -118,7 +118,7 @@ def load_prompts(language: str = "en", folder: Path | None = None) -> Prompts:
     """
     collection = _collect(language, folder)
     if collection.problems:
-        _refuse(collection.problems)
+        raise make_error(collection.problems)
     own = collection.prompts
     names = [*_list_built_in(language), *own]
     return Prompts(names, lambda name: own[name] if name in own else _load_built_in(language, name))
@@ -146,10 +146,6 @@ class _Collection:
 
     prompts: dict[str, Prompt]
     problems: list[PromptProblem]
-
-
-def _refuse(problems: list[PromptProblem]) -> NoReturn:
-    raise PromptError("\n".join(map(str, problems)), problems=problems)
 
 
 def _collect(language: str, folder: Path | None) -> _Collection:
@@ -180,10 +176,6 @@ def _load_built_in(language: str, name: str) -> Prompt:
     return _build_prompt(read_prompt_file(_BUILT_IN / language / f"{name}.yaml", language=language, checks=False))
 
 
-def _load_references() -> dict[str, Prompt]:
-    return {name: _load_built_in(_REFERENCE_LANGUAGE, name) for name in _list_built_in(_REFERENCE_LANGUAGE)}
-
-
 def _collect_own(language: str, folder: Path, collection: _Collection) -> None:
     paths = sorted(path for place in (folder, folder / language) for path in place.glob("*.y*ml") if path.is_file())
     if not paths:
@@ -209,15 +201,16 @@ def _load_own(path: Path, language: str, loaded: Mapping[str, Prompt]) -> Prompt
     elif path.stem in loaded:
         fault = f"'{path.stem}' stands in the folder and in its subfolder '{language}'; keep one of them"
     if fault:
-        _refuse([PromptProblem(file=str(path), key="", message=fault)])
+        raise make_error([PromptProblem(file=str(path), key="", message=fault)])
     prompt_file = read_prompt_file(path, language=language)
     if path.stem in names:
         reference = _load_built_in(_REFERENCE_LANGUAGE, path.stem)
         problems = _find_contract_faults(str(path), prompt_file.content, reference)
     else:
-        problems = _find_newcomer_faults(str(path), prompt_file.content, _load_references())
+        built_in = [_load_built_in(_REFERENCE_LANGUAGE, name) for name in names]
+        problems = _find_newcomer_faults(str(path), prompt_file.content, built_in)
     if problems:
-        _refuse(problems)
+        raise make_error(problems)
     return _build_prompt(prompt_file)
 
 
@@ -239,11 +232,11 @@ def _find_contract_faults(file: str, content: PromptContent, reference: Prompt) 
     ]
 
 
-def _find_newcomer_faults(file: str, content: PromptContent, reference: Mapping[str, Prompt]) -> list[PromptProblem]:
+def _find_newcomer_faults(file: str, content: PromptContent, built_in: Iterable[Prompt]) -> list[PromptProblem]:
     """What keeps a rubric of a user from standing beside ours."""
     assert content.rubric is not None
-    built_in = {metric for prompt in reference.values() if prompt.rubric for metric in prompt.rubric.metrics}
-    taken = sorted(make_rubric(content.name, content.rubric).metrics.keys() & built_in)
+    ours = {metric for prompt in built_in if prompt.rubric for metric in prompt.rubric.metrics}
+    taken = sorted(make_rubric(content.name, content.rubric).metrics.keys() & ours)
     if not taken:
         return []
     message = f"gives the score '{taken[0]}', which is built in; give it another name"
@@ -256,6 +249,7 @@ def _dump(value: object) -> str:
 
 def _build_prompt(prompt_file: PromptFile) -> Prompt:
     content = prompt_file.content
+    canonical = json.dumps(prompt_file.parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     variables: dict[str, BlockKind] = {name: content.variables[name] for name in BLOCKS if name in content.variables}
     return Prompt(
         name=content.name,
@@ -265,14 +259,9 @@ def _build_prompt(prompt_file: PromptFile) -> Prompt:
         variables=variables,
         labels={prefix: tuple(labels) for prefix, labels in content.labels.items()},
         reply_schema=content.schema_of_reply,
-        prompt_hash=_hash_content(prompt_file.parsed),
+        prompt_hash=hashlib.sha256(canonical.encode()).hexdigest(),
         template=prompt_file.text,
         system=content.system.strip(),
         examples=tuple(content.examples),
         rubric=make_rubric(content.name, content.rubric) if content.rubric else None,
     )
-
-
-def _hash_content(parsed: Mapping[str, Any]) -> str:
-    canonical = json.dumps(parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from evalhouse.prompts.errors import PromptError, PromptProblem, make_fault
+from evalhouse.prompts.errors import PromptProblem, make_error, make_fault
 from evalhouse.prompts.render import BLOCKS, BlockValue, Item
 from evalhouse.prompts.rubric import RubricContent, build_reply_schema, find_rubric_faults
 
@@ -205,17 +205,13 @@ def read_prompt_file(path: Path, *, language: str, checks: bool = True) -> Promp
         return PromptFile(text=text, parsed=parsed, content=content)
     problems = [*_find_header_faults(path, content, language), *_find_content_faults(path, content)]
     if problems:
-        raise _make_error([replace(problem, file=str(path)) for problem in problems])
+        raise make_error([replace(problem, file=str(path)) for problem in problems])
     return PromptFile(text=text, parsed=parsed, content=content)
 
 
 def is_rubric_file(path: Path) -> bool:
     """Whether a file has a section `rubric`, whatever else is wrong with it. PromptError: it is not a YAML mapping."""
     return "rubric" in _parse_yaml(path, _read_text(path))
-
-
-def _make_error(problems: list[PromptProblem]) -> PromptError:
-    return PromptError("\n".join(map(str, problems)), problems=problems)
 
 
 def _read_text(path: Path) -> str:
@@ -225,7 +221,7 @@ def _read_text(path: Path) -> str:
         message = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError as error:
         message = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
-    raise _make_error([PromptProblem(file=str(path), key="", message=message)])
+    raise make_error([PromptProblem(file=str(path), key="", message=message)])
 
 
 def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
@@ -240,7 +236,7 @@ def _parse_yaml(path: Path, text: str) -> dict[str, Any]:
         if isinstance(parsed, dict):
             return parsed
         message = f"must be a mapping with the keys {', '.join(PromptContent.model_fields)}"
-    raise _make_error([PromptProblem(file=str(path), key="", message=message)])
+    raise make_error([PromptProblem(file=str(path), key="", message=message)])
 
 
 def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
@@ -261,7 +257,7 @@ def _parse_content(path: Path, parsed: dict[str, Any]) -> PromptContent:
             else:
                 message = f"{detail['msg']}, not {detail['input']!r:.60}"
             problems.append(PromptProblem(file=str(path), key=".".join(map(str, location)), message=message))
-        raise _make_error(problems) from None
+        raise make_error(problems) from None
 
 
 def _find_header_faults(path: Path, content: PromptContent, language: str) -> Iterator[PromptProblem]:

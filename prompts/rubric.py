@@ -9,7 +9,7 @@ judge: `Rubric.settle` works it out, and says for each criterion what was said a
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
@@ -119,15 +119,10 @@ class Grade:
     rule: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rubric:
-    """A checked rubric. `metrics` gives each score's name its criterion or total."""
+class Rubric(RubricContent):
+    """A checked rubric under its name. `metrics` gives each score's name its criterion or total."""
 
     name: str
-    needs: tuple[Need, ...]
-    criteria: Mapping[str, Criterion]
-    rules: tuple[Rule, ...]
-    totals: Mapping[str, Total]
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -183,13 +178,7 @@ def round_half_up(value: float, decimals: int) -> float:
 
 def make_rubric(name: str, content: RubricContent) -> Rubric:
     """The rubric of a section in which `find_rubric_faults` found nothing."""
-    return Rubric(
-        name=name,
-        needs=tuple(content.needs),
-        criteria=dict(content.criteria),
-        rules=tuple(content.rules),
-        totals=dict(content.totals),
-    )
+    return Rubric(name=name, **dict(content))
 
 
 def build_reply_schema(content: RubricContent) -> dict[str, Any]:
@@ -238,19 +227,14 @@ def _find_naming_faults(content: RubricContent, rubric: str) -> Iterator[PromptP
         "rubric.totals": content.totals,
         "rubric": scores.values(),
     }.items():
-        yield from _find_odd_names(names, key=key)
+        # They become names of metrics and stand in their SQL.
+        for odd in (name for name in names if not _NAME.fullmatch(name)):
+            yield make_fault(key, f"'{odd}' cannot be a name; {_NAME_RULE}")
     for name in content.criteria.keys() & content.totals.keys():
         yield make_fault(f"rubric.totals.{name}", "is a criterion; give the total another name")
     for metric, times in Counter(scores.values()).items():
         if times > 1:
             yield make_fault("rubric", f"the score '{metric}' is given {times} times; give each a `metric` of its own")
-
-
-def _find_odd_names(names: Iterable[str], *, key: str) -> Iterator[PromptProblem]:
-    # They become names of metrics and stand in their SQL.
-    for name in names:
-        if not _NAME.fullmatch(name):
-            yield make_fault(key, f"'{name}' cannot be a name; {_NAME_RULE}")
 
 
 def _find_scale_faults(criterion: Criterion, *, key: str) -> Iterator[PromptProblem]:

@@ -57,16 +57,13 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, text: st
         extraction = Extraction(reason=f"no_{source}")
     else:
         try:
-            extraction = _add_rows(work, source, await _ask_statements(live_run, work, source, text))
+            room = leave_room(live_run.settings.request_tokens, work.sample.question)
+            asked = [_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)]
+            extraction = _add_rows(work, source, await gather_all(asked))
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
-
-
-async def _ask_statements(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> list[_PartReply]:
-    room = leave_room(live_run.settings.request_tokens, work.sample.question)
-    return await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
 
 
 async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> _PartReply:

@@ -181,27 +181,6 @@ def metric_version(metric: MetricFile, settings: Mapping[str, float]) -> str:
     return ";".join([metric.version, *changed])
 
 
-@dataclass(frozen=True, kw_only=True)
-class SettledMetric:
-    """A metric with the value of each of its parameters, and its version as scores name it."""
-
-    metric: MetricFile
-    parameters: Mapping[str, float]
-    version: str
-
-
-def settle_metrics(metrics: Sequence[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> list[SettledMetric]:
-    """The metrics with their parameters; `settings` gives those that differ. Errors as `resolve_parameters`."""
-    return [
-        SettledMetric(
-            metric=metric,
-            parameters=resolve_parameters(metric, settings.get(metric.name, {})),
-            version=metric_version(metric, settings.get(metric.name, {})),
-        )
-        for metric in metrics
-    ]
-
-
 def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewScript]:
     """All views, each after the views it reads; run them in this order on top of the migrations.
 

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal
 
 import orjson
@@ -120,14 +119,6 @@ class Journal:
                 self._file = None
         self._lock.release()
         Path(self._lock.lock_file).unlink(missing_ok=True)
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def find_orphans(folder: Path) -> Iterator[Segment]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-ColumnType = Literal["text", "integer", "number", "boolean", "integers"]
+ColumnType = Literal["text", "integer", "long", "hash", "number", "boolean", "integers", "texts", "time"]
 GRADE_STEP: Final = "grade_"
 """How the steps of rubrics begin; the rubric's name follows."""
 SAMPLE_TEXTS: Final = ("question", "answer", "ground_truth", "contexts")

@@ -1,79 +1,28 @@
 """A batch of rows that are written together or not at all, and the columns of its tables as Polars types.
 
-The migrations are the truth; a test holds this page to them. It exists so that a batch has the right types
+The migrations are the truth; a test holds `tables.toml` to them. It exists so that a batch has the right types
 before any DuckDB file is open, even when a column is all NULL or the batch goes to the spool. The tables of verdicts
 stand with the steps that write them (`steps`).
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 
 import polars as pl
 
 from evalhouse.warehouse import steps
 from evalhouse.warehouse.steps import ColumnType
 
-_TEXTS = pl.List(pl.String)
-_TIME = pl.Datetime("us")
-
-TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
-    "run_samples": {
-        "run_id": pl.String, "sample_id": pl.String, "input_hash": pl.String, "ordinal": pl.Int64,
-        "metadata": pl.String,
-    },
-    "llm_calls": {
-        "call_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "prompt": pl.String,
-        "prompt_hash": pl.String, "judge": pl.String, "model": pl.String, "request_hash": pl.String,
-        "request_key": pl.UInt64, "request": pl.String, "reply": pl.String, "logprobs": pl.String,
-        "status": pl.String, "error": pl.String,
-        "attempts": pl.Int32, "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64, "completion_tokens": pl.Int64,
-        "cost_usd": pl.Float64, "latency_ms": pl.Float64, "reused_call_id": pl.String, "flow_run_id": pl.String,
-        "task_run_id": pl.String, "started_at": _TIME,
-    },
-    "prompts": {
-        "prompt_hash": pl.String, "prompt": pl.String, "version": pl.String, "language": pl.String,
-        "template": pl.String,
-    },
-    "responses": {
-        "run_id": pl.String, "sample_id": pl.String, "answer": pl.String, "contexts": _TEXTS, "context_ids": _TEXTS,
-        "latency_ms": pl.Float64, "status": pl.String, "error": pl.String, "attempts": pl.Int32,
-        "reused_run_id": pl.String, "asked_at": _TIME,
-    },
-    "kb_updates": {
-        "event_id": pl.String, "kb_name": pl.String, "kb_version": pl.String, "kb_changed": _TEXTS,
-        "occurred_at": _TIME, "run_id": pl.String,
-    },
-    "noise": {
-        "run_id": pl.String, "noise_run_id": pl.String, "metric": pl.String, "n_samples": pl.Int64,
-        "n_changed": pl.Int64, "mean_difference": pl.Float64, "sd_difference": pl.Float64,
-    },
-    "review_picks": {
-        "export_id": pl.String, "run_id": pl.String, "sample_id": pl.String, "step": pl.String,
-        "statement_id": pl.String, "context_rank": pl.Int32, "item_hash": pl.String, "question_hash": pl.String,
-        "judge_label": pl.String, "stratum": pl.String, "probability": pl.Float64, "asked": pl.Boolean,
-        "picked_at": _TIME,
-    },
-    "reviews": {
-        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "statement_id": pl.String,
-        "context_rank": pl.Int32, "label": pl.String, "reviewer": pl.String, "reviewed_at": _TIME,
-        "probability": pl.Float64, "stratum": pl.String, "item_hash": pl.String, "question_hash": pl.String,
-        "first_label": pl.String, "judge_label": pl.String, "export_id": pl.String, "note": pl.String,
-        "imported_at": _TIME,
-    },
-    "outcomes": {
-        "run_id": pl.String, "sample_id": pl.String, "step": pl.String, "reason": pl.String, "detail": pl.String,
-    },
-    # Rows on their way into samples and run_samples: see `rows/samples.py`.
-    "staged_samples": {
-        "ordinal": pl.Int64, "given_id": pl.String, "sample_id": pl.String, "input_hash": pl.String,
-        "question": pl.String, "answer": pl.String, "ground_truth": pl.String, "contexts": _TEXTS,
-        "context_ids": _TEXTS, "reference_context_ids": _TEXTS, "metadata": pl.String,
-    },
-}  # fmt: skip
-
 _TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
-    "text": pl.String, "integer": pl.Int32, "number": pl.Float64, "boolean": pl.Boolean, "integers": pl.List(pl.Int32),
+    "text": pl.String, "integer": pl.Int32, "long": pl.Int64, "hash": pl.UInt64, "number": pl.Float64,
+    "boolean": pl.Boolean, "integers": pl.List(pl.Int32), "texts": pl.List(pl.String), "time": pl.Datetime("us"),
 }  # fmt: skip
+_COLUMNS = tomllib.loads(files("evalhouse.warehouse").joinpath("tables.toml").read_text(encoding="utf-8"))
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    table: {name: _TYPES[kind] for name, kind in columns.items()} for table, columns in _COLUMNS.items()
+}
 for _table in steps.VERDICT_TABLES:
     _columns = {name: _TYPES[kind] for name, kind in _table.columns.items()}
     TABLES[_table.name] = {"run_id": pl.String, "sample_id": pl.String, **_columns, "call_id": pl.String}

@@ -340,22 +340,9 @@ class EndpointLimit:
         started = self._in_flight if slot is None else self._n_started - slot.ordinal
         tokens = self._tokens_in_flight if slot is None else self._n_tokens - slot.tokens_before - slot.tokens
         now = _read_clock()
-        for rate, uncounted, report in (
-            (
-                self._requests,
-                started,
-                LimitReport(
-                    limit=limits.requests_limit, remaining=limits.requests_remaining, reset_s=limits.requests_reset_s
-                ),
-            ),
-            (
-                self._tokens,
-                tokens,
-                LimitReport(
-                    limit=limits.tokens_limit, remaining=limits.tokens_remaining, reset_s=limits.tokens_reset_s
-                ),
-            ),
-        ):
+        names = ("limit", "remaining", "reset_s")
+        for kind, rate, uncounted in (("requests", self._requests, started), ("tokens", self._tokens, tokens)):
+            report = LimitReport(**{name: getattr(limits, f"{kind}_{name}") for name in names})
             if report.limit is not None or report.remaining is not None:
                 rate.take_report(report, uncounted, now)
         self._give_out()

@@ -86,7 +86,3 @@ class ReadingStopped(Exception):
 def refuse_dataset(came: str, *, allowed: str, to_do: str) -> DatasetError:
     """A one-line refusal of a whole dataset: what came, what was allowed, what to do."""
     return DatasetError(f"{came}; allowed: {allowed}; {to_do}")
-
-
-def ignore_problem(row: int, kind: ProblemKind, text: str) -> None:
-    """A `Complain` for a second reading, when everything has been said in the first."""

@@ -28,7 +28,6 @@ from evalhouse.tasks.datasets.errors import (
     Problem,
     ProblemKind,
     ReadingStopped,
-    ignore_problem,
 )
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import Columns, RawRow, SampleRow, normalise_row, read_given_id
@@ -203,7 +202,8 @@ class _Reading:
         return ReadingStopped(None, "columns", text)
 
     def _read_given_ids(self) -> Iterator["GivenId"]:
-        for raw in islice(self._source.read(ignore_problem), self._limit):
+        # Everything that is wrong was said in the first reading.
+        for raw in islice(self._source.read(lambda _row, _kind, _text: None), self._limit):
             given_id = read_given_id(raw, self._columns, tabular=self._source.tabular)
             if given_id is not None:
                 yield GivenId(row=raw.row, given_id=given_id)

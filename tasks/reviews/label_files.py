@@ -6,7 +6,7 @@ A CSV file may have gone through a spreadsheet, which chooses its own delimiter 
 import csv
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +61,8 @@ def read_label_file(path: Path) -> LabelFile:
     is_lines = suffix in _LINES or (suffix not in _TABLES and start.startswith("{"))
     lines: list[Line] = []
     problems: list[str] = []
-    for number, row in _read_lines(text) if is_lines else _read_table(text, path):
+    # Not splitlines: a text may hold other separators, which JSON leaves as they are.
+    for number, row in read_objects(text.split("\n")) if is_lines else _read_table(text, path):
         place = f"{path} line {number}"
         if isinstance(row, str):
             problems.append(f"{place}: {row}")
@@ -71,10 +72,9 @@ def read_label_file(path: Path) -> LabelFile:
     return LabelFile(name=str(path), digest=digest, lines=tuple(lines), problems=tuple(problems))
 
 
-def _read_lines(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Objects by line number, or what is wrong with a line."""
-    # Not splitlines: a text may hold other separators, which JSON leaves as they are.
-    for number, line in enumerate(text.split("\n"), start=1):
+def read_objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The objects of JSON Lines by line number, or what is wrong with a line; empty lines are passed over."""
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:

@@ -201,15 +201,14 @@ class Trial:
 
 def make_trials(attacks: AttackSet) -> list[Trial]:
     """Every attack in every field it names, for every step that reads the field; scenes take turns."""
-    return list(_make_trials(attacks))
-
-
-def _make_trials(attacks: AttackSet) -> Iterator[Trial]:
+    trials: list[Trial] = []
     for place, attack in enumerate(attacks.attacks):
         scenes = [scene for scene in attacks.scenes if scene.language == attack.language]
+        scene = scenes[place % len(scenes)]
         for field in attack.fields:
-            for step in attack.list_steps(field):
-                yield make_trial(attacks, attack, field=field, step=step, scene=scenes[place % len(scenes)])
+            steps = attack.list_steps(field)
+            trials += [make_trial(attacks, attack, field=field, step=step, scene=scene) for step in steps]
+    return trials
 
 
 def make_trial(attacks: AttackSet, attack: Attack, *, field: Place, step: AttackedStep, scene: Scene) -> Trial:

@@ -160,11 +160,15 @@ def _decide(part: Part, row: Row, said: Sequence[Said]) -> Iterator[_Decision]:
 
 def _rate_pair(data: Mapping[str, Any]) -> float | None:
     """How far people hold b to be ahead: the mean of what they said overall, else of the preference."""
+    overall = _read_overall(data)
+    return float(np.mean(overall)) if overall else {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])]
+
+
+def _read_overall(data: Mapping[str, Any]) -> list[float]:
+    """How far each person holds b to be ahead, of all in all."""
     people = data.get("annotators")
     overall = people.get("overall") if isinstance(people, Mapping) else None
-    if isinstance(overall, list) and overall:
-        return float(np.mean(overall))
-    return {"a": -1.0, "tie": 0.0, "b": 1.0}[str(data["preference"])]
+    return [float(lead) for lead in overall] if isinstance(overall, list) else []
 
 
 def _say_naively(part: Part, scores: Sequence[float]) -> list[Said]:
@@ -178,9 +182,8 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
     """A judge's figures; with `ranks` also those that order rows by its scores."""
     known = [one for one in decisions if one.said is not None]
     groups = Groups([one.group for one in known], seed=seed)
-    names = _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
     said = [one.said.label for one in known if one.said is not None]
-    labels = Labels(names=names, first=said, second=[one.human for one in known])
+    labels = Labels(names=_list_labels(part), first=said, second=[one.human for one in known])
     figures: dict[Figure, Estimate] = {}
     if known:
         figures = {
@@ -232,34 +235,52 @@ def _measure_recorded(part: Part, seed: int) -> Iterator[Line]:
     """People among each other, then judges whose verdicts the rows hold."""
     if part.kind == "relevance":
         return
-    if part.kind == "pairwise":
-        yield from _measure_recorded_pairs(part, seed)
-        return
-    pairs = [(row, labels) for row in part.rows if len(labels := _read_people(part, row)) > 1]
-    if pairs:
-        groups = Groups([row.group for row, _ in pairs], seed=seed)
+    answered = [(row, verdicts) for row in part.rows if len(verdicts := _read_people(part, row)) > 1]
+    if answered:
+        groups = Groups([row.group for row, _ in answered], seed=seed)
         # Only the first two: a third one is often asked just where these disagree.
-        both = Labels(names=_BINARY[part.kind], first=[two[0] for _, two in pairs], second=[two[1] for _, two in pairs])
-        figures: Figures = {
+        first, second = ([verdicts[place] for _, verdicts in answered] for place in (0, 1))
+        labels = [[verdict.label for verdict in person] for person in (first, second)]
+        both = Labels(names=_list_labels(part), first=labels[0], second=labels[1])
+        figures: dict[Figure, Estimate] = {
             "accuracy": groups.measure(both.agree, is_share=True),
             "kappa": groups.measure(both.kappa),
         }
-        yield Line(who=PEOPLE, n=len(pairs), n_missing=len(part.rows) - len(pairs), figures=figures)
-    for name in name_judges(part.rows):
+        if part.kind == "pairwise":
+            leads = [[verdict.score for verdict in person] for person in (first, second)]
+            figures["correlation"] = groups.measure(weigh_spearman(leads[0], leads[1]))
+        yield Line(who=PEOPLE, n=len(answered), n_missing=len(part.rows) - len(answered), figures=figures)
+    recorded = [_read_verdicts(part, row) for row in part.rows]
+    for name in dict.fromkeys(name for verdicts in recorded for name in verdicts):
         decisions = [
             decision
-            for row in part.rows
-            for decision in _decide(part, row, _read_recorded(part, read_judges(row).get(name)))
+            for row, verdicts in zip(part.rows, recorded, strict=True)
+            for decision in _decide(part, row, verdicts.get(name, ()))
         ]
-        yield _measure_line(name, part, decisions, seed, ranks=False)
+        yield _measure_line(name, part, decisions, seed, ranks=part.kind == "pairwise")
 
 
-def _read_people(part: Part, row: Row) -> list[str]:
-    said = row.data.get("annotators")
-    if not isinstance(said, list):
-        return []
-    read = [_read_recorded(part, one) for one in said]
-    return [one[0].label for one in read if one]
+def _list_labels(part: Part) -> tuple[str, ...]:
+    return _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
+
+
+def _read_people(part: Part, row: Row) -> list[Said]:
+    """What single people said of a row."""
+    if part.kind == "pairwise":
+        return [Said(label=_name_side(lead), score=lead) for lead in _read_overall(row.data)]
+    people = row.data.get("annotators")
+    return [said for person in people for said in _read_recorded(part, person)] if isinstance(people, list) else []
+
+
+def _read_verdicts(part: Part, row: Row) -> dict[str, list[Said]]:
+    """What recorded judges said of a row, by their names."""
+    if part.kind != "pairwise":
+        return {name: _read_recorded(part, verdict) for name, verdict in read_judges(row).items()}
+    return {
+        name.removeprefix("judge_"): _say_naively(part, _read_lead(rated))
+        for name, rated in row.data.items()
+        if name.startswith("judge_")
+    }
 
 
 def _read_recorded(part: Part, verdict: object) -> list[Said]:
@@ -271,34 +292,6 @@ def _read_recorded(part: Part, verdict: object) -> list[Said]:
     if _NO.match(text):
         return [Said(label=no, score=0.0)]
     return [Said(label=yes, score=1.0)] if _YES.match(text) else []
-
-
-def _measure_recorded_pairs(part: Part, seed: int) -> Iterator[Line]:
-    rated = [(row, overall) for row in part.rows if len(overall := _read_overall(row)) > 1]
-    if rated:
-        groups = Groups([row.group for row, _ in rated], seed=seed)
-        sides = [[_name_side(two[place]) for _, two in rated] for place in (0, 1)]
-        both = Labels(names=_SIDES, first=sides[0], second=sides[1])
-        figures: dict[Figure, Estimate] = {
-            "accuracy": groups.measure(both.agree, is_share=True),
-            "kappa": groups.measure(both.kappa),
-            "correlation": groups.measure(weigh_spearman([two[0] for _, two in rated], [two[1] for _, two in rated])),
-        }
-        yield Line(who=PEOPLE, n=len(rated), n_missing=len(part.rows) - len(rated), figures=figures)
-    judges = dict.fromkeys(name for row in part.rows for name in row.data if name.startswith("judge_"))
-    for name in judges:
-        decisions = [
-            decision
-            for row in part.rows
-            for decision in _decide(part, row, _say_naively(part, _read_lead(row.data.get(name))))
-        ]
-        yield _measure_line(name.removeprefix("judge_"), part, decisions, seed)
-
-
-def _read_overall(row: Row) -> list[float]:
-    people = row.data.get("annotators")
-    overall = people.get("overall") if isinstance(people, Mapping) else None
-    return [float(one) for one in overall] if isinstance(overall, list) else []
 
 
 def _name_side(lead: float) -> str:

@@ -21,12 +21,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import orjson
-
 from evalhouse.tasks.datasets.errors import DatasetError
+from evalhouse.tasks.reviews.label_files import read_objects
 
 Kind = Literal["support", "correctness", "relevance", "decomposition", "rubric", "pairwise"]
 Half = Literal["choose", "report", "all"]
@@ -89,27 +89,33 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_text(value: object) -> str | None:
-    return None if isinstance(value, str) and value.strip() else f"is {value!r:.40}, allowed: a text"
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
-def _check_answer(value: object) -> str | None:
-    return None if isinstance(value, str) else f"is {value!r:.40}, allowed: a text, empty for no answer"
+def _is_list_of(fits: Callable[[Any], bool], value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(fits, value))
 
 
-def _check_texts(value: object) -> str | None:
-    if isinstance(value, list) and value and all(isinstance(one, str) and one.strip() for one in value):
-        return None
-    return f"is {value!r:.40}, allowed: a list of texts"
+def _has_text(context: object) -> bool:
+    return isinstance(context.get("text") if isinstance(context, Mapping) else context, str)
 
 
-def _check_contexts(value: object) -> str | None:
-    fits = isinstance(value, list) and value and all(isinstance(_read_context(one), str) for one in value)
-    return None if fits else f"is {value!r:.40}, allowed: a list of texts, or of objects with a text"
+def _is_rated(value: object) -> bool:
+    return isinstance(value, Mapping) and _is_list_of(partial(_is_list_of, _is_number), list(value.values()))
 
 
-def _read_context(one: object) -> object:
-    return one.get("text") if isinstance(one, Mapping) else one
+def _allow(fits: Callable[[Any], bool], allowed: str) -> _Check:
+    """A check that says what came in place of what is allowed."""
+    return lambda value: None if fits(value) else f"is {value!r:.40}, allowed: {allowed}"
+
+
+_check_text = _allow(_is_text, "a text")
+_check_texts = _allow(partial(_is_list_of, _is_text), "a list of texts")
+_check_label = _allow(lambda value: isinstance(value, str), "a text")
+_check_answer = _allow(lambda value: isinstance(value, str), "a text, empty for no answer")
+_check_contexts = _allow(partial(_is_list_of, _has_text), "a list of texts, or of objects with a text")
+_check_scores = _allow(_is_rated, "an object that gives each dimension a list of numbers, one a person")
 
 
 def _check_graded(value: object) -> str | None:
@@ -119,18 +125,6 @@ def _check_graded(value: object) -> str | None:
         bad = next((grade for grade in grades if grade is not None and not _is_number(grade)), None)
         wrong = None if bad is None else f"has the grade {bad!r:.40}, allowed: a number, null for none"
     return wrong
-
-
-def _check_scores(value: object) -> str | None:
-    if isinstance(value, Mapping) and value:
-        lists = value.values()
-        if all(isinstance(one, list) and one and all(map(_is_number, one)) for one in lists):
-            return None
-    return f"is {value!r:.40}, allowed: an object that gives each dimension a list of numbers, one a person"
-
-
-def _check_label(value: object) -> str | None:
-    return None if isinstance(value, str) else f"is {value!r:.40}, allowed: a text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,16 +285,10 @@ class _Line:
 def _read_lines(path: Path) -> Iterator[_Line]:
     """The objects of a file; raises DatasetError for a line that is none."""
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise DatasetError(f"{path}, line {number}: broken JSON ({error}); one object a line") from None
-            if not isinstance(value, dict):
-                raise DatasetError(f"{path}, line {number}: {line[:40]!r} is no object; one object a line")
-            yield _Line(place=f"{path.name} line {number}", value=value)
+        for number, row in read_objects(lines):
+            if isinstance(row, str):
+                raise DatasetError(f"{path}, line {number}: {row}; one object a line")
+            yield _Line(place=f"{path.name} line {number}", value=row)
 
 
 def _take_line(line: _Line, shape: Shape, language: str, reading: _Reading) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
+from evalhouse.tasks.comparing.bootstrap import Groups, average
 from evalhouse.tasks.comparing.figures import weigh_mean, weigh_spearman
 from evalhouse.tasks.trials.label_agreement import (
     JUDGE,
@@ -117,15 +117,9 @@ def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
         [people[place] if place < len(people) else np.nan for people in rated.by_person] for place in range(most)
     ]
     lines = [rated.correlate(PEOPLE, one, other, seed) for one, other in combinations(columns, 2)]
-    known = [line for line in lines if "correlation" in line.figures]
-    if known:
-        found = [line.figures["correlation"] for line in known]
-        mean = Estimate(
-            value=float(np.mean([one.value for one in found])),
-            draws=np.mean([one.draws for one in found], axis=0),
-            n_groups=min(one.n_groups for one in found),
-        )
-        yield Line(who=PEOPLE, n=known[0].n, n_missing=known[0].n_missing, figures={"correlation": mean})
+    mean = average([line.figures["correlation"] for line in lines if "correlation" in line.figures])
+    if mean is not None:
+        yield Line(who=PEOPLE, n=lines[0].n, n_missing=lines[0].n_missing, figures={"correlation": mean})
 
 
 def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:

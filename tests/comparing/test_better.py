@@ -42,7 +42,7 @@ def make_own_metric(folder: Path) -> MetricFile:
 
 def make_own_rubric(_: Path) -> MetricFile:
     criterion = Criterion.model_validate({"min": 0, "max": 5, "metric": "blunders", "better": "low"})
-    rubric = Rubric(name="blunder", needs=("answer",), criteria={"blunder": criterion}, rules=(), totals={})
+    rubric = Rubric(name="blunder", needs=["answer"], criteria={"blunder": criterion})
     prompt = replace(load_prompts()["answer_validity"], name="blunder", rubric=rubric)
     return make_rubric_metrics([prompt], load_metrics())["blunders"]
 

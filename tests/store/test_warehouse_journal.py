@@ -1,6 +1,7 @@
 """The journal: what `append` has returned for survives a kill, and gets into `llm_calls` once."""
 
 import threading
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_a_row_comes_back_as_it_went(tmp_path: Path) -> None:
         "prompt_tokens": 2**40,
         "error": None,
     }
-    with Journal(warehouse.location.journal_path) as journal:
+    with closing(Journal(warehouse.location.journal_path)) as journal:
         journal.append(make_row(1, **columns))
     take_in_orphans(warehouse)
     row = warehouse.read_rows("select * from llm_calls")[0]
@@ -76,7 +77,7 @@ take_in_segment(Warehouse(PATH), "llm_calls", segment, patience_s=5)
 
 @pytest.mark.parametrize("tail", [b'{"call_id": "c9', b'{"call_id": "c9"}', b"\0\0\0", b""])
 def test_a_torn_last_line_is_dropped(tmp_path: Path, tail: bytes) -> None:
-    with Journal(tmp_path) as journal:
+    with closing(Journal(tmp_path)) as journal:
         journal.append(make_row(1))
     segment = next(tmp_path.glob("*.jsonl"))
     segment.write_bytes(segment.read_bytes() + tail)
@@ -84,7 +85,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, tail: bytes) -> None:
 
 
 def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Journal(tmp_path) as journal:
+    with closing(Journal(tmp_path)) as journal:
         for number in (1, 2, 3):
             journal.append(make_row(number))
     segment = next(tmp_path.glob("*.jsonl"))
@@ -98,7 +99,7 @@ def test_rows_of_living_processes_are_left_alone(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
     dead = run_script(_MAKE_ROW + "journal.append(make_row(1))\nkill_self()", warehouse.location.path)
     assert dead.code == -9
-    with Journal(warehouse.location.journal_path) as journal:
+    with closing(Journal(warehouse.location.journal_path)) as journal:
         journal.append(make_row(2))
         closed = journal.rotate()
         journal.append(make_row(3))
@@ -128,7 +129,7 @@ def test_a_journal_may_be_closed_by_another_thread(tmp_path: Path) -> None:
 
 
 def test_threads_append_whole_lines(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with closing(Journal(tmp_path)) as journal:
 
         def append_fifty(first: int) -> None:
             for number in range(first, first + 50):
@@ -150,7 +151,7 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
 
 def test_a_held_file_keeps_the_segment(tmp_path: Path) -> None:
     warehouse = make_warehouse(tmp_path)
-    with Journal(warehouse.location.journal_path) as journal:
+    with closing(Journal(warehouse.location.journal_path)) as journal:
         journal.append(make_row(1))
         segment = journal.rotate()
         assert segment is not None

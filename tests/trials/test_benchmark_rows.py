@@ -115,7 +115,7 @@ def test_grades_are_numbers(tmp_path: Path, column: str, value: object, told: st
     assert told in str(refused.value)
 
 
-@pytest.mark.parametrize(("line", "told"), [("{", "broken JSON"), ("[1]", "is no object")])
+@pytest.mark.parametrize(("line", "told"), [("{", "is not valid JSON"), ("[1]", "is not a JSON object")])
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, line: str, told: str) -> None:
     folder = write_set(tmp_path / "s", make_support())
     with (folder / "dev.jsonl").open("a", encoding="utf-8") as file:

@@ -17,10 +17,8 @@ def make_rubric(name: str, **criteria: str | None) -> Prompt:
     """A rubric with some criteria and the names they give their scores."""
     rubric = Rubric(
         name=name,
-        needs=("answer",),
+        needs=["answer"],
         criteria={key: Criterion(min=1, max=5, metric=metric) for key, metric in criteria.items()},
-        rules=(),
-        totals={},
     )
     return replace(OURS["answer_validity"], name=name, rubric=rubric)
 

@@ -11,7 +11,7 @@ import duckdb
 import polars as pl
 
 from evalhouse.warehouse.errors import WarehouseError, first_line
-from evalhouse.warehouse.metric_files import MetricFile, SettledMetric, settle_metrics
+from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
@@ -112,14 +112,17 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
             "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))",
             [run_id, [metric.name for metric in metrics]],
         )
-        for settled in settle_metrics(metrics, settings):
-            _score_metric(connection, run_id, settled)
+        for metric in metrics:
+            _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
         connection.execute("drop table if exists metric_scores")
         note_noise(connection, run_id)
 
 
-def _score_metric(connection: duckdb.DuckDBPyConnection, run_id: str, settled: SettledMetric) -> None:
-    metric, parameters = settled.metric, {"run_id": run_id, **settled.parameters}
+def _score_metric(
+    connection: duckdb.DuckDBPyConnection, run_id: str, metric: MetricFile, settings: Mapping[str, float]
+) -> None:
+    parameters = {"run_id": run_id, **resolve_parameters(metric, settings)}
+    version = metric_version(metric, settings)
     try:
         connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
         faults = connection.sql(read_query("runs/score_faults"), params={"run_id": run_id}).pl().row(0, named=True)
@@ -133,7 +136,7 @@ def _score_metric(connection: duckdb.DuckDBPyConnection, run_id: str, settled: S
             )
     connection.execute(
         read_query("runs/write_scores"),
-        {"run_id": run_id, "metric": metric.name, "version": settled.version, "better": metric.better},
+        {"run_id": run_id, "metric": metric.name, "version": version, "better": metric.better},
     )
 
 
