@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-
-from evalhouse.warehouse.store import Warehouse
+from warehouse_runs import lay_warehouse
 
 SUITE: Final = "nightly"
 FIRST_NIGHT: Final = datetime(2025, 5, 5, 2)
@@ -342,7 +341,7 @@ class Size:
 
 def write_nights(path: Path, size: Size) -> None:
     """Make a warehouse of this size at `path`, where there must be none; runs of one night are in one stretch."""
-    Warehouse(str(path)).migrate()
+    lay_warehouse(path)
     names = list(METRICS)[: size.metrics]
     values = {
         "first": FIRST_NIGHT, "nights": size.nights, "samples": size.samples, "suite": SUITE, "names": names,

@@ -25,11 +25,15 @@ import duckdb
 
 from evalhouse.flows.cli import main
 from evalhouse.flows.server.environment import configure_prefect_environment
+from evalhouse.warehouse.errors import WarehouseUrlError
+from evalhouse.warehouse.location import parse_location
 
 # The others import no Prefect, and so need none of its settings.
 RUNNING = ("run", "resume", "collect", "doctor")
 # These open the warehouse a dozen times, each time for 20 ms, and change none of DuckDB's settings.
-_READING = ("compare", "diagnose", "gate", "lineage", "report", "runs", "show")
+_READING = (
+    ("compare",), ("diagnose",), ("gate",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
+)  # fmt: skip
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -101,12 +105,14 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
 
     As a process of its own the command does without; so does one whose warehouse is no file, or open otherwise.
     """
-    chosen = arguments[arguments.index("--warehouse") + 1 :][:1] if "--warehouse" in arguments else ()
-    path = Path(chosen[0] if chosen else os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
+    chosen = arguments[arguments.index("--warehouse") + 1 :] if "--warehouse" in arguments else ()
+    url = next(iter(chosen), os.environ.get("EVALHOUSE_WAREHOUSE", "evalhouse.duckdb"))
     with contextlib.ExitStack() as held:
-        if arguments and arguments[0] in _READING and path.suffix == ".duckdb" and path.is_file():
-            with contextlib.suppress(duckdb.Error):
-                held.enter_context(duckdb.connect(str(path), read_only=True, config=dict(_OFFLINE)))
+        if any(arguments[: len(words)] == words for words in _READING):
+            with contextlib.suppress(WarehouseUrlError, duckdb.Error):
+                location = parse_location(url)
+                if location.lake is None:
+                    held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(_OFFLINE)))
         yield
 
 

@@ -12,12 +12,11 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
+from warehouse_runs import lay_warehouse
 
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
@@ -118,22 +117,11 @@ def point_to(base_url: str, key: str = "sk-test-0123456789") -> None:
     os.environ["OPENAI_API_KEY"] = key
 
 
-@cache
-def _make_template() -> bytes:
-    """An empty warehouse, made once for all tests: the migrations take a third of a second."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "template.duckdb"
-        Warehouse(str(path)).migrate()
-        return path.read_bytes()
-
-
 def open_warehouse(folder: Path) -> Warehouse:
     """The warehouse at `folder`/w.duckdb, with all its tables."""
     folder.mkdir(exist_ok=True)
     path = folder / "w.duckdb"
-    if not path.exists():
-        path.write_bytes(_make_template())
-    return Warehouse(str(path))
+    return Warehouse(str(path)) if path.exists() else lay_warehouse(path)
 
 
 @asynccontextmanager

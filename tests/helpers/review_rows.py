@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+from warehouse_runs import lay_warehouse
 
 from evalhouse.warehouse.rows.runs import RunRow, insert_run
 from evalhouse.warehouse.store import Warehouse, insert_frame
@@ -92,10 +95,17 @@ def add_rows(warehouse: Warehouse, table: str, *rows: Mapping[str, object]) -> N
 
 def build_warehouse(folder: Path, *, n_samples: int = 12) -> Warehouse:
     """One run, `r1`, of so many samples; the third has an attack in its texts and in the judge's words."""
-    warehouse = Warehouse(str(folder / "reviewed.duckdb"))
-    warehouse.migrate()
+    path = folder / "reviewed.duckdb"
+    path.write_bytes(_make_template(n_samples))
+    return Warehouse(str(path))
+
+
+@cache
+def _make_template(n_samples: int) -> bytes:
     samples = [make_sample(number) for number in range(1, n_samples + 1)]
     if n_samples > 2:
         samples[2] |= {"question": f"=1+1 {ATTACK}", "answer": ATTACK, "contexts": [ATTACK, "Gull 3 nests."]}
-    add_run(warehouse, make_run("r1", 1), samples)
-    return warehouse
+    with TemporaryDirectory() as folder:
+        warehouse = lay_warehouse(Path(folder) / "template.duckdb")
+        add_run(warehouse, make_run("r1", 1), samples)
+        return warehouse.location.path.read_bytes()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Finished, call_here
+from cli_process import Finished, Place, call_here
 from corrected_runs import Design, draw, fill_drawn
-from warehouse_runs import make_run
+from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.flows.documents.comparison import corrected_pair_table
 from evalhouse.tasks.reviews.corrected_means import list_corrected, pair_corrected
@@ -24,8 +24,7 @@ RUN = "r0000"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """Two reviewed runs and one that nobody looked at."""
-    found = Warehouse(f"duckdb:///{tmp_path_factory.mktemp('reviewed') / 'house.duckdb'}")
-    found.migrate()
+    found = lay_warehouse(tmp_path_factory.mktemp("reviewed") / "house.duckdb")
     for place, run_id in enumerate((RUN, "r0001", "unseen")):
         insert_run(found, make_run(run_id, minute=place, status="completed", metrics=("faithfulness", "factual_f1")))
     with found.writing() as connection:
@@ -55,11 +54,22 @@ def caller(store: Warehouse, capsys: pytest.CaptureFixture[str]) -> Caller:
     return Caller(capsys=capsys, url=store.location.url)
 
 
-def test_the_judge_against_people_is_that_of_the_verdicts(caller: Caller) -> None:
+@pytest.fixture(scope="module")
+def of_run(store: Warehouse) -> dict[str, Any]:
+    """What the command tells of the first run."""
+    ended = Place(folder=Path(store.location.path).parent).call(
+        "review", "agreement", RUN, "--warehouse", store.location.url, "--json"
+    )
+    assert ended.status == 0, ended.stderr
+    document: dict[str, Any] = ended.document
+    return document
+
+
+def test_the_judge_against_people_is_that_of_the_verdicts(of_run: dict[str, Any]) -> None:
     drawn = draw(DESIGN)
     here = drawn.labelled & (drawn.run == 0)
     weight, right = 1 / drawn.probability[here], (drawn.said == drawn.judged)[here]
-    document = caller.read(RUN)
+    document = of_run
     (judged,) = document["judge"]
     assert (judged["step"], judged["n_verdicts"], document["n_labels"]) == ("attribute", here.sum(), here.sum())
     assert judged["accuracy"]["value"] == pytest.approx((weight * right).sum() / weight.sum())
@@ -69,19 +79,19 @@ def test_the_judge_against_people_is_that_of_the_verdicts(caller: Caller) -> Non
     assert document["people"] == []
 
 
-def test_corrected_means_stand_beside_the_agreement(caller: Caller, store: Warehouse) -> None:
-    (corrected,) = caller.read(RUN)["corrected"][RUN]
+def test_corrected_means_stand_beside_the_agreement(of_run: dict[str, Any], store: Warehouse) -> None:
+    (corrected,) = of_run["corrected"][RUN]
     (row,) = list_corrected(store, RUN)
     assert corrected["corrected_mean"] == pytest.approx(row.corrected_mean)
     assert corrected["mean"] > corrected["corrected_mean"]
     assert corrected["judge_bias"] > 0
 
 
-def test_without_a_run_all_reviewed_ones_count(caller: Caller, store: Warehouse) -> None:
+def test_without_a_run_all_reviewed_ones_count(caller: Caller, store: Warehouse, of_run: dict[str, Any]) -> None:
     assert list_reviewed_runs(store) == [RUN, "r0001"]
     document = caller.read()
     assert document["runs"] == [RUN, "r0001"]
-    assert document["n_labels"] == sum(caller.read(run)["n_labels"] for run in document["runs"])
+    assert document["n_labels"] == of_run["n_labels"] + caller.read("r0001")["n_labels"]
 
 
 def test_groups(caller: Caller) -> None:
@@ -120,15 +130,16 @@ def test_what_cannot_be_told_is_one_line(caller: Caller, arguments: tuple[str, .
 
 
 def test_nothing_reviewed_yet_says_how_to_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = Warehouse(f"duckdb:///{tmp_path / 'empty.duckdb'}")
-    empty.migrate()
+    empty = lay_warehouse(tmp_path / "empty.duckdb")
     insert_run(empty, make_run("r", status="completed"))
     ended = Caller(capsys=capsys, url=empty.location.url).call()
     assert ended.status == 2
     assert "evalhouse review export latest" in ended.stderr
 
 
-def test_a_later_run_with_the_same_verdicts_counts_each_once(store: Warehouse, caller: Caller) -> None:
+def test_a_later_run_with_the_same_verdicts_counts_each_once(
+    store: Warehouse, caller: Caller, of_run: dict[str, Any]
+) -> None:
     """The night after, everything came from the record: the same statements, the same verdicts."""
     insert_run(store, make_run("later", minute=9, status="completed"))
     with store.writing() as connection:
@@ -136,7 +147,7 @@ def test_a_later_run_with_the_same_verdicts_counts_each_once(store: Warehouse, c
             connection.execute(
                 f"insert into {table} by name select * replace ('later' as run_id) from {table} where run_id = '{RUN}'"
             )
-    assert len(read_reviewed(store, ["later"])) == caller.read(RUN)["n_labels"]
+    assert len(read_reviewed(store, ["later"])) == of_run["n_labels"]
     both = caller.read(RUN, "later")
     assert both["n_labels"] == caller.read(RUN)["n_labels"]
     (corrected,) = both["corrected"]["later"]

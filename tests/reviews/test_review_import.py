@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Finished, call_here
+from cli_process import Finished, Place, call_here
 from review_rows import ATTACK, add_run, build_warehouse, change, make_run, make_sample
 
 from evalhouse.warehouse.store import Warehouse
@@ -32,11 +32,22 @@ def call(warehouse: Warehouse, capsys: pytest.CaptureFixture[str]) -> Call:
     return lambda *arguments: call_here(capsys, "review", *arguments)
 
 
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Rows]:
+    """A warehouse after an export of everything, and the rows of it."""
+    place = Place(folder=tmp_path_factory.mktemp("export"))
+    warehouse = build_warehouse(place.folder, n_samples=3)
+    finished = place.call("review", "export", "r1", "-n", "1000", "-o", "all.jsonl", "--warehouse", "reviewed.duckdb")
+    assert finished.status == 0, finished.stderr
+    return warehouse.location.path.read_bytes(), read_lines(place.folder / "all.jsonl")
+
+
 @pytest.fixture
-def exported(call: Call) -> Rows:
+def exported(warehouse: Warehouse, export: tuple[bytes, Rows]) -> Rows:
     """The rows of an export of everything, to label: the judge's labels in `labels` first where it said yes."""
-    assert call("export", "r1", "-n", "1000", "-o", "all.jsonl").status == 0
-    return read_lines(Path("all.jsonl"))
+    content, rows = export
+    warehouse.location.path.write_bytes(content)
+    return rows
 
 
 def read_lines(path: Path) -> Rows:
