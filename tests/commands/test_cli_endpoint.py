@@ -18,6 +18,7 @@ from prompt_files import read_content, write_prompt
 KEY = "sk-test-4f1c9a7be2"
 WRONG_KEY = "sk-wrong-93ad71c0ee"
 CONCURRENCY = 6
+N_ROWS = 12
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
-    write_dataset(tmp_path, make_rows(24), "berths.jsonl")
+    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
     variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": KEY}
     return Place(folder=tmp_path, variables=variables)
 
@@ -81,6 +82,7 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
     assert_progress_was_shown(stopped.stdout)
     assert endpoint.stats.duplicates_answered == 0
 
+    endpoint.configure(latency=0.1)
     n_before = sum(endpoint.stats.requests.values())
     process = place.start("resume", resume[1])
     wait_for(lambda: sum(endpoint.stats.requests.values()) >= n_before + 30, process)
@@ -90,13 +92,14 @@ def test_ctrl_c_then_kill_then_resume_pays_nothing_twice(place: Place, endpoint:
     n_duplicates = endpoint.stats.duplicates_answered
     assert n_duplicates == 0, "the resumed run asked again what the stopped one had been told"
 
-    finished = place.call_process("resume", resume[1], "--json")
+    endpoint.configure(latency=0.0)
+    finished = place.call("resume", resume[1], "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["run_id"] == resume[1]
     assert finished.document["status"] == "completed"
     # A reply that was on its way when the process died reached nobody.
     assert endpoint.stats.duplicates_answered <= CONCURRENCY
-    assert read(place, "select count(distinct sample_id) as n from scores where value is not null") == [{"n": 24}]
+    assert read(place, "select count(distinct sample_id) as n from scores where value is not null") == [{"n": N_ROWS}]
     assert read(place, "select count(*) as n from runs") == [{"n": 1}]
     assert KEY.encode() not in read_everything(place.folder)
 
@@ -105,9 +108,9 @@ def assert_progress_was_shown(screen: str) -> None:
     assert "starting …" in screen
     # The terminal itself writes ^C where it is pressed.
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).replace("^C", "")
-    shown = [line for line in re.split(r"[\r\n]", plain) if "/24 samples" in line or "calls," in line]
+    shown = [line for line in re.split(r"[\r\n]", plain) if f"/{N_ROWS} samples" in line or "calls," in line]
     assert all(len(line.rstrip()) <= 80 for line in shown), shown
-    assert any(re.search(r"\d+/24 samples .*\d:\d\d left", line) for line in shown), shown
+    assert any(re.search(rf"\d+/{N_ROWS} samples .*\d:\d\d left", line) for line in shown), shown
     assert any(re.search(r"[1-9]\d* calls, \d+ reused, [\d.]+k tokens, \$\?", line) for line in shown), shown
 
 
@@ -134,7 +137,7 @@ def test_faults_leave_a_reason_or_a_score_and_resume_mends_them(place: Place, en
     assert read(place, "select count(*) as n from scores where (value is null) = (unscored_reason is null)") == [
         {"n": 0}
     ]
-    assert read(place, "select count(distinct sample_id) as n from scores") == [{"n": 24}]
+    assert read(place, "select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
     shown = place.call("show", run_id)
     assert "judge_failed" in shown.stdout
     assert f"next: evalhouse resume {run_id}" in shown.stdout

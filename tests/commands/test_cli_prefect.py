@@ -1,45 +1,38 @@
-"""A run against a Prefect server of the user's own: what Prefect shows of it, and what of Prefect is on record."""
+"""A run against a Prefect server that was there before: what Prefect shows of it, and what of Prefect is on record."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from base64 import b64encode
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from cli_house import N_JUDGED, House, write_metric
 from cli_process import Finished, Place
+from prefect_holder import find_server
 
 METRICS = "factual_recall,answer_correctness,answer_length"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A Prefect server on this machine; `url` is its PREFECT_API_URL."""
+    """A Prefect server on this machine: its PREFECT_API_URL and its PREFECT_API_AUTH_STRING."""
 
     url: str
+    auth: str
 
     def post(self, path: str, **body: object) -> Any:  # noqa: ANN401  # whatever Prefect's JSON is
-        request = urllib.request.Request(
-            f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        return json.loads(_open(request))
-
-    def is_up(self) -> bool:
-        try:
-            return _open(urllib.request.Request(f"{self.url}/health")) == b"true"
-        except (urllib.error.URLError, ConnectionError):
-            return False
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Basic {b64encode(self.auth.encode()).decode()}",
+        }
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), headers)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
+            return json.loads(response.read())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,39 +44,17 @@ class Served:
     finished: Finished
 
 
-def _open(request: urllib.request.Request) -> bytes:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
-        content: bytes = response.read()
-        return content
-
-
 @pytest.fixture(scope="module")
-def server(prefect_home: Path) -> Iterator[Server]:
-    home = prefect_home
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
-    command = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--port", str(port)]
-    with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log, cwd=home)
-    try:
-        found = Server(url=f"http://127.0.0.1:{port}/api")
-        deadline = time.monotonic() + 60
-        while not found.is_up():
-            assert process.poll() is None, (home / "server.log").read_text()
-            assert time.monotonic() < deadline, (home / "server.log").read_text()
-            time.sleep(0.1)
-        yield found
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+def server() -> Server:
+    """The one of the session."""
+    variables = find_server()
+    return Server(url=variables["PREFECT_API_URL"], auth=variables["PREFECT_API_AUTH_STRING"])
 
 
 @pytest.fixture(scope="module")
 def served(server: Server, house: House) -> Served:
     """A third run over the same warehouse that is to differ in whatever can be chosen."""
-    place = house.place.with_variables(PREFECT_API_URL=server.url)
+    place = house.place
     own = write_metric(place.folder)
     finished = place.call_process(
         "run", "harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED), "--json", "--fresh",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 from cli_house import ROWS, write_dataset
 from cli_process import LEFT_OUT, Finished
@@ -76,8 +76,9 @@ def test_the_command_asks_a_bot_that_imports_its_own_prompts(project: Path) -> N
     finished = call(project, str(COMMAND), "run", "nightly.toml", "--json")
     assert finished.status == 0, finished.stderr
     assert finished.document["metrics"]["faithfulness"]["n_scored"] == len(ROWS)
-    answers = call(project, str(COMMAND), "query", "select distinct answer from samples", "--format", "json")
-    assert json.loads(answers.stdout) == [{"answer": "Good evening. The lamp is green. It is three."}]
+    with duckdb.connect(str(project / "evalhouse.duckdb"), read_only=True) as connection:
+        answers = connection.execute("select distinct answer from samples").fetchall()
+    assert answers == [("Good evening. The lamp is green. It is three.",)]
 
 
 def test_python_evaluates_beside_a_projects_own_packages(project: Path) -> None:

@@ -228,11 +228,11 @@ def test_the_lexical_judge_is_measured_offline(ask: Ask, tmp_path: Path, monkeyp
 
 def test_an_interrupt_shows_what_there_is(tmp_path: Path) -> None:
     with running_endpoint(expected_key=KEY, models=("judge",), script=dict.fromkeys(STEPS, be_gullible)) as endpoint:
-        endpoint.configure(latency=0.25)
+        endpoint.configure(latency=0.1)
         variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": KEY, "EVALHOUSE_CONCURRENCY": "8"}
         place = Place(folder=tmp_path, variables=variables)
         with in_terminal(place, "doctor", "--judge", "openai:judge", "--attack", columns=120) as terminal:
-            terminal.read_until(lambda: endpoint.stats.statuses[200] >= 60)
+            terminal.read_until(lambda: endpoint.stats.statuses[200] >= 40)
             assert f"/{N_REQUESTS}" in terminal.screen, "progress is shown"
             terminal.press(b"\x03")
             finished = terminal.finish()

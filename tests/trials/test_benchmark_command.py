@@ -257,6 +257,7 @@ def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
         finish(process)
         n_before = running.stats.requests["/v1/chat/completions"]
         assert n_before < 25
+        running.configure(latency=0.0)
         ended = place.call(*arguments)
         assert ended.status == 0, ended.stderr
         # What was in flight at the kill may have been answered to nobody.
@@ -279,6 +280,7 @@ def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
         assert judge["n"] >= 8
         assert judge["n"] + judge["n_missing"] == 41
         assert "stopped by SIGINT; the same command goes on from here" in ended.stderr
+        running.configure(latency=0.0)
         rest = place.call(*arguments)
         assert rest.document["calls"]["reused"] == judge["n"]
         assert running.stats.duplicates_answered == 0
