@@ -46,14 +46,14 @@ class Evaluation:
         """The mean over the samples that were scored, as in `run_scores`; raises EvaluationError when none was."""
         import polars as pl
 
-        found = self.summary.filter(pl.col("metric") == metric)
-        if found.is_empty():
+        row = self.summary.filter(pl.col("metric") == metric)
+        if row.is_empty():
             raise EvaluationError(f"run {self.run_id} has no metric {metric!r}; it has {', '.join(self.metrics)}")
-        mean = found["mean"][0]
+        mean = row["mean"][0]
         if mean is None:
             reasons = self.scores.filter(pl.col("metric") == metric)["unscored_reason"].value_counts(sort=True)
-            told = ", ".join(f"{reason} {count}" for reason, count in reasons.iter_rows())
-            raise EvaluationError(f"run {self.run_id} scored no sample by {metric!r}: {told}")
+            counts = ", ".join(f"{reason} {count}" for reason, count in reasons.iter_rows())
+            raise EvaluationError(f"run {self.run_id} scored no sample by {metric!r}: {counts}")
         return float(mean)
 
     @property
@@ -136,14 +136,14 @@ def _run_apart(settings: "RunSettings") -> Evaluation:
         env=environment,
     ) as process:
         try:
-            told, _ = process.communicate(settings.model_dump_json().encode())
+            output, _ = process.communicate(settings.model_dump_json().encode())
         except KeyboardInterrupt:
             # The child has had the signal too and ends in an orderly way; it prints how to go on.
             process.wait()
             raise
-    if not told:
+    if not output:
         raise EvaluationError(f"the run's process ended with status {process.returncode} and said nothing")
-    ended = orjson.loads(told)
+    ended = orjson.loads(output)
     if "error" in ended:
         raise EvaluationError(ended["error"])
     return Evaluation(**ended, warehouse=settings.warehouse)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     metavar="FOLDER",
-    help="A set of labelled rows, or a folder that holds sets; may be given several times.",
+    help="A set of labelled rows, or a folder that holds sets. Repeatable.",
 )
 @click.option("--language", metavar="en|zh", help="Only rows in this language. Default: all, each asked in its own.")
-@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace ours.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each set and language.")
 @click.option(
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     type=click.Choice(["choose", "report", "all"]),
     default="all",
     show_default=True,
-    help="One half of each set, by hash of its groups: choose by one, report the other.",
+    help="One half of each set, split by hash of its groups: choose settings by one, report the other.",
 )
 @SEED_OPTION
-@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
 @WAREHOUSE_URL_OPTION

@@ -63,7 +63,7 @@ def compare(
 ) -> None:
     """Compare the run CANDIDATE with the run BASE: what moved, whether that is chance, and why.
 
-    Both are run ids, unique starts of one, labels, `latest`, `previous`, or `latest:SUITE` and `previous:SUITE`.
+    Both are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and `previous:SUITE`.
 
     Means, differences and tests are over the samples that both runs scored: a bootstrap interval, and a sign-flip test
     whose p is corrected over all metrics. The whole change of a mean is then split by what changed in its samples:
@@ -99,9 +99,9 @@ def _find_pair(warehouse: Warehouse, base: str, candidate: str) -> RunPair:
 
 
 def _check_metric(comparison: Comparison, by: str | None) -> None:
-    known = [compared.metric for compared in comparison.metrics]
-    if by is not None and by not in known:
-        raise SettingsError(f"--by: neither run has a metric {by!r}; known: {', '.join(known) or 'none yet'}")
+    metrics = [compared.metric for compared in comparison.metrics]
+    if by is not None and by not in metrics:
+        raise SettingsError(f"--by: neither run has a metric {by!r}; known: {', '.join(metrics) or 'none yet'}")
 
 
 def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSettings) -> dict[str, Any]:
@@ -192,10 +192,9 @@ def _rank(moves: pl.DataFrame, by: str | None) -> list[str]:
 
 def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
     if sample not in common:
-        known = ", ".join(common[:5]) or "none"
         raise SettingsError(
             f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
-            f"the first that are: {known}"
+            f"the first that are: {', '.join(common[:5]) or 'none'}"
         )
 
 

@@ -28,10 +28,8 @@ _SHOWN_STATEMENTS: Final = 2
 @click.command()
 @RUN_ARGUMENT
 @click.option("--cause", type=click.Choice(CAUSES), metavar="NAME", help="Show this cause alone.")
-@count_option("--limit", default=3, text="How many of the worst samples of each cause.")
-@count_option(
-    "--runs", "n_runs", default=5, least=1, text="How many runs of the same suite or dataset the trend shows."
-)
+@count_option("--limit", default=3, text="Worst samples to show of each cause.")
+@count_option("--runs", "n_runs", default=5, least=1, text="Runs of the same suite or dataset in the trend.")
 @click.option(
     "--language", type=click.Choice(LANGUAGES), help="Language of causes and remedies. Default: that of the run."
 )
@@ -42,19 +40,19 @@ def diagnose(
 ) -> None:
     """Say which stage fails in RUN, for which samples, and what to try.
 
-    Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique start of one,
+    Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique prefix of one,
     a label, `latest` or `previous`.
     """
-    found = find_run(warehouse, run)
-    spoken = language or (found.language if found.language in LANGUAGES else "en")
+    run_row = find_run(warehouse, run)
+    chosen = language or (run_row.language if run_row.language in LANGUAGES else "en")
     shown = CAUSES if cause is None else (cast(Cause, cause),)
     document = read_diagnosis(
-        warehouse, found, language=cast(Language, spoken), causes=shown, n_samples=limit, n_runs=n_runs
+        warehouse, run_row, language=cast(Language, chosen), causes=shown, n_samples=limit, n_runs=n_runs
     )
     if as_json:
         print_json(document)
     else:
-        _print_diagnosis(found, document, asked_for=cause)
+        _print_diagnosis(run_row, document, asked_for=cause)
 
 
 def _print_diagnosis(run: RunRow, document: Mapping[str, Any], *, asked_for: str | None) -> None:
@@ -113,7 +111,7 @@ def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_
             names[row["cause"]],
             row["sample_id"],
             row["evidence"],
-            " / ".join(shorten(one["text"], 60) for one in row["statements"][:_SHOWN_STATEMENTS]) or None,
+            " / ".join(shorten(statement["text"], 60) for statement in row["statements"][:_SHOWN_STATEMENTS]) or None,
             shorten(row["question"], 60),
             shorten(row["answer"], 80) or None,
         ]
@@ -124,12 +122,12 @@ def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_
 
 
 def _print_remedies(document: Mapping[str, Any]) -> None:
-    found = [row for row in _sort_causes(document) if row["remedies"]]
-    if not found:
+    causes = [row for row in _sort_causes(document) if row["remedies"]]
+    if not causes:
         return
     print_line()
     print_line("What to try", bold=True)
-    for row in found:
+    for row in causes:
         print_line(f"{row['name']} ({row['n_samples']})")
         for remedy in row["remedies"]:
             print_line(f"  - {remedy}")

@@ -48,7 +48,7 @@ _REACH_S = 10.0
     "--attack",
     is_flag=True,
     help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
-    "Sends some 370 requests, which cost money; their number and price are shown first.",
+    "Sends about 370 requests, which cost money; their number and price are shown first.",
 )
 @click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
 @WAREHOUSE_URL_OPTION
@@ -68,7 +68,7 @@ def doctor(
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
     checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
     of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
-    as well; however often it is fooled is a measurement and no error, so the exit status stays 0.
+    as well; however often it is fooled is a measurement and not an error, so the exit status stays 0.
     """
     if dry_run and not attack:
         raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")

@@ -32,15 +32,16 @@ class RunUnfinished(click.ClickException):
     "minimums",
     multiple=True,
     metavar=_LIMIT,
-    help="Least mean. Passed when the whole 95 % interval of the mean, as `show` has it, is not below it; failed when "
-    "the whole interval is below it or nothing is scored; else undecided. Repeatable.",
+    help="Lowest mean allowed. Passed when the whole 95 % interval of the mean, as `show` has it, is not below it; "
+    "failed when the whole interval is below it or nothing is scored; else undecided. Repeatable.",
 )
 @click.option(
     "--max",
     "maximums",
     multiple=True,
     metavar=_LIMIT,
-    help="Most mean, for metrics that are better when low, such as hallucination; decided like --min. Repeatable.",
+    help="Highest mean allowed, for metrics that are better when low, such as hallucination; decided like --min. "
+    "Repeatable.",
 )
 @click.option(
     "--max-drop",
@@ -48,8 +49,8 @@ class RunUnfinished(click.ClickException):
     multiple=True,
     metavar=_LIMIT,
     help="How much worse than BASE the mean may be, over the samples that both scored. Passed when the whole interval "
-    "of the paired difference keeps the limit or no score is another; failed when the whole interval is beyond it and "
-    "the change is no chance (p, corrected over all drops checked, at most 0.05), or when RUN has no score; else "
+    "of the paired difference keeps the limit or no score changed; failed when the whole interval is beyond it and "
+    "the change is not chance (p, corrected over all drops checked, at most 0.05), or when RUN has no score; else "
     "undecided, as with another judge, prompt, setting or formula than BASE's, or fewer than 6 independent samples. "
     "Repeatable.",
 )
@@ -58,13 +59,13 @@ class RunUnfinished(click.ClickException):
     "coverages",
     multiple=True,
     metavar="[METRIC=]SHARE",
-    help="Least share of the samples that are scored, such as 0.9: of one metric, or of all that RUN has. Repeatable.",
+    help="Lowest share of the samples that must be scored, such as 0.9: of one metric, or of all of RUN. Repeatable.",
 )
 @click.option(
     "--max-cost",
     "cost_usd",
     metavar="USD",
-    help="Most dollars for the calls sent; undecided when the price of some is not known.",
+    help="Highest cost of the calls sent, in dollars; undecided when the price of some is not known.",
 )
 @click.option(
     "--undecided",
@@ -104,7 +105,7 @@ def gate(
 ) -> int:
     """Check RUN against limits; exit status 1 when it fails.
 
-    RUN and BASE are run ids, unique starts of one, labels, `latest`, `previous`, or `latest:SUITE` and
+    RUN and BASE are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
     failed, and, with `--undecided fail`, when one is undecided.
     """
@@ -160,11 +161,11 @@ def _check_limits(limits: Limits, against: str | None, scores: Mapping[str, Scor
 
 
 def _parse_limits(
-    option: str, given: Sequence[str], scores: Mapping[str, Score], *, least: float = -inf, most: float = inf
+    option: str, texts: Sequence[str], scores: Mapping[str, Score], *, least: float = -inf, most: float = inf
 ) -> dict[str, float]:
     """`METRIC=NUMBER` by metric; raises SettingsError for another form, an unknown metric, or one that came twice."""
     limits: dict[str, float] = {}
-    for text in given:
+    for text in texts:
         metric, equals, number = text.rpartition("=")
         if not equals:
             raise SettingsError(f"{option}: {text!r} is not METRIC=NUMBER, such as factual_f1=0.8")
@@ -176,12 +177,12 @@ def _parse_limits(
     return limits
 
 
-def _parse_coverages(given: Sequence[str], scores: Mapping[str, Score]) -> dict[str, float]:
+def _parse_coverages(texts: Sequence[str], scores: Mapping[str, Score]) -> dict[str, float]:
     """Shares by metric. One without a metric is for all that have none of their own."""
-    for_all = [text for text in given if "=" not in text]
+    for_all = [text for text in texts if "=" not in text]
     if len(for_all) > 1:
         raise SettingsError(f"--min-coverage: {' and '.join(for_all)} are both for all metrics; give one")
-    own = _parse_limits("--min-coverage", [text for text in given if "=" in text], scores, least=0.0, most=1.0)
+    own = _parse_limits("--min-coverage", [text for text in texts if "=" in text], scores, least=0.0, most=1.0)
     if not for_all:
         return own
     share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)

@@ -45,7 +45,7 @@ Row = Mapping[str, Any]
 def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: Warehouse, as_json: bool) -> None:
     """Walk from a score of SAMPLE in RUN to its verdicts, the calls they came from, the prompts and the sample.
 
-    RUN is a run id, a unique start of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
+    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
     are shown.
     """
     run_row = find_run(warehouse, run)
@@ -145,8 +145,8 @@ def _describe_similarity(row: Row) -> Text:
 
 def _describe_rating(row: Row) -> str:
     """The rating on its scale, and where it is not what the judge said, that and the rule."""
-    said = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
-    return f"{row['rating']:g} of {row['scale_max']:g}{said}" + (f" ({row['rule']})" if row["rule"] else "")
+    original = "" if row["said"] in (None, row["rating"]) else f", said {row['said']:g}"
+    return f"{row['rating']:g} of {row['scale_max']:g}{original}" + (f" ({row['rule']})" if row["rule"] else "")
 
 
 def _describe_support(row: Row) -> str | None:

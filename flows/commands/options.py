@@ -31,7 +31,7 @@ def count_option(*names: str, default: int, text: str, least: int = 0) -> Callab
     return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
-SEED_OPTION = count_option("--seed", default=0, text="Of what is drawn at random.")
+SEED_OPTION = count_option("--seed", default=0, text="Seed of what is drawn at random.")
 
 
 def find_warehouse(flag: str | None) -> str:
@@ -73,7 +73,7 @@ limit_options = _join_options(
     click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
     click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
     click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
-    click.option("--attempts", type=int, metavar="N", help="Times a question is asked at most. Default: 5."),
+    click.option("--attempts", type=int, metavar="N", help="Ask a question at most this often. Default: 5."),
     click.option(
         "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
     ),
@@ -113,10 +113,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is called; for an unknown one the error says which known ones are like it."""
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            advice = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+            advice = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
             raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 

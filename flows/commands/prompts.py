@@ -35,13 +35,13 @@ _FOLDER = click.option(
     "folder",
     envvar=_VARIABLE,
     metavar="DIR",
-    help="A folder with prompt files that replace ours, and with rubrics of your own.",
+    help="A folder with prompt files that replace the built-in ones, and with your own rubrics.",
 )
 
 
 @click.group()
 def prompts() -> None:
-    """List, show and check the judge's prompts, and compare two sets of them by what people said."""
+    """List, show and check the judge's prompts, and compare two sets of them against what people said."""
 
 
 @prompts.command("list")
@@ -73,7 +73,9 @@ def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
     metavar="DATASET",
     help="The sample's dataset, as `run` takes it; without --sample its first one is shown. Default: sample.",
 )
-@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="A column of another name; can be repeated.")
+@click.option(
+    "--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read the column OURS from THEIRS. Repeatable."
+)
 @_LANGUAGE
 @_FOLDER
 @JSON_OPTION
@@ -120,7 +122,7 @@ def show(
 def check(folder: str | None, language: str) -> int:
     """Check the prompts and rubrics in FOLDER and say everything that is wrong with them.
 
-    Without FOLDER those of $EVALHOUSE_PROMPTS are checked, as `run` takes them, and without that variable ours.
+    Without FOLDER, the folder that $EVALHOUSE_PROMPTS names is checked, and without that variable the built-in prompts.
     """
     problems = [str(problem) for problem in check_prompts(_to_path(folder), language)]
     loaded = {} if problems else load_prompts(language, _to_path(folder))
@@ -144,14 +146,14 @@ def check(folder: str | None, language: str) -> int:
     "reviewed",
     required=True,
     metavar="REVIEWED",
-    help="A run whose verdicts people have reviewed, or `all` runs that were.",
+    help="A run whose verdicts people have reviewed, or `all` for every such run.",
 )
 @click.option(
     "--judge", metavar="J", help="openai:MODEL, or module:factory of a LangChain chat model. Default: the run's."
 )
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 @SEED_OPTION
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
@@ -170,9 +172,9 @@ def compare(
 ) -> None:
     """Say how far the judge agrees with people when it is asked in the words of OLD and of NEW.
 
-    Each is `built-in`, a folder as `run --prompts` takes it, or the start of a prompt's hash, or its version, on
-    record. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
-    is split again, so that `extract` is not compared. What was asked before is taken from the record.
+    Each is `built-in`, a folder as `run --prompts` takes it, or, for prompts on record, a version or the beginning of a
+    hash. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing
+    is split again, so `extract` is not compared. What was asked before is taken from the record.
     """
     from evalhouse.flows.trials.prompts_tables import compare_prompt_sets  # noqa: PLC0415  # imports all that asks
 

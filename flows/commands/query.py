@@ -42,7 +42,7 @@ _DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
 @click.command()
 @click.argument("sql", required=False)
 @click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what --output ends in, else table.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of --output, else table.")
 @click.option("-o", "--output", metavar="FILE", help="Write the result there. Parquet needs it.")
 @click.option(
     "--timeout",

@@ -34,7 +34,7 @@ def report(
     """Write RUN as one HTML file that needs no network: scores, distributions, history, costs, and every sample with
     its verdicts.
 
-    RUN is a run id, a unique start of one, a label, `latest` or `previous`.
+    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`.
     """
     if (run is None) == (history is None):
         raise click.UsageError("name one RUN, such as `latest`, or a suite with --history")
@@ -49,22 +49,22 @@ def report(
 def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
     from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
 
-    found = find_run(warehouse, run)
+    run_row = find_run(warehouse, run)
     base = find_run(warehouse, against) if against else None
-    if base is not None and base.run_id == found.run_id:
-        raise SettingsError(f"RUN and --against are both run {found.run_id}; name two (`evalhouse runs` lists all)")
-    page = build_page(warehouse, found, base, with_calls=with_calls)
-    _write_page(page, output or f"report-{found.run_id}.html", f"{found.n_samples or 0} samples")
+    if base is not None and base.run_id == run_row.run_id:
+        raise SettingsError(f"RUN and --against are both run {run_row.run_id}; name two (`evalhouse runs` lists all)")
+    page = build_page(warehouse, run_row, base, with_calls=with_calls)
+    _write_page(page, output or f"report-{run_row.run_id}.html", f"{run_row.n_samples or 0} samples")
 
 
 def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
     from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # imports SciPy
 
-    series, known = find_series(warehouse, suite)
+    series, others = find_series(warehouse, suite)
     if series is None:
         raise SettingsError(
             f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
-            f"known: {', '.join(known) or 'none'}"
+            f"known: {', '.join(others) or 'none'}"
         )
     data = read_series(warehouse, series)
     page = build_history(data, warehouse=warehouse.location.path.name)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("html", "csv", "jsonl")
 # Imported when it is called: it brings the statistics libraries.
-_AGREEMENT = ("review_agreement", "agreement", "How often the judge agrees with people, and people with people.")
+_AGREEMENT = ("review_agreement", "agreement", "Report how often the judge agrees with people, and people with people.")
 
 
 @click.group(cls=LazyGroup, elsewhere={"agreement": _AGREEMENT})
 def review() -> None:
-    """Have people label verdicts, and see how far the judge can be believed.
+    """Have people label verdicts, and measure how far to trust the judge.
 
     `export` writes verdicts to label, as a page for the browser or a table; `import` takes the labels in.
     """
@@ -37,7 +37,7 @@ def review() -> None:
 @RUN_ARGUMENT
 @click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Verdicts to label.")
 @click.option("--steps", metavar="A,B", help=f"Steps to take verdicts from. Default: {','.join(REVIEWED_CALLS)}.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, html without one.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write. Default: review-EXPORT.html.")
 @click.option("--seed", type=int, metavar="N", help="Repeat a draw: the same verdicts for the same run and labels.")
 @click.option(
@@ -46,10 +46,10 @@ def review() -> None:
     default=0.5,
     show_default=True,
     metavar="SHARE",
-    help="Share that is spread as chance would; the rest goes where a person is needed most. 1: by chance alone.",
+    help="Share that is drawn at random; the rest goes where a person is needed most. 1: all at random.",
 )
 @click.option("--reviewer", metavar="NAME", help="Who will label; the page asks otherwise.")
-@click.option("--again", is_flag=True, help="Ask about verdicts as well that somebody has labelled.")
+@click.option("--again", is_flag=True, help="Also ask about verdicts that somebody has labelled.")
 @click.option("--with-verdicts", is_flag=True, help="Put the judge's verdicts into a csv or jsonl file.")
 @JSON_OPTION
 @WAREHOUSE_OPTION
@@ -70,9 +70,9 @@ def export_verdicts(
 ) -> None:
     """Pick verdicts of RUN for a person to label.
 
-    RUN is a run id, a unique start of one, a label, `latest` or `previous`. Half of the verdicts are spread as chance
-    would; the others come from those on which votes, or the lexical judge and the run's judge, are not of one mind, and
-    those whose score moved since the run before. How each was picked is put on record.
+    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`. Half of the verdicts are drawn at
+    random; the others come from those on which votes, or the lexical judge and the run's judge, disagree, and those
+    whose score moved since the run before. How each was picked is put on record.
     """
     from evalhouse.tasks.reviews.export import ExportRequest, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
 
@@ -108,8 +108,8 @@ def export_verdicts(
 def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: bool, warehouse: Warehouse) -> None:
     """Take labels in, from a page's download or a filled-in table.
 
-    FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: of a reviewer's
-    labels of one verdict the latest counts. What is on record already adds nothing.
+    FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: where a
+    reviewer labels a verdict twice, the later label counts. What is on record already adds nothing.
     """
     from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first

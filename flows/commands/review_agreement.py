@@ -48,15 +48,15 @@ Document = dict[str, Any]
     default="step",
     show_default=True,
     metavar="A,B",
-    help=f"What to part verdicts by, besides their step: {', '.join(GROUPINGS)}. `label` is the judge's.",
+    help=f"Group verdicts by these, besides their step: {', '.join(GROUPINGS)}. `label` is the judge's.",
 )
 @SEED_OPTION
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse, as_json: bool) -> None:
-    """Say how often the judge agrees with people, people with each other, and what that makes of means.
+    """Report how often the judge agrees with people, and people with each other, and correct means by it.
 
-    Each RUN is a run id, a unique start of one, a label, `latest` or `previous`; without one, the runs whose verdicts
+    Each RUN is a run id, a unique prefix of one, a label, `latest` or `previous`; without one, the runs whose verdicts
     were reviewed. A label counts for every run that has a verdict of the same content.
     """
     groupings = _parse_groupings(by)

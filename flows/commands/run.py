@@ -70,17 +70,17 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
-@click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where there are any.")
+@click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")
 @click.option("--label", metavar="TEXT", help="A name for this run.")
 @click.option("--href", metavar="URL", help="A link to what was evaluated: a commit, a build.")
-@click.option("--tag", "tags", multiple=True, metavar="T", help="A tag; may be given several times.")
+@click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable.")
 @click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
 @click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
-@click.option("--responses", metavar="RUN", help="Judge the answers on record of RUN and ask the target for none.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again although replies are on record.")
+@click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 @pool_options
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
 @limit_options
@@ -130,11 +130,11 @@ def run(
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
-    """Go on where RUN stopped.
+    """Continue RUN where it stopped.
 
     Whatever was answered is on record and is not asked again; samples that failed are tried once more. RUN is a run
-    id, a unique start of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
-    how it is asked. Exit status 1 when it is a suite's and does not pass its gate.
+    id, a unique prefix of one, a label, `latest` or `previous`. The run keeps its settings; the options here change
+    how it is asked. Exit status 1 when it belongs to a suite and does not pass its gate.
     """
     changes = resolve_changes(flags)
     from evalhouse.flows.serving.suite_runs import resume_suite_run  # noqa: PLC0415
@@ -297,7 +297,7 @@ def _name_elsewhere(warehouse: Warehouse) -> str:
 @click.option("--label", metavar="TEXT", help="A name for this run.")
 @click.option("--limit", type=int, metavar="N", help="Ask only about the first N samples.")
 @click.option("--only-affected", is_flag=True, default=None, help="Ask only where a --changed document was cited.")
-@click.option("--changed", multiple=True, metavar="ID", help="A document that changed; may be given several times.")
+@click.option("--changed", multiple=True, metavar="ID", help="A document that changed. Repeatable.")
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:

@@ -42,7 +42,7 @@ def serve(suites: tuple[str, ...], with_server: bool, port: int | None, parallel
 
     loaded = load_suites(suites)
     with use_server(with_server=with_server, port=port) as server:
-        serve_suites(loaded, server, orders, _load_flow, parallel=parallel, tell=print_line)
+        serve_suites(loaded, server, orders, _load_flow, parallel=parallel, report=print_line)
     return 0
 
 
@@ -54,8 +54,8 @@ def _load_flow() -> "Flow[..., Any]":
 
 @click.command("kb-updated")
 @click.argument("name")
-@click.option("--version", metavar="V", help="What the knowledge base is now, such as a date or a commit.")
-@click.option("--changed", multiple=True, metavar="ID", help="A changed document; may be given several times.")
+@click.option("--version", metavar="V", help="The knowledge base's new version, such as a date or a commit.")
+@click.option("--changed", multiple=True, metavar="ID", help="A changed document. Repeatable.")
 @JSON_OPTION
 def kb_updated(name: str, version: str | None, changed: tuple[str, ...], as_json: bool) -> int:
     """Announce that knowledge base NAME was updated.

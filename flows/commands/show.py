@@ -45,7 +45,7 @@ Means = dict[str, dict[str, float | None]]  # by run and metric
 
 
 @click.command()
-@count_option("--limit", default=20, least=1, text="How many of the newest runs.")
+@count_option("--limit", default=20, least=1, text="Newest runs to list.")
 @click.option("--all", "of_all_kinds", is_flag=True, help="Also runs for other purposes: noise, prompts, benchmark.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
@@ -65,7 +65,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
 
 
 def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
-    """The columns that stand side by side, the most telling first; `--json` and `show` have all."""
+    """The columns that stand side by side, the most useful first; `--json` and `show` have all."""
     metrics = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
         {
@@ -102,7 +102,7 @@ def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
 def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bool) -> None:
     """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
 
-    RUN is a run id, a unique start of one, a label, `latest` or `previous`.
+    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`.
     """
     run_row = find_run(warehouse, run)
     document = _read_run(warehouse, run_row, worst=worst, by=by)

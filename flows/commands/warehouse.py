@@ -1,6 +1,7 @@
-"""`evalhouse warehouse`: check it, make it small, move it elsewhere."""
+"""`evalhouse warehouse`: check it, compact it, move it elsewhere."""
 
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -14,14 +15,14 @@ _MB = 1_000_000
 
 @click.group()
 def warehouse() -> None:
-    """Look after the warehouse: check it, make it small, move it elsewhere."""
+    """Look after the warehouse: check it, compact it, move it elsewhere."""
 
 
 @warehouse.command()
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def check(warehouse: Warehouse, as_json: bool) -> int:
-    """Look for what must never happen: rows that are lost, doubled or without what they rest on.
+    """Look for what must never happen: rows that are lost, duplicated, or without what they rest on.
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
@@ -30,12 +31,13 @@ def check(warehouse: Warehouse, as_json: bool) -> int:
     findings = list(check_warehouse(warehouse))
     is_wrong = any(finding.verdict == "wrong" for finding in findings)
     if as_json:
-        rows = [{"what": one.what, "verdict": one.verdict, "detail": one.detail} for one in findings]
+        rows = [asdict(finding) for finding in findings]
         print_json({"warehouse": warehouse.location.url, "ok": not is_wrong, "findings": rows})
     else:
         print_line(warehouse.location.name)
         print_line()
-        print_table(make_table(["", "what", "found"], [[one.verdict, one.what, one.detail] for one in findings]))
+        cells = [[finding.verdict, finding.what, finding.detail] for finding in findings]
+        print_table(make_table(["", "what", "found"], cells))
         print_line()
         print_line("something is wrong" if is_wrong else "all is in its place", bold=True)
     return _WRONG if is_wrong else 0
@@ -45,7 +47,7 @@ def check(warehouse: Warehouse, as_json: bool) -> int:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def compact(warehouse: Warehouse, as_json: bool) -> int:
-    """Make the warehouse small without losing a row.
+    """Make the warehouse smaller without losing a row.
 
     A DuckDB file is written again from the start. In a lake small files are merged, snapshots are dropped except the
     last of each run, and files that nothing needs are removed. Writers wait meanwhile.

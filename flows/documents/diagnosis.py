@@ -85,8 +85,8 @@ def read_diagnosis(
 
 
 def _check_views(warehouse: Warehouse, run: RunRow) -> None:
-    found = warehouse.read_rows(_FOUND_VIEWS, {"names": list(_VIEWS)})
-    if len(found) < len(_VIEWS):
+    views = warehouse.read_rows(_FOUND_VIEWS, {"names": list(_VIEWS)})
+    if len(views) < len(_VIEWS):
         raise WarehouseError(
             f"{warehouse.location.path} was last written by an evalhouse that knew no causes; "
             f"`evalhouse rescore {run.run_id}` brings it up to date, without a model call"

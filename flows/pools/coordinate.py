@@ -80,9 +80,9 @@ class PoolServer:
         try:
             await self._client.read_work_pool(self.pool)
         except ObjectNotFound:
-            known = ", ".join(sorted(pool.name for pool in await self._client.read_work_pools())) or "none"
+            names = ", ".join(sorted(pool.name for pool in await self._client.read_work_pools())) or "none"
             raise SettingsError(
-                f"the Prefect server has no work pool {self.pool!r} (it has: {known}); make it and start workers on "
+                f"the Prefect server has no work pool {self.pool!r} (it has: {names}); make it and start workers on "
                 f"your machines: prefect worker start --pool {self.pool} --type process --limit 2"
             ) from None
         # Registering again replaces what an evalhouse of another version has left.

@@ -73,10 +73,10 @@ async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> in
 
     Raises PartFailed for what no other worker would get past either. When nobody wants the part any more it ends.
     """
-    wanted = PartOrder(first=first, last=last, **order)
+    part_order = PartOrder(first=first, last=last, **order)
     with _one_part:
         try:
-            return await work_on_part(wanted, partial(_is_wanted, wanted))
+            return await work_on_part(part_order, partial(_is_wanted, part_order))
         except RunCancelled:
             return 0
         except WarehouseError:
@@ -91,7 +91,7 @@ async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> in
 async def _is_wanted(order: PartOrder) -> bool:
     """Whether the process that has given the part out still waits for it."""
     location = Warehouse(order.warehouse).location
-    name = _name_wish(order.run_id)
+    name = _name_demand(order.run_id)
     return name in await asyncio.to_thread(list_held, location, [name])
 
 
@@ -110,7 +110,7 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
     )
     message = f"another process gives out the parts of run {live_run.run_id}"
     async with keep_counting(counts, mended=live_run.resumed):
-        with hold(location, _name_wish(live_run.run_id), patience_s=_LOCK_S, busy=message) as wish:
+        with hold(location, _name_demand(live_run.run_id), patience_s=_LOCK_S, busy=message) as demand:
             stopped = _stop_signs[live_run.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)
             working = asyncio.create_task(asyncio.to_thread(spread, order, parts))
@@ -118,9 +118,9 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
                 while not working.done():
                     await live_run.asker.stop_sign.sleep(_LOOK_S)
                     if stopped.is_set():
-                        wish.close()  # one part has failed for good, and the others are not wanted any more
+                        demand.close()  # one part has failed for good, and the others are not wanted any more
             except BaseException:
-                wish.close()
+                demand.close()
                 stopped.set()
                 await asyncio.wait([working])
                 raise
@@ -164,7 +164,7 @@ def _explain(error: BaseException) -> str:
     return f"a part of the run was tried {MOST_ATTEMPTS} times and failed: {what}"
 
 
-def _name_wish(run_id: str) -> str:
+def _name_demand(run_id: str) -> str:
     return f"parts-wanted-{run_id}"
 
 

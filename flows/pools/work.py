@@ -159,8 +159,8 @@ async def _judge(live_run: LiveRun, order: PartOrder) -> int:
     size = live_run.settings.shard_size
     failures = FAILURE_REASONS if order.mend else ()
     unfinished = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size, failures)
-    wanted = list_shards(order.first, order.last, size)
-    numbers = [number for number in unfinished if number in wanted]
+    of_part = list_shards(order.first, order.last, size)
+    numbers = [number for number in unfinished if number in of_part]
     shared = share_limits(
         live_run.shared_limits, concurrency=live_run.settings.concurrency, across_machines=find_api_url() is not None
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
 _IGNORED = "The dataset brings answers or contexts for {} of its {} samples; the target is asked, and they are ignored."
-_NOT_TOLD = "No changed documents were announced to this run, so every question is asked."
+_NOT_ANNOUNCED = "No changed documents were announced to this run, so every question is asked."
 
 
 def make_collection(
@@ -35,15 +35,15 @@ def make_collection(
     if target is None and parent is None:
         return None
     size = live_run.settings.shard_size
-    known = _find_known(live_run, run, parent)
+    responses = _find_known_responses(live_run, run, parent)
     read: ReadSamples
     if live_run.staged is not None:
         read, n_samples = live_run.staged.staging.read_between, live_run.staged.n_samples
         numbers = list(range(-(-n_samples // size)))
         if target is not None and live_run.staged.n_answered:
             live_run.notices.append(_IGNORED.format(live_run.staged.n_answered, n_samples))
-        if isinstance(known, ParentResponses):
-            _check_parent(live_run.staged, known, size)
+        if isinstance(responses, ParentResponses):
+            _check_parent(live_run.staged, responses, size)
     else:
         # Whole shards, of which those that have their response are passed over.
         read = read_own_samples(live_run.warehouse, run.run_id)
@@ -53,7 +53,7 @@ def make_collection(
         run_id=run.run_id,
         warehouse=live_run.warehouse,
         target=target,
-        known=known,
+        known=responses,
         record=Mover(live_run.warehouse, "responses"),
         read_samples=read,
         numbers=numbers,
@@ -63,24 +63,21 @@ def make_collection(
     )
 
 
-def _find_known(live_run: "LiveRun", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
+def _find_known_responses(live_run: "LiveRun", run: RunRow, parent: RunRow | None) -> KnownResponses | None:
     settings = live_run.settings
     if parent is not None:
         return ParentResponses(warehouse=live_run.warehouse, parent=parent)
     if not settings.only_affected or settings.target is None:
         return None
-    known = find_unaffected(live_run.warehouse, run, settings.target)
-    if known is None and not live_run.resumed:
-        live_run.notices.append(_NOT_TOLD)
-    return known
+    responses = find_unaffected(live_run.warehouse, run, settings.target)
+    if responses is None and not live_run.resumed:
+        live_run.notices.append(_NOT_ANNOUNCED)
+    return responses
 
 
-def _check_parent(staged: "StagedDataset", known: ParentResponses, size: int) -> None:
+def _check_parent(staged: "StagedDataset", responses: ParentResponses, size: int) -> None:
     missing: list[str] = []
-    n_missing = 0
     for first in range(1, staged.n_samples + 1, size):
-        found = list_missing(known, staged.staging.read_between(first, first + size - 1))
-        n_missing += len(found)
-        missing = missing or found[:1]
+        missing += list_missing(responses, staged.staging.read_between(first, first + size - 1))
     if missing:
-        raise refuse_missing(known.parent, n_missing, missing[0], staged.n_samples)
+        raise refuse_missing(responses.parent, len(missing), missing[0], staged.n_samples)

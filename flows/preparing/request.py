@@ -22,8 +22,6 @@ _SUFFIXES = (".py", ".sql", ".yaml")
 
 NO_JUDGE = "none"
 """What `runs.judge` says of a run that only collects."""
-
-
 TriggerKind = Literal["manual", "schedule", "event"]
 
 
@@ -53,7 +51,7 @@ class Trigger:
     @property
     def changed(self) -> tuple[str, ...]:
         """The ids of all changed documents, each once, in the order they were announced."""
-        return tuple(dict.fromkeys(one for update in self.updates for one in update.changed))
+        return tuple(dict.fromkeys(document for update in self.updates for document in update.changed))
 
 
 BY_HAND = Trigger()

@@ -11,10 +11,10 @@ from evalhouse.warehouse.metric_files import MetricFile, MetricFileError, parse_
 from evalhouse.warehouse.steps import GRADE_STEP
 
 
-def make_rubric_metrics(prompts: Iterable[Prompt], known: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
-    """The metrics of all rubrics that `known` has no file for; raises MetricFileError with every name that is taken."""
+def make_rubric_metrics(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFile]) -> dict[str, MetricFile]:
+    """The metrics of all rubrics that `metrics` has no file for; raises MetricFileError with all names taken."""
     prompts = list(prompts)
-    problems = list(find_taken_scores(prompts, known))
+    problems = list(find_taken_scores(prompts, metrics))
     if problems:
         raise MetricFileError("; ".join(problems))
     return {
@@ -28,13 +28,13 @@ def make_rubric_metrics(prompts: Iterable[Prompt], known: Mapping[str, MetricFil
         for prompt in prompts
         if prompt.rubric
         for metric, criterion in _list_scores(prompt)
-        if metric not in known
+        if metric not in metrics
     }
 
 
-def find_taken_scores(prompts: Iterable[Prompt], known: Mapping[str, MetricFile]) -> Iterator[str]:
+def find_taken_scores(prompts: Iterable[Prompt], metrics: Mapping[str, MetricFile]) -> Iterator[str]:
     """The scores of rubrics whose name a metric file, or another rubric, has already, one sentence each."""
-    givers = {name: f"the metric file {name}.sql" for name, file in known.items() if not _reads_grades(file)}
+    givers = {name: f"the metric file {name}.sql" for name, file in metrics.items() if not _reads_grades(file)}
     for prompt in prompts:
         for metric, criterion in _list_scores(prompt):
             if metric in givers:

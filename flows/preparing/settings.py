@@ -71,9 +71,9 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
 
 def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that were given, checked; for a run that has its other settings already. Raises SettingsError."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    settings = validate_settings(given, {name: find_flag(name) for name in given})
-    return {name: getattr(settings, name) for name in given}
+    values = {name: value for name, value in flags.items() if value is not None}
+    settings = validate_settings(values, {name: find_flag(name) for name in values})
+    return {name: getattr(settings, name) for name in values}
 
 
 def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> RunSettings:
@@ -85,7 +85,7 @@ def validate_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
         raise SettingsError("; ".join(problems)) from None
     endless = [name for name, value in settings if isinstance(value, float) and math.isinf(value)]
     if endless:
-        raise SettingsError("; ".join(f"{_say(name, origins)}: got inf; give a finite number" for name in endless))
+        raise SettingsError("; ".join(f"{_locate(name, origins)}: got inf; give a finite number" for name in endless))
     return settings
 
 
@@ -104,10 +104,10 @@ def find_variable(name: str) -> str | None:
 
 def find_unknown_variables() -> dict[str, str | None]:
     """`EVALHOUSE_*` variables that set nothing, each with the one that was probably meant."""
-    known = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
-    known.append(LIMITS_DIR)
-    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
-    return {name: next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in unknown}
+    variables = [variable for name in RunSettings.model_fields if (variable := find_variable(name))]
+    variables.append(LIMITS_DIR)
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in variables)
+    return {name: next(iter(difflib.get_close_matches(name, variables, n=1, cutoff=0.8)), None) for name in unknown}
 
 
 def _add_by_name(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,10 +171,10 @@ def _parse_text(name: str, text: str) -> object:
 
 def _describe(problem: ErrorDetails, origins: Mapping[str, str]) -> str:
     message = str(problem["msg"])
-    return f"{_say(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
+    return f"{_locate(str(problem['loc'][0]), origins)}: got {problem['input']!r}; {message[:1].lower()}{message[1:]}"
 
 
-def _say(name: str, origins: Mapping[str, str]) -> str:
+def _locate(name: str, origins: Mapping[str, str]) -> str:
     origin = origins.get(name, "default")
     return name if origin.startswith("default") else origin
 

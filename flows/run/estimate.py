@@ -55,7 +55,7 @@ FillIn = Callable[[Sequence[StoredSample]], list[StoredSample]]
 class NoiseEstimate:
     """What measuring the judge's noise after the run would need on top of it: `n_samples` judged once more.
 
-    `cost_usd` is None as well when the run itself has nothing to send that would tell what a request costs.
+    `cost_usd` is None as well when the run itself has nothing to send that would show what a request costs.
     """
 
     n_samples: int
@@ -235,12 +235,12 @@ class _Answers:
 
     def fill_in(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
         """The samples whose response is known and came, with it."""
-        known = self.known.find(samples)
+        responses = self.known.find(samples)
         self.n_samples += len(samples)
         answered = [
             replace(sample, answer=response.answer, contexts=response.contexts, context_ids=response.context_ids)
             for sample in samples
-            if (response := known.get(sample.sample_id)) is not None and response.status != "failed"
+            if (response := responses.get(sample.sample_id)) is not None and response.status != "failed"
         ]
         self.n_known += len(answered)
         return answered

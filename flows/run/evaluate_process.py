@@ -13,7 +13,7 @@ from evalhouse.tasks.settings.run import RunSettings
 
 def main() -> None:
     """Run once."""
-    told, sys.stdout = os.fdopen(os.dup(1), "wb"), sys.stderr
+    output, sys.stdout = os.fdopen(os.dup(1), "wb"), sys.stderr
     try:
         outcome = start_run(RunSettings.model_validate_json(sys.stdin.read()))
         ended = {"run_id": outcome.run.run_id, "status": outcome.status, "problem": outcome.problem}
@@ -21,8 +21,8 @@ def main() -> None:
         if explain(error) is None:
             raise  # one that should not be: its traceback is wanted
         ended = {"error": explain(error)}
-    told.write(orjson.dumps(ended))
-    told.close()
+    output.write(orjson.dumps(ended))
+    output.close()
 
 
 if __name__ == "__main__":

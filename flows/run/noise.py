@@ -72,21 +72,21 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
         budget_usd -= sum_cost(warehouse, run.run_id)
         if budget_usd <= 0:
             return NoiseOutcome(problem="nothing is left of the budget")
-    drawn = _draw_samples(run, warehouse, share=settings.noise_share)
-    if not drawn.sample_ids:
+    selection = _draw_samples(run, warehouse, share=settings.noise_share)
+    if not selection.sample_ids:
         return NoiseOutcome(problem="no sample has a score")
-    settings = _settle(settings, drawn.population, budget_usd)
+    settings = _settle(settings, selection.population, budget_usd)
     again = begin_run(
-        "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(drawn.sample_ids), repeats=run
+        "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(selection.sample_ids), repeats=run
     )
     tools = make_tools(settings, "noise")
     live_run = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
     embed_anew(live_run.embedder, again.run_id)
-    live_run.progress.n_samples = len(drawn.sample_ids)
+    live_run.progress.n_samples = len(selection.sample_ids)
     live_run.progress.what = "samples judged again"
     try:
         # The samples first: a noise run on record has some.
-        copy_samples(warehouse, run_id=run.run_id, noise_run_id=again.run_id, sample_ids=drawn.sample_ids)
+        copy_samples(warehouse, run_id=run.run_id, noise_run_id=again.run_id, sample_ids=selection.sample_ids)
         insert_run(warehouse, again)
     except BaseException:
         live_run.asker.record.close()
@@ -94,26 +94,26 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
     outcome = judge_again(live_run, again)
     return NoiseOutcome(
         outcome=outcome,
-        population=drawn.population,
-        n_samples=len(drawn.sample_ids),
+        population=selection.population,
+        n_samples=len(selection.sample_ids),
         n_changed=count_changed(warehouse, again.run_id),
         problem=outcome.problem,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn:
+class _Selection:
     sample_ids: list[str] = field(default_factory=list)
     population: Population
 
 
-def _draw_samples(run: RunRow, warehouse: Warehouse, *, share: float) -> _Drawn:
+def _draw_samples(run: RunRow, warehouse: Warehouse, *, share: float) -> _Selection:
     scored = list_scored(warehouse, run.run_id)
     unchanged = _list_unchanged(run, warehouse)
-    kept = [sample_id for sample_id in scored if sample_id in unchanged]
-    if len(kept) >= LEAST_SAMPLES or len(kept) == len(scored):
-        return _Drawn(sample_ids=pick_samples(kept, share=share, seed=run.run_id), population="unchanged")
-    return _Drawn(sample_ids=pick_samples(scored, share=share, seed=run.run_id), population="all")
+    unmoved = [sample_id for sample_id in scored if sample_id in unchanged]
+    if len(unmoved) >= LEAST_SAMPLES or len(unmoved) == len(scored):
+        return _Selection(sample_ids=pick_samples(unmoved, share=share, seed=run.run_id), population="unchanged")
+    return _Selection(sample_ids=pick_samples(scored, share=share, seed=run.run_id), population="all")
 
 
 def _list_unchanged(run: RunRow, warehouse: Warehouse) -> frozenset[str]:

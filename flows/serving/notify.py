@@ -59,9 +59,9 @@ def notify_of_break(notify: Notify, suite: str, trigger: Trigger, problem: str) 
     """Post that a run broke off without an end of its own, perhaps before it was on record."""
     if "failed" not in notify.on:
         return
-    known = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
+    of_run = {"suite": suite, "status": "failed", "problem": problem, "trigger": trigger.kind}
     of_trigger = {"kb_name": trigger.kb_name, "kb_version": trigger.kb_version}
-    _deliver(notify, dict.fromkeys(_KEYS) | known | of_trigger | {"metrics": {}})
+    _deliver(notify, dict.fromkeys(_KEYS) | of_run | of_trigger | {"metrics": {}})
 
 
 def find_webhook(notify: Notify) -> str:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _POLL_S: Final = 2.0
 # Looks between two searches for what was lost: one takes a second for each run that is under way.
 _SWEEP_EVERY: Final = 10
-Tell = Callable[[str], None]
+Print = Callable[[str], None]
 LoadFlow = Callable[[], "Flow[..., Any]"]
 # Newest runs of a warehouse that are looked at: more do not start between two looks.
 _NEWEST = 50
@@ -104,9 +104,9 @@ def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
 def hold_alone(path: Path, busy: str) -> Iterator[None]:
     """A lock for this block; raises SettingsError, with the message `busy`, when another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(hold_file(path, patience_s=0, busy=busy))
+            stack.enter_context(hold_file(path, patience_s=0, busy=busy))
         except WarehouseBusy as error:
             raise SettingsError(str(error)) from None
         yield
@@ -131,28 +131,26 @@ class RunLines:
         for run in sorted(self._list_runs(), key=lambda run: run.started_at):
             before = self._seen.get(run.run_id)
             if before is None or (before.status != "running" and run.status == "running"):
-                lines.append(_tell_start(run, is_resumed=before is not None))
+                lines.append(_describe_start(run, is_resumed=before is not None))
             if run.status != "running" and (before is None or before.status == "running"):
-                lines.append(_tell_end(run))
+                lines.append(_describe_end(run))
             self._seen[run.run_id] = run
         return lines
 
     def _list_runs(self) -> list[RunRow]:
-        found = []
+        runs = []
         for url in self._urls:
-            try:
-                found += list_runs(Warehouse(url), limit=_NEWEST)
-            except WarehouseMissing:
-                continue
-        return [run for run in found if run.suite in self._names and run.kind != "noise"]
+            with contextlib.suppress(WarehouseMissing):
+                runs += list_runs(Warehouse(url), limit=_NEWEST)
+        return [run for run in runs if run.suite in self._names and run.kind != "noise"]
 
 
-def _tell_start(run: RunRow, *, is_resumed: bool) -> str:
+def _describe_start(run: RunRow, *, is_resumed: bool) -> str:
     what = "goes on" if is_resumed else f"has started {describe_trigger(run)}"
     return f"{_now()} {run.suite}: run {run.run_id} {what}"
 
 
-def _tell_end(run: RunRow) -> str:
+def _describe_end(run: RunRow) -> str:
     seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
     problem = f": {' '.join(run.problem.split())}" if run.problem else ""
     command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
@@ -183,33 +181,39 @@ def load_suites(paths: Sequence[str]) -> list[Suite]:
 
 
 def serve_suites(
-    suites: Sequence[Suite], server: ServerUse, orders: StopOrders, load_flow: LoadFlow, *, parallel: int, tell: Tell
+    suites: Sequence[Suite],
+    server: ServerUse,
+    orders: StopOrders,
+    load_flow: LoadFlow,
+    *,
+    parallel: int,
+    report: Print,
 ) -> None:
-    """Serve until the order to stop; `tell` takes a line for the person at the terminal.
+    """Serve until the order to stop; `report` takes a line for the person at the terminal.
 
     `load_flow` imports the flow that suites are run by, which takes a second in which our server comes up.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for suite in suites:
             digest = hashlib.sha256(f"{server.api_url} {suite.name}".encode()).hexdigest()[:12]
             busy = f"suite {suite.name} is served by another process of this machine already"
-            held.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", busy))
+            locks.enter_context(hold_alone(prefect_home() / f"evalhouse-serve-{digest}.lock", busy))
         # A run's process must not look for our modules in the folder it is started in, which may have a `flows`.
         os.environ["PYTHONSAFEPATH"] = "1"
-        asyncio.run(_Serving(suites, server, load_flow, parallel=parallel, tell=tell).serve(orders))
+        asyncio.run(_Serving(suites, server, load_flow, parallel=parallel, report=report).serve(orders))
 
 
 class _Serving:
     """One `evalhouse serve` between its registration and its end."""
 
     def __init__(
-        self, suites: Sequence[Suite], server: ServerUse, load_flow: LoadFlow, *, parallel: int, tell: Tell
+        self, suites: Sequence[Suite], server: ServerUse, load_flow: LoadFlow, *, parallel: int, report: Print
     ) -> None:
         self._suites = suites
         self._server = server
         self._load_flow = load_flow
         self._parallel = parallel
-        self._tell = tell
+        self._report = report
         self._served: list[ServedSuite] = []
         self._trouble = ""
 
@@ -224,7 +228,7 @@ class _Serving:
         await asyncio.to_thread(self._take_up)
         lines = await asyncio.to_thread(RunLines, self._served)
         for line in introduce_serving(self._suites, self._server, parallel=self._parallel):
-            self._tell(line)
+            self._report(line)
         running = asyncio.create_task(runner.start())
         looking = asyncio.create_task(self._look(lines))
         while not (runner.started or running.done()):
@@ -267,9 +271,9 @@ class _Serving:
     def _take_up(self) -> None:
         """What was left by those who served before: crashed runs, and updates that no run has answered."""
         for line in sweep_crashed(self._api, self._served, alone=self._server.own is not None):
-            self._tell(line)
+            self._report(line)
         for line in self._catch_up(trigger_is_new=True):
-            self._tell(line)
+            self._report(line)
 
     def _catch_up(self, *, trigger_is_new: bool = False) -> list[str]:
         lines = []
@@ -283,7 +287,7 @@ class _Serving:
         return lines
 
     async def _look(self, lines: RunLines) -> None:
-        """Tell of runs that start and end, and find those that have crashed."""
+        """Report runs that start and end, and find those that have crashed."""
         n_looks = 0
         while True:
             await asyncio.sleep(_POLL_S)
@@ -303,13 +307,13 @@ class _Serving:
             news = [] if str(error) == self._trouble else [str(error)]
             self._trouble = str(error)
         for line in news:
-            self._tell(line)
+            self._report(line)
 
     async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: RunLines) -> None:
         await asyncio.to_thread(self._look_once, lines, sweep=False)
         under_way = [run for run in lines.list_under_way() if run.kind == "evaluation" and run.trigger != "manual"]
         if under_way:
-            self._tell(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
+            self._report(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
         if runner.started:
             await runner.astop()
             await asyncio.wait({running})
@@ -323,7 +327,7 @@ class _Serving:
             if find_run(Warehouse(served.warehouse_url), run.run_id).status not in ("cancelled", "failed"):
                 continue
             if queue_resume(self._api, served, run.run_id):
-                self._tell(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
+                self._report(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
 
 
 def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:

@@ -42,7 +42,7 @@ def run_suite(
 
 
 def resume_suite_run(
-    wanted: str,
+    name: str,
     *,
     warehouse_url: str,
     changes: Mapping[str, object] | None = None,
@@ -55,7 +55,7 @@ def resume_suite_run(
     The gate and the notification are those that the run was started with. A webhook's address that is written into the
     suite is no part of them, so it takes the `suite` itself to post there. Runs outside a suite have neither.
     """
-    outcome = resume_run(wanted, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
+    outcome = resume_run(name, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
     stored = outcome.run.config.get("notify")
     notify = Notify.model_validate(stored, strict=False) if stored else None
     return _finish(outcome, warehouse_url, suite.notify if suite else notify)

@@ -25,7 +25,7 @@ from evalhouse.warehouse.store import Warehouse, check_room
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPart:
-    """A set in one language with what the judge said of each row, and what asking took."""
+    """A set in one language with the judge's verdict on each row, and what asking took."""
 
     part: Part
     judged: Sequence[Judged]

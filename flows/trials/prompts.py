@@ -65,7 +65,7 @@ class ComparisonPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemVerdict:
-    """What the judge said of one item: a statement's id, or a context's as C1, C2, …"""
+    """The judge's verdict on one item: a statement's id, or a context's as C1, C2, …"""
 
     sample_id: str
     step: str
@@ -281,7 +281,7 @@ def _shape(live_run: LiveRun, words: PromptSet, settings: RunSettings) -> LiveRu
 
 
 def _join(reviewed: pl.DataFrame, sides: Sequence[_Side]) -> pl.DataFrame:
-    """The reviewed verdicts with what was said of them on both sides; NULL where the judge failed."""
+    """The reviewed verdicts with the labels of both sides; NULL where the judge failed."""
     frame = reviewed.with_columns(item_id=pl.coalesce("statement_id", pl.format("C{}", "context_rank")))
     for name, side in zip(("old_label", "new_label"), sides, strict=True):
         rows = [

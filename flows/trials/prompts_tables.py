@@ -97,19 +97,19 @@ def compare_prompt_sets(
 
 
 def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
-    wanted = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
-    if not wanted:
+    names = list_reviewed_runs(warehouse) if reviewed == ALL else [reviewed]
+    if not names:
         raise SettingsError(
             "nobody has reviewed a verdict yet; `evalhouse review export latest` picks some for a person to label"
         )
-    return [find_run(warehouse, name) for name in wanted]
+    return [find_run(warehouse, name) for name in names]
 
 
 def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
     """The newest reviewed run's settings, with what was named for this comparison."""
     newest = max(runs, key=lambda run: run.started_at)
-    given = list_settings(lambda where: where.compares == "given")
-    chosen = {name for name in given if not resolved.origins[name].startswith("default")}
+    settable = list_settings(lambda where: where.compares == "given")
+    chosen = {name for name in settable if not resolved.origins[name].startswith("default")}
     always = list_settings(lambda where: where.compares == "always")
     own = RunSettings.model_validate_json(json.dumps(newest.config, ensure_ascii=False))
     changes = {name: getattr(resolved.settings, name) for name in (*chosen, *always)}
