@@ -10,6 +10,7 @@ import polars as pl
 from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
+from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
@@ -73,7 +74,8 @@ def compare(
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`. A
     smaller change is within the judge's noise, and never better or worse.
     """
-    pair = _find_pair(warehouse, base, candidate)
+    base_run = find_run(warehouse, base)
+    pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     comparison = compare_runs(pair, settings)
     _check_metric(comparison, by)
@@ -87,15 +89,6 @@ def compare(
         if corrected:
             print_line()
             print_table(corrected_pair_table(corrected))
-
-
-def _find_pair(warehouse: Warehouse, base: str, candidate: str) -> RunPair:
-    runs = [find_run(warehouse, name) for name in (base, candidate)]
-    if runs[0].run_id == runs[1].run_id:
-        raise SettingsError(
-            f"BASE and CANDIDATE are both run {runs[0].run_id}; name two runs (`evalhouse runs` lists all)"
-        )
-    return RunPair(warehouse, *runs)
 
 
 def _check_metric(comparison: Comparison, by: str | None) -> None:

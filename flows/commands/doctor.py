@@ -12,7 +12,15 @@ from pathlib import Path
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_value
+from evalhouse.flows.display.output import (
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_section,
+    print_table,
+    write_value,
+)
 from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.settings import (
     SUITE_ORIGIN,
@@ -145,13 +153,11 @@ def _print(resolved: Resolved, findings: list[Finding]) -> None:
         for name in _list_shown(resolved)
     ]
     print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
-    print_line()
-    print_table(make_table(["variable", "value"], list(_read_environment().items()), title="Environment"))
+    print_section("Environment", ["variable", "value"], list(_read_environment().items()))
     print_line()
     print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
-    print_line()
     rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
-    print_table(make_table(["looked at", "verdict", "detail"], rows, title="Findings"))
+    print_section("Findings", ["looked at", "verdict", "detail"], rows)
 
 
 def _list_shown(resolved: Resolved) -> list[str]:

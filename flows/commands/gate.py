@@ -9,6 +9,7 @@ import click
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, SEED_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_json, print_text
 from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
+from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonSettings
@@ -122,7 +123,7 @@ def gate(
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
     _check_limits(limits, against, scores)
-    base = None if against is None else _find_base(warehouse, checked_run, against)
+    base = None if against is None else find_other_run(warehouse, checked_run, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
     document = decide(
         warehouse, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
@@ -198,10 +199,3 @@ def _parse_number(option: str, text: str, number: str, *, least: float = -inf, m
         ends = f"from {least:g} to {most:g}" if most != inf else f"of at least {least:g}" if least != -inf else "finite"
         raise SettingsError(f"{option}: {text!r} is out of range; allowed is a number {ends}")
     return value
-
-
-def _find_base(warehouse: Warehouse, run: RunRow, against: str) -> RunRow:
-    base = find_run(warehouse, against)
-    if base.run_id == run.run_id:
-        raise SettingsError(f"RUN and --against are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
-    return base

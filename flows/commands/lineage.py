@@ -158,12 +158,12 @@ def _describe_support(row: Row) -> str | None:
 
 
 def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
-    seen: set[str] = set()
+    first_rows: dict[str, Row] = {}
     for row in rows:
-        call_id = row["call_id"]
-        if call_id is None or call_id in seen:
+        first_rows.setdefault(row["call_id"], row)
+    for call_id, row in first_rows.items():
+        if call_id is None:
             continue
-        seen.add(call_id)
         reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
         call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{reused}"))
         if row["prompt"]:
@@ -193,7 +193,8 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
     own = _find_own_rubrics(warehouse, run_id) if any(row["step"] is None for row in rows) else {}
-    scores = _group_by_metric(rows)
+    # The rows come in the order of their metrics.
+    scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
     steps = sorted({step for names in steps_of.values() for step in names})
     query = read_query("lineage/further")
@@ -214,13 +215,6 @@ def _list_steps(rows: Iterable[Row]) -> list[str]:
     names = {row["step"] for row in rows if row["step"] is not None}
     order = {step: place for place, step in enumerate(STEPS)}
     return sorted(names, key=lambda step: (order.get(step, len(order)), step))
-
-
-def _group_by_metric(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["metric"], []).append(row)
-    return groups
 
 
 def _list_splittings(rows: Iterable[Row]) -> list[str]:

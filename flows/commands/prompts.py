@@ -127,7 +127,11 @@ def check(folder: str | None, language: str) -> int:
     problems = [str(problem) for problem in check_prompts(_to_path(folder), language)]
     loaded = {} if problems else load_prompts(language, _to_path(folder))
     if folder and not problems:
-        problems = _find_taken_scores(loaded)
+        # A run's own parts, which the listing of prompts has no need of.
+        from evalhouse.flows.preparing.rubric_metrics import find_taken_scores  # noqa: PLC0415
+        from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
+
+        problems = list(find_taken_scores(loaded.values(), load_metrics()))
     for problem in problems:
         print_notice(problem)
     if problems:
@@ -210,13 +214,6 @@ def _print_preview(prompt: Prompt, preview: "Preview", *, as_json: bool) -> None
         for message in request.messages:
             print_line(f"── {message.role} ", bold=True)
             print_line(message.content)
-
-
-def _find_taken_scores(loaded: Mapping[str, Prompt]) -> list[str]:
-    from evalhouse.flows.preparing.rubric_metrics import find_taken_scores  # noqa: PLC0415
-    from evalhouse.warehouse.metric_files import load_metrics  # noqa: PLC0415
-
-    return list(find_taken_scores(loaded.values(), load_metrics()))
 
 
 def _describe_own(loaded: Mapping[str, Prompt], language: str) -> str:

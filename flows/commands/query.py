@@ -17,6 +17,7 @@ import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_URL_OPTION, find_warehouse
 from evalhouse.flows.display.output import (
+    Table,
     make_table,
     print_notice,
     print_table,
@@ -26,12 +27,10 @@ from evalhouse.flows.display.output import (
     write_value,
 )
 from evalhouse.flows.errors import INTERRUPTED, SettingsError
+from evalhouse.warehouse.location import Location, parse_location
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from evalhouse.flows.display.output import Table
-    from evalhouse.warehouse.location import Location
 
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 _MOST_S = 1e6
@@ -81,8 +80,6 @@ def query(
         raise SettingsError("Parquet is not text; name a file with --output")
     if at_prompt and output is not None:
         raise SettingsError(f"--output takes the result of one query; give the SQL as well, for example: {_EXAMPLE}")
-    from evalhouse.warehouse.location import parse_location  # noqa: PLC0415  # DuckDB, which a wrong option need not wait for
-
     location = parse_location(find_warehouse(warehouse))
     find = partial(_find_rows, location, timeout_s=timeout, memory_limit=memory_limit)
     show = partial(_show_rows, kind=kind, output=output)
@@ -98,7 +95,7 @@ def query(
 
 
 def _find_rows(
-    location: "Location",
+    location: Location,
     text: str,
     *,
     timeout_s: float,
@@ -113,7 +110,7 @@ def _find_rows(
     return _shrink_sums(run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop))
 
 
-def _describe(location: "Location", name: str | None) -> "pl.DataFrame":
+def _describe(location: Location, name: str | None) -> "pl.DataFrame":
     """A row per table and view, or per column of the one that is named, each with its comment."""
     import polars as pl  # noqa: PLC0415
 
@@ -208,7 +205,7 @@ def _write_frame(frame: "pl.DataFrame", kind: str, path: Path) -> None:
     print_notice(f"{frame.height:,} row{'' if frame.height == 1 else 's'} in {path}")
 
 
-def _to_table(frame: "pl.DataFrame") -> "Table":
+def _to_table(frame: "pl.DataFrame") -> Table:
     columns = [f"#{name}" if frame[name].dtype.is_numeric() else name for name in frame.columns]
     return make_table(columns, [[_to_cell(value) for value in row] for row in frame.iter_rows()])
 

@@ -7,6 +7,7 @@ import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_line
+from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.runs import find_run
@@ -50,9 +51,7 @@ def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str 
     from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
 
     run_row = find_run(warehouse, run)
-    base = find_run(warehouse, against) if against else None
-    if base is not None and base.run_id == run_row.run_id:
-        raise SettingsError(f"RUN and --against are both run {run_row.run_id}; name two (`evalhouse runs` lists all)")
+    base = find_other_run(warehouse, run_row, against) if against else None
     page = build_page(warehouse, run_row, base, with_calls=with_calls)
     _write_page(page, output or f"report-{run_row.run_id}.html", f"{run_row.n_samples or 0} samples")
 

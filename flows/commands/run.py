@@ -2,7 +2,6 @@
 application under test and leaves the judging to a later run."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from evalhouse.flows.documents.run_origin import (
     read_response_counts,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
+from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update, now_utc
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -52,7 +51,7 @@ from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
-    from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
+    from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome
 
 
 _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
@@ -118,8 +117,15 @@ def run(
         _print_estimate(settings, as_json=as_json)
         return 0
 
+    from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
+    from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
+    from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415
+
     with show_run(_introduce_judge(resolved)) as watch:
-        suite_outcome = _start(settings, suite, options, watch)
+        if suite is not None:
+            suite_outcome = run_suite(suite, flags=options, watch=watch)
+        else:
+            suite_outcome = SuiteOutcome(outcome=start_run(settings, watch=watch))
     return report_outcome(suite_outcome, settings.warehouse, as_json=as_json)
 
 
@@ -160,16 +166,6 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
         _print_outcome(suite_outcome, rows, read_response_counts(warehouse, outcome.run))
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     return GATE_FAILED if suite_outcome.gate_failed else _STATUSES.get(outcome.status, INCOMPLETE)
-
-
-def _start(settings: RunSettings, suite: Suite | None, flags: Mapping[str, Any], watch: "Watch") -> "SuiteOutcome":
-    from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415
-    from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
-    from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415
-
-    if suite is not None:
-        return run_suite(suite, flags=flags, watch=watch)
-    return SuiteOutcome(outcome=start_run(settings, watch=watch))
 
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
@@ -348,8 +344,7 @@ def report_collection(outcome: "RunOutcome", url: str, *, as_json: bool, suite_p
 def _make_trigger(suite: Suite, changed: tuple[str, ...]) -> Trigger:
     if not changed:
         return BY_HAND
-    now = datetime.now(UTC).replace(tzinfo=None)
-    update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now)
+    update = Update(event_id="by hand", version=None, changed=changed, occurred_at=now_utc())
     return Trigger(kb_name=suite.trigger.knowledge_base if suite.trigger else None, updates=(update,))
 
 

@@ -22,6 +22,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
+    HEADLINE,
     list_trail,
     print_changes_of_samples,
     print_responses,
@@ -35,12 +36,8 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.store import Warehouse
 
-_HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
-
 _LEAST_COLUMNS = 3
 _MEANS = "select run_id, metric, mean from run_scores where run_id in (select unnest($run_ids))"
-
-
 Means = dict[str, dict[str, float | None]]  # by run and metric
 
 
@@ -66,7 +63,7 @@ def runs(limit: int, of_all_kinds: bool, warehouse: Warehouse, as_json: bool) ->
 
 def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
     """The columns that stand side by side, the most useful first; `--json` and `show` have all."""
-    metrics = [metric for metric in _HEADLINE if any(metric in of_run for of_run in means.values())]
+    metrics = [metric for metric in HEADLINE if any(metric in of_run for of_run in means.values())]
     rows: list[dict[str, object]] = [
         {
             "run": run.run_id,
@@ -119,7 +116,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
     if by is not None and by not in {row["metric"] for row in scores}:
         raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
     corrected = list_corrected(warehouse, run.run_id)
-    metric = by or next((name for name in (*_HEADLINE, *run.metrics) if name in scored), None)
+    metric = by or next((name for name in (*HEADLINE, *run.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
     return {
         "run": _describe_run(run),

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import polars as pl
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -27,10 +27,6 @@ from evalhouse.flows.display.output import clean_text, print_line, print_notice
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.sandbox.catalog import Catalog, Relation
 from evalhouse.warehouse.sandbox.query import split_statements
-
-if TYPE_CHECKING:
-    import polars as pl
-
 
 _DESCRIBED_AT_END = re.compile(r"\A\s*\\d\s+\w*\Z")
 _OWNER_AT_END = re.compile(r'(\w+|"[^"]+")\.\w*\Z')
@@ -48,8 +44,8 @@ class Suggestion:
     note: str
 
 
-Find = Callable[[str, threading.Event], "pl.DataFrame"]
-Show = Callable[["pl.DataFrame"], None]
+Find = Callable[[str, threading.Event], pl.DataFrame]
+Show = Callable[[pl.DataFrame], None]
 
 HELP = r"""End a statement with ; and Enter. Tab completes, up and Ctrl-R go back in history, Ctrl-C stops a query.
 \d         list tables and views
@@ -115,7 +111,7 @@ def _answer(text: str, find: Find, show: Show) -> None:
         print_notice("stopped")
 
 
-def _find_stoppably(find: Find, statement: str) -> "pl.DataFrame":
+def _find_stoppably(find: Find, statement: str) -> pl.DataFrame:
     """What `find` returns. DuckDB does not come back to Python, and so to Ctrl-C, before it is done: it works in
     another thread, and this one stops it."""
     stop = threading.Event()

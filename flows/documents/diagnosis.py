@@ -72,13 +72,15 @@ def read_diagnosis(
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
     counted, unjudged = warehouse.read_rows(read_query("diagnosis/causes"), of_run), read_query("diagnosis/unjudged")
+    n_by_cause = {row["cause"]: row["n_samples"] for row in counted}
+    has_unjudged = "not_judged" in causes and n_by_cause.get("not_judged")
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
     return {
         "run": {name: getattr(run, name) for name in names},
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
-        "not_judged": warehouse.read_rows(unjudged, of_run) if _has_unjudged(counted, causes) else [],
+        "not_judged": warehouse.read_rows(unjudged, of_run) if has_unjudged else [],
         "trend": _read_trend(warehouse, run, causes, n_runs, counted),
         "samples": warehouse.read_rows(read_query("diagnosis/samples"), picked) if n_samples else [],
     }
@@ -96,10 +98,6 @@ def _check_views(warehouse: Warehouse, run: RunRow) -> None:
 def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:
     advice = asdict(load_advice(language)[cast(Cause, row["cause"])])
     return {**row, **advice, "remedies": list(advice["remedies"]) if row["n_samples"] else []}
-
-
-def _has_unjudged(counted: Sequence[Mapping[str, Any]], causes: Sequence[Cause]) -> bool:
-    return "not_judged" in causes and any(row["n_samples"] for row in counted if row["cause"] == "not_judged")
 
 
 def _read_trend(

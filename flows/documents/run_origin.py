@@ -5,14 +5,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalhouse.flows.display.output import print_line, print_section
+from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
+HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
+"""The metrics that stand first where there is room for few."""
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
+
+
+def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str = "RUN and --against") -> RunRow:
+    """The run to compare with; raises SettingsError when the name means the same run."""
+    other = find_run(warehouse, name)
+    if other.run_id == run.run_id:
+        raise SettingsError(f"{sides} are both run {run.run_id}; name two runs (`evalhouse runs` lists all)")
+    return other
 
 
 def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:

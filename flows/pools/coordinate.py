@@ -108,8 +108,8 @@ class PoolServer:
         )
         return flow_run.id
 
-    async def list_under_way(self) -> list[Part]:
-        """Parts of the run that somebody gave out before and that have not ended."""
+    async def list_under_way(self) -> dict[UUID, Part]:
+        """Parts of the run that somebody gave out before and that have not ended, by flow run."""
         flow_runs = await self._client.read_flow_runs(
             flow_run_filter=FlowRunFilter(
                 tags=FlowRunFilterTags(all_=[self._run_tag]),
@@ -117,8 +117,8 @@ class PoolServer:
             ),
             limit=_PAGE,
         )
-        return [
-            Part(
+        return {
+            flow_run.id: Part(
                 run_id=str(flow_run.parameters["run_id"]),
                 first=int(flow_run.parameters["first"]),
                 last=int(flow_run.parameters["last"]),
@@ -127,7 +127,7 @@ class PoolServer:
             )
             for flow_run in flow_runs
             if flow_run.deployment_id == self._deployment_id
-        ]
+        }
 
     async def read(self, ids: Collection[UUID]) -> dict[UUID, FlowRun]:
         """The flow runs of these ids, as far as they are still there."""
@@ -209,7 +209,9 @@ class _PoolRun:
                 raise
 
     async def _judge_all(self) -> None:
-        await self._take_up()
+        # Parts that an earlier process has given out are waited for like our own.
+        under_way = await self._server.list_under_way()
+        self._out = {flow_run_id: PartState(part=part) for flow_run_id, part in under_way.items()}
         numbers = self._numbers
         for attempt in range(1, MOST_ATTEMPTS + 1):
             self._cut(numbers, attempt)
@@ -222,12 +224,6 @@ class _PoolRun:
             f"{len(numbers)} shards are without verdicts though their parts have ended well; has somebody deleted rows "
             f"of run {run_id}? `evalhouse resume {run_id}` judges them"
         )
-
-    async def _take_up(self) -> None:
-        """Parts that an earlier process has given out are waited for like our own."""
-        for part in await self._server.list_under_way():
-            assert part.flow_run_id is not None
-            self._out[part.flow_run_id] = PartState(part=part)
 
     def _cut(self, numbers: Sequence[int], attempt: int) -> None:
         settings = self._live_run.settings

@@ -25,6 +25,7 @@ from markupsafe import Markup
 from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
 from evalhouse.flows.documents.comparison import name_part
 from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
+from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -47,7 +48,6 @@ BLOCK_SAMPLES: Final = 50
 
 _ASSETS = Path(__file__).with_name("assets")
 _LEAST_SHOWN: Final = 0.0005
-_HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +122,14 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
         base=base,
         link=run.href if (run.href or "").startswith(("https://", "http://")) else None,
         metrics=[_describe_metric(row, comparison) for row in metrics],
-        first_metric=next((name for name in (*_HEADLINE, *names) if name in scored), None),
+        first_metric=next((name for name in (*HEADLINE, *names) if name in scored), None),
         charts=_draw_charts(names, index, summary.history),
         unscored=_describe_unscored(summary.unscored),
-        parts=_describe_all_parts(comparison) if comparison else [],
+        parts=[
+            _describe_parts(metric, parts)
+            for metric in (comparison.metrics if comparison else ())
+            if metric.change is not None and (parts := _list_moved(metric))
+        ],
         warnings=comparison.warnings if comparison else (),
         causes=[row | {"interval": _write_interval(row)} for row in diagnosis["causes"] if row["n_samples"]],
         costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
@@ -220,13 +224,8 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
     }
 
 
-def _describe_all_parts(comparison: Comparison) -> list[dict[str, Any]]:
-    """By metric whose mean moved, the chart of its parts and their numbers; the last row is the sum."""
-    changed = [metric for metric in comparison.metrics if metric.change is not None]
-    return [_describe_parts(metric, parts) for metric in changed if (parts := _list_moved(metric))]
-
-
 def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
+    """The chart of the parts of a mean's change and their numbers; the last row is the sum."""
     rows = [
         {"name": name_part(part.name), "n": part.n, "n_moved": part.n_moved, "value": write_change(part.value)}
         for part in parts

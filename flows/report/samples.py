@@ -385,12 +385,8 @@ def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | No
         verdict = f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}"
         return SideRecord(text=shorten(text, _MOST_CONTEXT), verdict=verdict, reason=item["reason"])
     reasons = [str(item[name]) for name in ("label_reason", "support_reason") if item[name]]
-    return SideRecord(text=text, verdict=", ".join(_list_verdicts(item)) or "–", reason=" / ".join(reasons) or None)
-
-
-def _list_verdicts(item: Mapping[str, Any]) -> Iterator[str]:
-    if item["label"]:
-        yield str(item["label"])
+    verdicts = [str(item["label"])] if item["label"] else []
     if item["supported"] is not None:
         ranks = ", ".join(f"C{rank}" for rank in item["context_ranks"] or ())
-        yield f"supported by {ranks}" if item["supported"] else "unsupported"
+        verdicts.append(f"supported by {ranks}" if item["supported"] else "unsupported")
+    return SideRecord(text=text, verdict=", ".join(verdicts) or "–", reason=" / ".join(reasons) or None)

@@ -109,7 +109,7 @@ class PrefectApiError(SettingsError):
 
 
 class PrefectApi:
-    """One server. `post`, `get`, `patch` and `delete` take a path below the API's address and give its JSON."""
+    """One server. `post`, `get` and `patch` take a path below the API's address and give its JSON."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.url = settings[API_URL].rstrip("/")
@@ -124,9 +124,6 @@ class PrefectApi:
 
     def patch(self, path: str, body: object) -> Any:  # noqa: ANN401
         return self._ask("PATCH", path, body)
-
-    def delete(self, path: str) -> Any:  # noqa: ANN401
-        return self._ask("DELETE", path, None)
 
     def _ask(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
         for pause_s in _PAUSES_S:

@@ -137,16 +137,11 @@ def _use_own_server(api_url: str, auth_string: str | None) -> None:
     os.environ[API_URL] = api_url
     if auth_string is not None:
         os.environ["PREFECT_API_AUTH_STRING"] = auth_string
-    _bypass_proxies(os.environ)
-
-
-def _bypass_proxies(environ: MutableMapping[str, str]) -> None:
-    """Add this machine to the hosts that are not reached through a proxy. Both spellings, because the lower-case one
-    hides the other."""
+    # This machine is not reached through a proxy. Both spellings, because the lower-case one hides the other.
     for name in ("NO_PROXY", "no_proxy"):
-        hosts = [host for host in environ.get(name, "").split(",") if host]
+        hosts = [host for host in os.environ.get(name, "").split(",") if host]
         if "*" not in hosts:
-            environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
+            os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
 
 
 def _read_profile(profiles: Mapping[str, Any]) -> dict[str, str]:

@@ -61,11 +61,6 @@ class ServerUse:
     api_url: str
     own: LocalServer | None
 
-    @property
-    def ui_url(self) -> str:
-        """Where a person looks at it, when its pages stand where Prefect puts them."""
-        return self.api_url.rstrip("/").removesuffix("/api")
-
 
 @contextlib.contextmanager
 def use_server(*, with_server: bool, port: int | None) -> Iterator[ServerUse]:
@@ -333,14 +328,15 @@ class _Serving:
 def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:
     """What a person reads when serving begins: where to look, when what runs, how to announce an update."""
     kept = f"; it ends with this process, its data stays in {prefect_home()}" if server.own else ""
-    lines = [f"Prefect server {hide_credentials(server.api_url)}{kept}"]
-    lines += [f"in a browser   {hide_credentials(server.ui_url)}", ""]
+    address = hide_credentials(server.api_url)
+    # Where Prefect puts its own pages.
+    lines = [f"Prefect server {address}{kept}", f"in a browser   {address.rstrip('/').removesuffix('/api')}", ""]
     for suite in suites:
         lines += [f"{suite.name} ({suite.path})", *_introduce_schedule(suite), *_introduce_trigger(suite), ""]
     triggered = [suite.trigger.knowledge_base for suite in suites if suite.trigger]
     if triggered:
         lines += ["To announce an update, from any folder:"]
-        lines += [f"  export {API_URL}={hide_credentials(server.api_url)}"]
+        lines += [f"  export {API_URL}={address}"]
         lines += [f"  evalhouse kb-updated {shlex.quote(name)} --version V --changed ID" for name in triggered]
         lines += [""]
     at_once = "one run at a time" if parallel == 1 else f"at most {parallel} runs at a time, of a suite one"

@@ -89,15 +89,11 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
 
     Raises SettingsError for a source that is none of these, and PromptError for a folder that would be refused.
     """
-    if source == BUILT_IN:
-        return PromptSet(source=source, prompts=_pick(load_prompts(language)))
-    if Path(source).is_dir():
-        return PromptSet(source=source, prompts=_pick(load_prompts(language, Path(source))))
-    return PromptSet(source=source, prompts=_pick(_load_from_record(warehouse, source, language)))
-
-
-def _pick(prompts: Mapping[str, Prompt]) -> dict[str, Prompt]:
-    return {name: prompts[name] for name in REVIEWED_CALLS}
+    if source == BUILT_IN or Path(source).is_dir():
+        prompts: Mapping[str, Prompt] = load_prompts(language, None if source == BUILT_IN else Path(source))
+    else:
+        prompts = _load_from_record(warehouse, source, language)
+    return PromptSet(source=source, prompts={name: prompts[name] for name in REVIEWED_CALLS})
 
 
 def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
@@ -161,17 +157,9 @@ def plan_comparison(
 def _settle(settings: RunSettings, run: RunRow) -> RunSettings:
     """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
     own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
-    return settings.model_copy(
-        update={
-            "metrics": own.metrics,
-            "metric_files": own.metric_files,
-            "votes": own.votes,
-            "contexts_alone": own.contexts_alone,
-            "request_tokens": own.request_tokens,
-            "embeddings": "hashing",
-            "prompts": None,
-        }
-    )
+    names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens")
+    changes = {name: getattr(own, name) for name in names}
+    return settings.model_copy(update={**changes, "embeddings": "hashing", "prompts": None})
 
 
 def compare_prompts(plan: ComparisonPlan, *, seed: int) -> PromptComparison:
