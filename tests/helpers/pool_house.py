@@ -19,6 +19,7 @@ from typing import Any
 
 from cli_process import Place, finish
 from kill_runs import NotingEndpoint
+from prefect_holder import copy_database
 
 from evalhouse.warehouse.store import Warehouse
 
@@ -153,7 +154,9 @@ def open_pool_house(
 def _prefect_server(house: PoolHouse, database: str | None) -> Iterator[None]:
     environment = {name: value for name, value in house.place.environment().items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_UI_ENABLED": "false"}
-    if database is not None:
+    if database is None:
+        copy_database(house.folder / "prefect")
+    else:
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database.replace("postgresql:", "postgresql+asyncpg:")
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(house.port)]
     with (house.folder / "server.log").open("wb") as output:

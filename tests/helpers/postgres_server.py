@@ -35,6 +35,13 @@ class PostgresServer:
             session.execute(f'create database "{name}"')
         return self.address(name)
 
+    def copy_database(self, name: str, copy: str) -> str:
+        """A new database that holds what another one holds, to which all connections are cut; returns its address."""
+        with psycopg.connect(self.address("postgres"), autocommit=True) as session:
+            session.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+            session.execute(f'create database "{copy}" template "{name}"')
+        return self.address(copy)
+
     def address(self, name: str) -> str:
         """The address of a database."""
         return f"postgresql://{_USER}@127.0.0.1:{self.port}/{name}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import duckdb
 from cli_process import COMMAND, Place
+from prefect_holder import copy_database
 from rag_bot import RagBot, start_rag_bot
 
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
@@ -238,6 +239,7 @@ def open_serve_house(folder: Path) -> Iterator[ServeHouse]:
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    copy_database(folder / "prefect")
     place = Place(folder=folder, variables={"PREFECT_HOME": str(folder / "prefect")})
     with start_rag_bot(folder / "documents") as bot:
         house = ServeHouse(folder=folder, bot=bot, port=port, place=place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prefect_holder import copy_database
 
 from evalhouse.flows.server.environment import (
     configure_prefect_environment,
@@ -45,12 +45,12 @@ from prefect import flow, task
 from prefect.artifacts import acreate_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-mode = sys.argv[1]
+modes = sys.argv[1].split(",")
 n_tasks = int(sys.argv[2])
 failed_once = []
 
 @task(retries=2, retry_delay_seconds=0, persist_result=False, cache_policy=NO_CACHE)
-async def judge(number):
+async def judge(number, mode):
     if number == 7 and not failed_once:
         failed_once.append(number)
         raise ConnectionError("once")
@@ -63,27 +63,28 @@ async def judge(number):
     return number
 
 @flow(persist_result=False, result_storage=Path("results"))
-async def evaluate():
-    numbers = await asyncio.gather(*[judge(number) for number in range(n_tasks)])
+async def evaluate(mode):
+    numbers = await asyncio.gather(*[judge(number, mode) for number in range(n_tasks)])
     await acreate_table_artifact([{"sum": sum(numbers)}], key="scores")
     return sum(numbers)
 
-outcome = None
+outcomes = []
+server.wait_until_ready()
 try:
-    server.wait_until_ready()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener.open(server.api_url + "/admin/version")
+    refused = None
+except urllib.error.HTTPError as error:
+    with error:
+        refused = error.code
+for mode in modes:
     try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        opener.open(server.api_url + "/admin/version")
-        refused = None
-    except urllib.error.HTTPError as error:
-        with error:
-            refused = error.code
-    outcome = asyncio.run(evaluate())
-except (ValueError, KeyboardInterrupt) as error:
-    outcome = type(error).__name__
+        outcomes.append(asyncio.run(evaluate(mode)))
+    except (ValueError, KeyboardInterrupt) as error:
+        outcomes.append(type(error).__name__)
 server.stop()
 server.stop()
-print(json.dumps({"outcome": outcome, "refused": refused}), flush=True)
+print(json.dumps({"outcomes": outcomes, "refused": refused}), flush=True)
 """
 
 
@@ -152,16 +153,11 @@ def seconds_until_gone(pid: int, limit_s: float) -> float:
     return time.monotonic() - began
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Prefect home with a database in it."""
     home = tmp_path_factory.mktemp("warm") / "home"
-    home.mkdir()
-    script = (
-        "import asyncio; from prefect.server.database import provide_database_interface;"
-        "asyncio.run(provide_database_interface().create_db())"
-    )
-    subprocess.run([sys.executable, "-c", script], env=os.environ | {"PREFECT_HOME": str(home)}, check=True)
+    copy_database(home)
     return home
 
 
@@ -187,7 +183,7 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
     for run in both:
         assert (run.stderr, run.status) == ("", 0)
         started, finished = run.messages
-        assert finished == {"outcome": sum(range(N_TASKS)), "refused": 401}
+        assert finished == {"outcomes": [sum(range(N_TASKS))], "refused": 401}
         assert not is_alive(int(str(started["pid"])))
         assert not Path(str(started["log"])).exists()
     assert query(home, "select state_type, count(*) from task_run group by 1") == [("COMPLETED", 2 * N_TASKS)]
@@ -196,31 +192,25 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
     assert query(home, "select key, type, data from artifact") == [("scores", "table", '"[{\\"sum\\": 1225}]"')] * 2
 
 
-def test_a_flow_that_raises_is_recorded_as_failed_and_prints_nothing(warm_home: Path) -> None:
-    run = finish(start_run(warm_home, "raise"))
-
-    assert (run.stderr, run.status) == ("", 0)
-    assert run.messages[-1]["outcome"] == "ValueError"
-    [(flow_run_id, state)] = query(warm_home, "select id, state_type from flow_run order by created desc limit 1")
-    assert state == "FAILED"
-    assert count_unfinished(warm_home, str(flow_run_id)) == 0
-    task_runs = f"select count(*) from task_run where flow_run_id = '{flow_run_id}' and state_type = "
-    assert query(warm_home, f"{task_runs} 'FAILED'") == [(1,)]
-
-
-def test_ctrl_c_reaches_the_flow_and_leaves_the_server_to_record_it(warm_home: Path) -> None:
-    run = start_run(warm_home, "hang")
+def test_flows_that_raise_or_are_interrupted_are_recorded_and_print_nothing(warm_home: Path) -> None:
+    """One after the other; Ctrl-C reaches the second flow, and leaves the server to record it."""
+    run = start_run(warm_home, "raise,hang")
     server_pid = int(str(read_message(run)["pid"]))
     read_message(run)
     assert os.getsid(server_pid) != os.getsid(run.pid)
     run.send_signal(signal.SIGINT)
     finished = finish(run)
 
-    assert finished.stderr == ""
-    assert finished.messages[-1]["outcome"] == "KeyboardInterrupt"
-    [(flow_run_id, state)] = query(warm_home, "select id, state_type from flow_run order by created desc limit 1")
+    assert (finished.stderr, finished.status) == ("", 0)
+    assert finished.messages[-1] == {"outcomes": ["ValueError", "KeyboardInterrupt"], "refused": 401}
+    [(raised, failed), (interrupted, state)] = query(
+        warm_home, "select id, state_type from flow_run order by created desc limit 2"
+    )[::-1]
+    assert failed == "FAILED"
     assert state in {"CRASHED", "CANCELLED"}
-    assert count_unfinished(warm_home, str(flow_run_id)) == 0
+    assert count_unfinished(warm_home, str(raised)) == count_unfinished(warm_home, str(interrupted)) == 0
+    task_runs = f"select count(*) from task_run where flow_run_id = '{raised}' and state_type = "
+    assert query(warm_home, f"{task_runs} 'FAILED'") == [(1,)]
     assert not is_alive(server_pid)
 
 
@@ -248,9 +238,9 @@ def test_a_server_that_is_not_needed_after_all_ends_at_once(clean_environ: Path)
     assert not (clean_environ / "home").exists()
 
 
-def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Path, warm_home: Path) -> None:
+def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Path) -> None:
     home = clean_environ / "home"
-    shutil.copytree(warm_home, home)
+    copy_database(home)
     with closing(sqlite3.connect(home / "prefect.db")) as connection, connection:
         connection.execute("update alembic_version set version_num = 'fedcba987654'")
     server = LocalServer.start()
@@ -264,6 +254,7 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
 
 
 def test_a_server_that_died_is_reported_without_a_wait(clean_environ: Path) -> None:
+    copy_database(clean_environ / "home")
     server = LocalServer.start()
     server.wait_until_ready()
     server._process.kill()

@@ -1,5 +1,7 @@
-"""A run over four workers of a work pool that are killed at random, with Prefect and the lake's catalogue on a real
-PostgreSQL and two readers who never stop: every sample is judged once, and what was answered is not paid for again."""
+"""A run over two workers of a work pool of which one is killed, or over four of which several are killed at random.
+
+The lake's catalogue is on a real PostgreSQL, Prefect's database too in the large run, and readers never stop: every
+sample is judged once, and what was answered is not paid for again."""
 
 from __future__ import annotations
 
@@ -32,10 +34,11 @@ class Size:
     n_workers: int
     n_kills: int
     part_size: int
+    n_readers: int
 
 
-SMALL = Size(n_samples=24, n_workers=2, n_kills=1, part_size=12)
-LARGE = Size(n_samples=300, n_workers=4, n_kills=3, part_size=75)
+SMALL = Size(n_samples=16, n_workers=2, n_kills=1, part_size=8, n_readers=1)
+LARGE = Size(n_samples=300, n_workers=4, n_kills=3, part_size=75, n_readers=2)
 
 
 @dataclass(kw_only=True)
@@ -68,33 +71,23 @@ def pool_run(
     options = {"latency": 0.2, "max_in_flight": IN_FLIGHT}
     with pytest.MonkeyPatch.context() as patch, noting_endpoint(**options) as endpoint:
         patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
-        with open_pool_house(
-            folder, url, endpoint, database=postgres.make_database(f"prefect{size.n_samples}")
-        ) as house:
+        database = postgres.make_database("prefect") if size is LARGE else None
+        with open_pool_house(folder, url, endpoint, database=database) as house:
             for _ in range(size.n_workers):
                 house.start_worker()
-            with reading(url, folder, n_readers=2) as paths:
+            with reading(url, folder, n_readers=size.n_readers) as paths:
                 killed_at, ended = _run_and_kill(house, size)
             readers = [read_seen(path) for path in paths]
             yield PoolRun(size=size, house=house, ended=ended, endpoint=endpoint, readers=readers, killed_at=killed_at)
 
 
 def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
-    """Kill a worker that is at a part each time another share of the requests was answered; start a new one."""
+    """Kill a worker that is at a part each time another share of the requests was answered; of the large run start a
+    new one."""
     dice = random.Random(7)
     process = house.place.start(
-        *(
-            "run",
-            "items.jsonl",
-            "--judge",
-            "openai:judge",
-            "--pool",
-            POOL,
-            "--part-size",
-            str(size.part_size),
-            "--json",
-        ),
-        *("--concurrency", str(IN_FLIGHT)),
+        *("run", "items.jsonl", "--judge", "openai:judge", "--pool", POOL, "--part-size", str(size.part_size)),
+        *("--concurrency", str(IN_FLIGHT), "--json"),
     )
     killed_at = []
     for number in range(1, size.n_kills + 1):
@@ -103,7 +96,8 @@ def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
         time.sleep(dice.uniform(0.0, 0.5) * (size is LARGE))
         _pick_busy(house, dice).kill()
         killed_at.append(time.monotonic())
-        house.start_worker()
+        if size is LARGE:
+            house.start_worker()
     return killed_at, finish(process, timeout_s=TIMEOUT_S)
 
 

@@ -92,5 +92,3 @@ def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
     url = f"duckdb:///{tmp_path / 'w.duckdb'}"
     with pytest.raises(EvaluationError, match=r"no question"):
         evaluate([{"answer": "There is none."}], judge="lexical", warehouse=url)
-    with pytest.raises(EvaluationError, match=r"unknown metric 'faithfullness'"):
-        evaluate(SAMPLES, metrics=["faithfullness"], judge="lexical", warehouse=url)

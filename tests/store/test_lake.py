@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,7 +50,28 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
+@pytest.fixture(scope="module")
+def copy_lake(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Warehouse]:
+    """Makes a lake with all tables for files in a folder, as the copy of one: the migrations take seconds."""
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVALHOUSE_STATE_DIR", str(folder / "state"))
+        Warehouse(f"ducklake:{postgres.make_database('template')}?data={folder / 'files'}").migrate()
+
+    def copy(files: Path) -> Warehouse:
+        shutil.copytree(folder / "files", files)
+        address = postgres.copy_database("template", f"lake{time.time_ns()}")
+        with psycopg.connect(address) as session:
+            session.execute("update ducklake_metadata set value = %s where key = 'data_path'", [f"{files}/"])
+        return Warehouse(f"ducklake:{address}?data={files}")
+
+    return copy
+
+
+LAKES = [pytest.param("sqlite", marks=pytest.mark.slow), "postgres"]
+
+
+@pytest.fixture(params=LAKES)
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A lake that is not there yet."""
     monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
@@ -58,6 +80,26 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         return f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={files}"
     server: PostgresServer = request.getfixturevalue("postgres")
     return f"ducklake:{server.make_database(f'lake{time.time_ns()}')}?data={files}"
+
+
+@pytest.fixture(params=LAKES)
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """A lake with all tables."""
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    files = tmp_path / "files"
+    if request.param == "sqlite":
+        made = Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={files}")
+        made.migrate()
+        return made
+    copy: Callable[[Path], Warehouse] = request.getfixturevalue("copy_lake")
+    return copy(files)
+
+
+@pytest.fixture
+def in_postgres(copy_lake: Callable[[Path], Warehouse], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """A lake with all tables, for what is about its server."""
+    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
+    return copy_lake(tmp_path / "files")
 
 
 def _start_writer(url: str, name: str, n_batches: int) -> subprocess.Popen[str]:
@@ -89,9 +131,7 @@ def test_a_lake_has_the_tables_views_and_comments_of_a_file(url: str, tmp_path: 
         assert one.columns == other.columns
 
 
-def test_a_batch_is_written_once_whoever_brings_it(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_a_batch_is_written_once_whoever_brings_it(warehouse: Warehouse) -> None:
     batch = make_batch("one", n=7)
     assert warehouse.append(batch)
     assert warehouse.append(batch)
@@ -99,10 +139,8 @@ def test_a_batch_is_written_once_whoever_brings_it(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_writers_at_once_lose_nothing_and_double_nothing(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
-    writers = [_start_writer(url, f"w{number}", 8) for number in range(3)]
+def test_writers_at_once_lose_nothing_and_double_nothing(warehouse: Warehouse) -> None:
+    writers = [_start_writer(warehouse.location.url, f"w{number}", 8) for number in range(3)]
     seen: list[int] = []
     while any(writer.poll() is None for writer in writers):
         seen.append(_count(warehouse, "select count(*) from statements"))
@@ -118,10 +156,8 @@ def test_writers_at_once_lose_nothing_and_double_nothing(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
-    writer = _start_writer(url, "victim", 500)
+def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(warehouse: Warehouse) -> None:
+    writer = _start_writer(warehouse.location.url, "victim", 500)
     assert writer.stdout is not None
     for _ in range(3):
         writer.stdout.readline()
@@ -133,9 +169,8 @@ def test_a_writer_that_is_killed_leaves_whole_batches_and_no_lock(url: str) -> N
     assert n_rows >= 20
 
 
-def test_one_process_at_a_time_on_a_run(url: str) -> None:
-    location = parse_location(url)
-    Warehouse(url).migrate()
+def test_one_process_at_a_time_on_a_run(warehouse: Warehouse) -> None:
+    location = warehouse.location
     with hold_run(location, "r1"):
         with pytest.raises(WarehouseBusy, match="r1 is under way in another process"), hold_run(location, "r1"):
             pass
@@ -145,9 +180,7 @@ def test_one_process_at_a_time_on_a_run(url: str) -> None:
         pass
 
 
-def test_a_query_reads_the_lake_and_nothing_else(url: str, tmp_path: Path) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_a_query_reads_the_lake_and_nothing_else(warehouse: Warehouse, tmp_path: Path) -> None:
     warehouse.append(make_batch("one", n=3000))  # more than stays in the catalogue: a file
     assert list((tmp_path / "files").rglob("*.parquet"))
     secret = tmp_path / "secret.csv"
@@ -163,9 +196,7 @@ def test_a_query_reads_the_lake_and_nothing_else(url: str, tmp_path: Path) -> No
             run_query(warehouse.location, sql)
 
 
-def test_the_past_can_be_read_by_its_snapshots(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_the_past_can_be_read_by_its_snapshots(warehouse: Warehouse) -> None:
     warehouse.append(make_batch("one", n=5))
     warehouse.append(make_batch("two", n=5))
     snapshots = run_query(
@@ -179,9 +210,7 @@ def test_the_past_can_be_read_by_its_snapshots(url: str) -> None:
     assert then.item() == 5
 
 
-def test_every_snapshot_of_a_run_names_it(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_every_snapshot_of_a_run_names_it(warehouse: Warehouse) -> None:
     sql = "select commit_message from ducklake_snapshots('evalhouse') order by snapshot_id"
     n_before = run_query(warehouse.location, sql).height
     insert_run(warehouse, make_run("r"))
@@ -198,21 +227,17 @@ def test_every_snapshot_of_a_run_names_it(url: str) -> None:
 
 
 def test_batches_wait_in_the_spool_while_the_catalogue_is_down(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, in_postgres: Warehouse
 ) -> None:
-    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
-    url = f"ducklake:{postgres.make_database('outage')}?data={tmp_path / 'files'}"
-    warehouse = Warehouse(url)
-    warehouse.migrate()
     postgres.stop()
     try:
-        assert not warehouse.append(make_batch("waits", n=5), patience_s=0.2)
+        assert not in_postgres.append(make_batch("waits", n=5), patience_s=0.2)
         with pytest.raises(WarehouseBusy, match="does not answer"):
-            warehouse.append_now(make_batch("raises", n=5), patience_s=0.2)
+            in_postgres.append_now(make_batch("raises", n=5), patience_s=0.2)
     finally:
         postgres.start()
-    warehouse.flush()
-    assert _count(warehouse, "select count(*) from statements") == 5
+    in_postgres.flush()
+    assert _count(in_postgres, "select count(*) from statements") == 5
 
 
 @pytest.fixture
@@ -229,22 +254,18 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
-def test_a_connection_is_kept_and_sees_what_others_write(url: str, opened: list[bool]) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_a_connection_is_kept_and_sees_what_others_write(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("mine", n=5))
     assert _count(warehouse, "select count(*) from statements") == 5
     n_opened = len(opened)
-    _start_writer(url, "theirs", 1).communicate()
-    assert _count(Warehouse(url), "select count(*) from statements") == 10
+    _start_writer(warehouse.location.url, "theirs", 1).communicate()
+    assert _count(Warehouse(warehouse.location.url), "select count(*) from statements") == 10
     warehouse.append(make_batch("mine too", n=5))
     assert _count(warehouse, "select count(*) from statements") == 15
     assert len(opened) == n_opened
 
 
-def test_a_person_shuts_in_nobody_elses_connection(url: str, opened: list[bool]) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_a_person_shuts_in_nobody_elses_connection(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("one", n=5))
     for _ in range(2):
         assert run_query(warehouse.location, "select count(*) from statements").item() == 5
@@ -258,15 +279,13 @@ def test_a_person_shuts_in_nobody_elses_connection(url: str, opened: list[bool])
     assert _count(warehouse, "select count(*) from statements") == 5
 
 
-def test_compaction_by_others_disturbs_no_kept_connection(url: str, opened: list[bool]) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_compaction_by_others_disturbs_no_kept_connection(warehouse: Warehouse, opened: list[bool]) -> None:
     warehouse.append(make_batch("one", n=5))
     tables = ("statements", "outcomes", "migrations", "batches")
     before = [_count(warehouse, f"select count(*) from {table}") for table in tables]
     script = "import sys\nfrom evalhouse.warehouse.upkeep.check_and_compact import *\n"
     script += "compact_warehouse(Warehouse(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", script, url], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", script, warehouse.location.url], check=True, cwd=ROOT)
     assert [_count(warehouse, f"select count(*) from {table}") for table in tables] == before
     assert warehouse.append(make_batch("two", n=5))
     assert _count(warehouse, "select count(*) from statements") == 10
@@ -277,20 +296,20 @@ def test_a_catalogue_that_took_anothers_name_is_not_mistaken_for_it(
 ) -> None:
     monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
     warehouse = Warehouse(f"ducklake:sqlite:///{tmp_path / 'c.sqlite'}?data={tmp_path / 'files'}")
-    for n_samples in (5, 7):
-        for path in tmp_path.glob("c.sqlite*"):
-            path.rename(tmp_path / f"old-{path.name}")
-        warehouse.migrate()
-        warehouse.append(make_batch("one", n=n_samples))
-        assert _count(warehouse, "select count(*) from statements") == n_samples
-
-
-def test_a_server_that_came_back_is_connected_to_anew(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
-    warehouse = Warehouse(f"ducklake:{postgres.make_database('returns')}?data={tmp_path / 'files'}")
     warehouse.migrate()
+    empty = {path: path.read_bytes() for path in tmp_path.glob("c.sqlite*")}
+    warehouse.append(make_batch("one", n=5))
+    assert _count(warehouse, "select count(*) from statements") == 5
+    for path in tmp_path.glob("c.sqlite*"):
+        path.rename(tmp_path / f"old-{path.name}")
+    for path, content in empty.items():
+        path.write_bytes(content)
+    warehouse.append(make_batch("one", n=7))
+    assert _count(warehouse, "select count(*) from statements") == 7
+
+
+def test_a_server_that_came_back_is_connected_to_anew(postgres: PostgresServer, in_postgres: Warehouse) -> None:
+    warehouse = in_postgres
     assert warehouse.append(make_batch("before", n=5))
     assert _count(warehouse, "select count(*) from statements") == 5
     postgres.stop()
@@ -300,25 +319,20 @@ def test_a_server_that_came_back_is_connected_to_anew(
     assert _count(warehouse, "select count(*) from statements") == 10
 
 
-def test_a_kept_connection_leaves_no_transaction_open(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EVALHOUSE_STATE_DIR", str(tmp_path / "state"))
-    warehouse = Warehouse(f"ducklake:{postgres.make_database('idle')}?data={tmp_path / 'files'}")
-    warehouse.migrate()
+def test_a_kept_connection_leaves_no_transaction_open(postgres: PostgresServer, in_postgres: Warehouse) -> None:
+    warehouse = in_postgres
     for number in range(2):
         warehouse.append(make_batch(f"batch {number}", n=5))
         _count(warehouse, "select count(*) from statements")
+    name = warehouse.location.url.partition("?")[0].rpartition("/")[2]
     with psycopg.connect(postgres.address("postgres"), autocommit=True) as session:
-        states = session.execute("select state from pg_stat_activity where datname = 'idle'").fetchall()
+        states = session.execute("select state from pg_stat_activity where datname = %s", [name]).fetchall()
     # Two for reading and two for writing, whatever was done.
     assert states == [("idle",)] * 4
 
 
 @pytest.mark.slow
-def test_threads_share_no_connection(url: str) -> None:
-    warehouse = Warehouse(url)
-    warehouse.migrate()
+def test_threads_share_no_connection(warehouse: Warehouse) -> None:
 
     def work(number: int) -> int:
         warehouse.append(make_batch(f"batch {number}", n=5), patience_s=60)

@@ -78,9 +78,12 @@ def read_tables(path: Path, tables: list[str]) -> dict[str, list[tuple[object, .
 
 def read_again(path: Path, rows: Mapping[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
     """The same tables, without the columns that a later migration put behind those that were there."""
-    return {
-        table: [row[: len(rows[table][0])] for row in found] for table, found in read_tables(path, list(rows)).items()
-    }
+    return {table: cut_alike(found, rows[table]) for table, found in read_tables(path, list(rows)).items()}
+
+
+def cut_alike(found: list[tuple[object, ...]], rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Rows with as many columns as those have."""
+    return [row[: len(rows[0])] for row in found]
 
 
 def read_record(path: Path) -> list[tuple[int, str]]:
@@ -97,8 +100,24 @@ def test_a_second_time_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert read_record(warehouse.location.path) == [(0, "views"), *((m.number, m.name) for m in MIGRATIONS)]
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_rows_survive_from_every_earlier_state(tmp_path: Path, number: int) -> None:
+def test_rows_of_every_earlier_state_survive_each_later_migration(tmp_path: Path) -> None:
+    """A walk through all states: in each of them every table gets a row, with all the columns it has by then."""
+    location = parse_location(str(tmp_path / "w.duckdb"))
+    rows: dict[str, list[tuple[object, ...]]] = {}
+    for number in NUMBERS:
+        assert migrate(location, upto=number) == [MIGRATIONS[number - 1].title]
+        for table, found in read_tables(location.path, list(rows)).items():
+            assert cut_alike(found, rows[table]) == rows[table], (number, table)
+        rows = fill_tables(location.path)
+    assert len(rows["runs"]) == len(NUMBERS)
+    assert migrate(location) == ["views"]
+    with open_reader(location) as con:
+        for script in view_scripts():
+            con.execute(f"select * from {script.name}").fetchall()
+
+
+@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] * (n != 1)) for n in NUMBERS])
+def test_rows_survive_the_whole_way_from_an_earlier_state(tmp_path: Path, number: int) -> None:
     location = parse_location(str(tmp_path / "w.duckdb"))
     assert migrate(location, upto=number) == [migration.title for migration in MIGRATIONS[:number]]
     rows = fill_tables(location.path)
@@ -110,7 +129,9 @@ def test_rows_survive_from_every_earlier_state(tmp_path: Path, number: int) -> N
             con.execute(f"select * from {script.name}").fetchall()
 
 
-@pytest.mark.parametrize("number", [0, *NUMBERS])
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.slow] * (n not in (0, 1, NUMBERS[-1]))) for n in (0, *NUMBERS)]
+)
 def test_a_kill_within_a_migration_leaves_the_state_before_it(tmp_path: Path, number: int) -> None:
     location = parse_location(str(tmp_path / "w.duckdb"))
     if number != 1:
