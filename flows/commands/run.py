@@ -165,7 +165,9 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
     else:
         _print_outcome(suite_outcome, rows, read_response_counts(warehouse, outcome.run))
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
-    return GATE_FAILED if suite_outcome.gate_failed else _STATUSES.get(outcome.status, INCOMPLETE)
+    if suite_outcome.gate is not None and suite_outcome.gate_failed:
+        return GATE_FAILED
+    return _STATUSES.get(outcome.status, INCOMPLETE)
 
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:

@@ -27,6 +27,8 @@ _PLAIN_FILE = re.compile(r"/\* plain file: (.*?) \*/")
 _VIEW_COLUMN_COMMENT = re.compile(r"^comment on column .*;$", re.MULTILINE)
 _VIEWS = 0  # the number under which the hash of all view texts is kept
 _WRITE_PATIENCE_S = 30.0
+_RECORD = read_query("upkeep/record")
+_LIST_NAMES = "select name from (show all tables) where database = current_database() order by name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ def _apply(connection: duckdb.DuckDBPyConnection, location: Location, title: str
     """One transaction; what it changed is then moved out of the log, which DuckDB 1.5 cannot always replay."""
     try:
         connection.begin()
-        connection.execute(read_query("upkeep/record"))
+        connection.execute(_RECORD)
         write()
         connection.commit()
         if location.lake is None:
@@ -130,7 +132,7 @@ def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
 
 def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> dict[int, str]:
     """What was applied, as hashes by number; {} for an empty file, MigrationError for one that is not ours."""
-    names = [str(row[0]) for row in connection.execute(read_query("upkeep/names")).fetchall()]
+    names = [str(row[0]) for row in connection.execute(_LIST_NAMES).fetchall()]
     if not names:
         return {}
     try:
