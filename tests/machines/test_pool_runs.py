@@ -91,7 +91,8 @@ def _run_and_kill(house: PoolHouse, size: Size) -> tuple[list[float], Finished]:
     )
     killed_at = []
     for number in range(1, size.n_kills + 1):
-        enough = size.n_samples * N_CALLS * number // (size.n_kills + 1)
+        # Within a part also where one worker alone has begun.
+        enough = size.n_samples * N_CALLS * (2 * number - 1) // (2 * size.n_kills + 2)
         house.wait_until(lambda: len(house.endpoint.settled) >= enough, process)  # noqa: B023  # called at once
         time.sleep(dice.uniform(0.0, 0.5) * (size is LARGE))
         _pick_busy(house, dice).kill()

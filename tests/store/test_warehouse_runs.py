@@ -12,15 +12,23 @@ from evalhouse.warehouse.rows.runs import find_run, insert_run, list_runs, updat
 from evalhouse.warehouse.store import Warehouse
 
 
-@pytest.fixture
-def nights(tmp_path: Path) -> Warehouse:
-    """Four runs, the third with a label that the second has as well."""
-    warehouse = make_warehouse(tmp_path)
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """Four runs, the third with a label that the second has as well. To be read."""
+    warehouse = make_warehouse(tmp_path_factory.mktemp("nights"))
     for minute, (run_id, label) in enumerate(
         [("20260101-aa", None), ("20260102-ab", "nightly"), ("20260103-bb", "nightly"), ("20260104-cc", "2026010")]
     ):
         insert_run(warehouse, make_run(run_id, minute=minute, label=label))
     return warehouse
+
+
+@pytest.fixture
+def own_nights(nights: Warehouse, tmp_path: Path) -> Warehouse:
+    """The same, to be written to."""
+    path = tmp_path / "w.duckdb"
+    path.write_bytes(nights.location.path.read_bytes())
+    return Warehouse(str(path))
 
 
 def test_a_run_comes_back_as_it_went(tmp_path: Path) -> None:
@@ -66,9 +74,9 @@ def test_a_run_is_found_by_what_people_write(nights: Warehouse, wanted: str, exp
     assert find_run(nights, wanted).run_id == expected
 
 
-def test_an_id_that_begins_another_is_still_that_run(nights: Warehouse) -> None:
-    insert_run(nights, make_run("20260104-c", minute=9))
-    assert find_run(nights, "20260104-c").run_id == "20260104-c"
+def test_an_id_that_begins_another_is_still_that_run(own_nights: Warehouse) -> None:
+    insert_run(own_nights, make_run("20260104-c", minute=9))
+    assert find_run(own_nights, "20260104-c").run_id == "20260104-c"
 
 
 def test_a_start_of_several_ids_asks_for_more_of_it(nights: Warehouse) -> None:
@@ -97,14 +105,14 @@ def test_the_first_run_has_no_previous(tmp_path: Path) -> None:
         find_run(warehouse, "previous")
 
 
-def test_columns_of_one_run_are_set(nights: Warehouse) -> None:
+def test_columns_of_one_run_are_set(own_nights: Warehouse) -> None:
     finished_at = datetime(2026, 2, 1)
-    update_run(nights, "20260102-ab", status="completed", finished_at=finished_at)
-    changed = find_run(nights, "20260102-ab")
+    update_run(own_nights, "20260102-ab", status="completed", finished_at=finished_at)
+    changed = find_run(own_nights, "20260102-ab")
     assert (changed.status, changed.finished_at, changed.label) == ("completed", finished_at, "nightly")
-    assert [run.status for run in list_runs(nights)].count("running") == 3
-    update_run(nights, "20260102-ab", status="running", finished_at=None)
-    assert find_run(nights, "20260102-ab").finished_at is None
+    assert [run.status for run in list_runs(own_nights)].count("running") == 3
+    update_run(own_nights, "20260102-ab", status="running", finished_at=None)
+    assert find_run(own_nights, "20260102-ab").finished_at is None
 
 
 def test_a_column_or_run_that_is_none_is_refused(nights: Warehouse) -> None:
