@@ -134,10 +134,12 @@ class Rubric(RubricContent):
         return (self.criteria.get(name) or self.totals[name]).better
 
     def settle(
-        self, said: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]
+        self, ratings: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]
     ) -> list[Grade]:
         """Apply the rules in their order and add the totals; `totals_said` is what the judge, unasked, made of them."""
-        rated = {name: answer.rating if answer.expected is None else answer.expected for name, answer in said.items()}
+        rated = {
+            name: answer.rating if answer.expected is None else answer.expected for name, answer in ratings.items()
+        }
         changes: dict[str, str] = {}
         for rule in self.rules:
             cause = _describe_cause(rule.when, rated, has_contexts=has_contexts)
@@ -146,26 +148,26 @@ class Rubric(RubricContent):
         grades = [
             Grade(
                 criterion=name,
-                said=said[name].rating,
+                said=ratings[name].rating,
                 rating=rated[name],
                 scale_min=criterion.min,
                 scale_max=criterion.max,
-                reason=said[name].reason,
-                rule="; ".join(text for text in (said[name].note, changes.get(name)) if text) or None,
+                reason=ratings[name].reason,
+                rule="; ".join(text for text in (ratings[name].note, changes.get(name)) if text) or None,
             )
             for name, criterion in self.criteria.items()
         ]
         return grades + [self._total(name, total, rated, totals_said.get(name)) for name, total in self.totals.items()]
 
-    def _total(self, name: str, total: Total, rated: Mapping[str, float], said: float | None) -> Grade:
+    def _total(self, name: str, total: Total, rated: Mapping[str, float], judged: float | None) -> Grade:
         value = round_half_up(sum(rated[part] for part in total.sum) / total.over, total.decimals)
         parts = " + ".join(f"{rated[part]:g}" for part in total.sum)
         return Grade(
             criterion=name,
-            said=said,
+            said=judged,
             rating=value,
             reason=f"({parts}) / {total.over}",
-            rule=None if said is None or math.isclose(said, value) else f"recomputed: the judge said {said:g}",
+            rule=None if judged is None or math.isclose(judged, value) else f"recomputed: the judge said {judged:g}",
         )
 
 

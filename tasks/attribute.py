@@ -62,9 +62,9 @@ async def _ask_supports(live_run: LiveRun, work: SampleWork, sides: Mapping[Sour
             for contexts in split_items(group, max(room, most // 2)):
                 inquiry = _make_inquiry(live_run, work, part, contexts)
                 asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
-    found = await gather_all(asked)
+    replies = await gather_all(asked)
     for item in statements:
-        _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
+        _add(work, item.id, [judged[item.id] for judged in replies if item.id in judged])
 
 
 def _make_inquiry(live_run: LiveRun, work: SampleWork, statements: Sequence[Item], contexts: Sequence[Item]) -> Inquiry:

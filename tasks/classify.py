@@ -64,9 +64,9 @@ async def _ask_labels(live_run: LiveRun, work: SampleWork, answer: Extraction, t
         for answers in split_by_tokens(answer.items, most)
         for truths in split_by_tokens(truth.items, most)
     ]
-    found = await gather_all([_ask_pair(live_run, work, answers, truths) for answers, truths in pairs])
+    replies = await gather_all([_ask_pair(live_run, work, answers, truths) for answers, truths in pairs])
     for item in (*answer.items, *truth.items):
-        verdicts = [judged[item.id] for judged in found if item.id in judged]
+        verdicts = [judged[item.id] for judged in replies if item.id in judged]
         # Reported with the first part that holds the statement, else with the first that does not.
         telling = next((part for part in verdicts if part.verdict.label == "TP"), verdicts[0])
         columns = {"statement_id": item.id, "label": telling.verdict.label}

@@ -35,11 +35,11 @@ _PROOFS: dict[str, Callable[[StoredSample], Awaitable[Grade | None]]] = {"sql_eq
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """A reply that keeps to its rubric: the text, the object in it, and what was said of each criterion."""
+    """A reply that keeps to its rubric: the text, the object in it, and the rating of each criterion."""
 
     text: str
     reply: Mapping[str, object]
-    said: Mapping[str, Rating]
+    ratings: Mapping[str, Rating]
 
 
 async def grade_sample(live_run: LiveRun, work: SampleWork) -> None:
@@ -60,8 +60,8 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
     elif reason is None:
         try:
             answer = await _ask_grades(live_run, work, prompt, rubric)
-            for one in answer.value:
-                work.add_grade(rubric.name, one, answer.call_id)
+            for given in answer.value:
+                work.add_grade(rubric.name, given, answer.call_id)
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome(step, reason, detail)
@@ -87,10 +87,10 @@ async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubri
     )
     answer = await live_run.asker.ask(question, read)
     reading = answer.value
-    said = reading.said
+    ratings = reading.ratings
     if question.logprobs:
-        said = expect_ratings(said, reading.reply, reading.text, answer.logprobs, rubric)
-    grades = _settle(said, reading, rubric, has_contexts=bool(work.sample.contexts))
+        ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
+    grades = _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts))
     return Answer(call_id=answer.call_id, value=grades)
 
 
@@ -124,7 +124,7 @@ def _find_role(sample: StoredSample, settings: RunSettings) -> str:
 def read_grades(text: str, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     """The grades of a reply after the rubric's rules; raises UnusableReply for what is missing or off its scale."""
     reading = _read_reply(text, rubric)
-    return _settle(reading.said, reading, rubric, has_contexts=has_contexts)
+    return _settle(reading.ratings, reading, rubric, has_contexts=has_contexts)
 
 
 def _read_reply(text: str, rubric: Rubric) -> _Reading:
@@ -132,13 +132,13 @@ def _read_reply(text: str, rubric: Rubric) -> _Reading:
         reply = parse_object(text, next(iter(rubric.criteria)))
     except UnusableReply:
         reply = _read_marked(text, rubric)
-    said = {name: _read_said(reply.get(name), name, rubric) for name in rubric.criteria}
-    return _Reading(text=text, reply=reply, said=said)
+    ratings = {name: _read_criterion(reply.get(name), name, rubric) for name in rubric.criteria}
+    return _Reading(text=text, reply=reply, ratings=ratings)
 
 
-def _settle(said: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
+def _settle(ratings: Mapping[str, Rating], reading: _Reading, rubric: Rubric, *, has_contexts: bool) -> list[Grade]:
     totals = {name: float(value) for name in rubric.totals if _is_number(value := reading.reply.get(name))}
-    return rubric.settle(said, has_contexts=has_contexts, totals_said=totals)
+    return rubric.settle(ratings, has_contexts=has_contexts, totals_said=totals)
 
 
 def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
@@ -156,7 +156,7 @@ def _read_marked(text: str, rubric: Rubric) -> dict[str, object]:
     return {name: {"reason": reason, "rating": int(float(given)) if _WHOLE.fullmatch(given) else given}}
 
 
-def _read_said(entry: object, name: str, rubric: Rubric) -> Rating:
+def _read_criterion(entry: object, name: str, rubric: Rubric) -> Rating:
     criterion = rubric.criteria[name]
     if not isinstance(entry, dict):
         raise UnusableReply(f"the reply gave nothing for {name}")
@@ -186,18 +186,22 @@ def _read_rating(value: object, name: str, *, least: int, most: int) -> float:
 
 def _read_spread(entries: object, name: str, *, least: int, most: int) -> float:
     """The weighted mean of two neighbouring scores; one alone must have all of the probability."""
-    if not isinstance(entries, list) or not 1 <= len(entries) <= 2 or not all(isinstance(one, dict) for one in entries):
+    if (
+        not isinstance(entries, list)
+        or not 1 <= len(entries) <= 2
+        or not all(isinstance(entry, dict) for entry in entries)
+    ):
         raise UnusableReply(f"{name} needs one or two scores with probabilities")
-    scores = sorted(_read_rating(one.get("score"), name, least=least, most=most) for one in entries)
+    scores = sorted(_read_rating(entry.get("score"), name, least=least, most=most) for entry in entries)
     if len(scores) == 2 and scores[1] - scores[0] != 1:
-        raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are no neighbours")
-    weights = [one.get("probability") for one in entries]
+        raise UnusableReply(f"{name} has the scores {scores[0]:g} and {scores[1]:g}, which are not neighbours")
+    weights = [entry.get("probability") for entry in entries]
     if not all(_is_number(weight) and 0 <= weight <= 1 for weight in weights):
         raise UnusableReply(f"{name} has the probabilities {weights!r:.60}, allowed: numbers from 0 to 1")
     whole = sum(weights)
     if abs(whole - 1) > _SPREAD_SLACK:
         raise UnusableReply(f"the probabilities of {name} sum to {whole:g}, not to 1")
-    return float(sum(float(one["score"]) * one["probability"] for one in entries) / whole)
+    return float(sum(float(entry["score"]) * entry["probability"] for entry in entries) / whole)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

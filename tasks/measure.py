@@ -48,17 +48,17 @@ async def _compare_tool_calls(work: SampleWork) -> str | None:
         wanted = read_tool_calls(expected, strict=True)
     except ToolCallError as error:
         raise FatalJudgeError(f"sample {work.sample.sample_id}, column expected_tool_calls: {error}") from None
-    for one in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
-        work.add_grade(TOOL_CALLS, one)
+    for match in grade_tool_calls(wanted, read_tool_calls(made, strict=False)):
+        work.add_grade(TOOL_CALLS, match)
     return None
 
 
 async def _compare_result_sets(work: SampleWork) -> str | None:
-    found = await asyncio.to_thread(compare_results, work.sample)
-    if isinstance(found, str):
-        return found
-    for one in found:
-        work.add_grade(RESULT_SETS, one)
+    grades = await asyncio.to_thread(compare_results, work.sample)
+    if isinstance(grades, str):
+        return grades
+    for agreement in grades:
+        work.add_grade(RESULT_SETS, agreement)
     return None
 
 

@@ -52,9 +52,9 @@ async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str
         for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
             for contexts in split_items(group, leave_room(most, truth)):
                 asked.append(_ask_part(live_run, work, truth, contexts))
-    found = await gather_all(asked)
+    replies = await gather_all(asked)
     for item in work.context_items:
-        _add(work, item.id, [judged[item.id] for judged in found if item.id in judged])
+        _add(work, item.id, [judged[item.id] for judged in replies if item.id in judged])
 
 
 def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None:

@@ -55,14 +55,14 @@ async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> t
         prompt=live_run.prompts["questions"],
         data={"answer": answer, "count": str(count)},
     )
-    found = await live_run.asker.ask(question, lambda text: read_questions(text, count))
-    said = float(found.value.noncommittal)
+    reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))
+    flag = float(reply.value.noncommittal)
     grade = Grade(
-        criterion="noncommittal", said=said, rating=said, scale_min=0.0, scale_max=1.0, reason=found.value.reason
+        criterion="noncommittal", said=flag, rating=flag, scale_min=0.0, scale_max=1.0, reason=reply.value.reason
     )
-    work.add_grade(RUBRIC, grade, found.call_id)
+    work.add_grade(RUBRIC, grade, reply.call_id)
     try:
-        await gather_all([_compare(live_run, work, text, found.call_id) for text in found.value.questions])
+        await gather_all([_compare(live_run, work, text, reply.call_id) for text in reply.value.questions])
     except BudgetExhausted:
         raise
     except JudgeFailed as error:

@@ -82,8 +82,8 @@ class _Header:
 def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
     """All built-in metrics and those of the user's folder, by name in alphabetical order.
 
-    Raises MetricFileError for a folder that is none, a file that breaks the rules, or a name that is built in: the same
-    name must mean the same formula wherever a score is read.
+    Raises MetricFileError for a folder that is not there, a file that breaks the rules, or a name that is built in: the
+    same name must mean the same formula wherever a score is read.
     """
     metrics = dict(_load_built_in())
     if folder is None:
@@ -160,8 +160,8 @@ def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dic
     """
     for name, value in settings.items():
         if name not in metric.parameters:
-            known = ", ".join(metric.parameters) or "none"
-            raise MetricFileError(f"metric {metric.name!r} takes no parameter {name!r}; known: {known}")
+            allowed = ", ".join(metric.parameters) or "none"
+            raise MetricFileError(f"metric {metric.name!r} takes no parameter {name!r}; known: {allowed}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise MetricFileError(f"metric {metric.name!r}: {name} is {value!r}; it must be a finite number")
     return {name: float(settings.get(name, default)) for name, default in metric.parameters.items()}
@@ -327,24 +327,24 @@ class Plan:
     optional_steps: frozenset[str]
 
 
-def plan_run(wanted: Sequence[str], known: dict[str, MetricFile]) -> Plan:
+def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile]) -> Plan:
     """The plan for some metrics; without any, the default ones and all that follow from the same verdicts.
 
     Raises UnknownMetric with the list of known names.
     """
-    unknown = [name for name in wanted if name not in known]
+    unknown = [name for name in wanted if name not in metrics]
     if unknown:
-        raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    chosen = [known[name] for name in dict.fromkeys(wanted or list_default(known))]
+        raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(metrics))}")
+    chosen = [metrics[name] for name in dict.fromkeys(wanted or list_default(metrics))]
     steps = add_earlier([step for metric in chosen for step in metric.needs])
     if not wanted:
         # `steps` holds what its steps rest on, so that a metric's own needs say enough.
-        chosen += [metric for metric in known.values() if metric not in chosen and steps.issuperset(metric.needs)]
+        chosen += [metric for metric in metrics.values() if metric not in chosen and steps.issuperset(metric.needs)]
     optional = add_earlier([step for metric in chosen for step in metric.optional_needs]) - steps
     return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
 
 
-def list_default(known: Mapping[str, MetricFile]) -> list[str]:
+def list_default(metrics: Mapping[str, MetricFile]) -> list[str]:
     """The metrics of a run that names none, in the order that their files give them."""
-    places = {name: metric.default_place for name, metric in known.items() if metric.default_place is not None}
+    places = {name: metric.default_place for name, metric in metrics.items() if metric.default_place is not None}
     return sorted(places, key=lambda name: (places[name], name))

@@ -20,7 +20,7 @@ from evalhouse.flows.preparing.live_run import Tools, make_tools
 from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.tasks.asking.embedders import AskAnew, embed_anew
+from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run
@@ -110,7 +110,7 @@ def _made_run(order: PartOrder, run: RunRow, warehouse: Warehouse) -> Iterator[L
     live_run.resumed = True  # verdicts of an earlier worker are replaced
     live_run.progress.n_samples = run.n_samples or 0
     if run.kind == "noise":
-        embed_anew(live_run.embedder, run.run_id)
+        repeat_embeddings(live_run.embedder, run.run_id)
     try:
         register_live_run(live_run)
         yield live_run
@@ -128,7 +128,7 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
     values = {**run.config, **order.changes, "warehouse": order.warehouse}
     settings = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
     tools = make_tools(settings, run.kind)
-    return replace(tools, judge=AskAnew(tools.judge, run.run_id)) if run.kind == "noise" else tools
+    return replace(tools, judge=RepeatedJudge(tools.judge, run.run_id)) if run.kind == "noise" else tools
 
 
 @asynccontextmanager

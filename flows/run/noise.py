@@ -65,7 +65,7 @@ def measure_noise(
 
 def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain) -> NoiseOutcome:
     from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
-    from evalhouse.tasks.asking.embedders import AskAnew, embed_anew  # noqa: PLC0415
+    from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings  # noqa: PLC0415
 
     budget_usd = settings.budget_usd
     if budget_usd is not None:
@@ -80,8 +80,8 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
         "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(selection.sample_ids), repeats=run
     )
     tools = make_tools(settings, "noise")
-    live_run = replace(tools, judge=AskAnew(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
-    embed_anew(live_run.embedder, again.run_id)
+    live_run = replace(tools, judge=RepeatedJudge(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
+    repeat_embeddings(live_run.embedder, again.run_id)
     live_run.progress.n_samples = len(selection.sample_ids)
     live_run.progress.what = "samples judged again"
     try:

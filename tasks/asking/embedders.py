@@ -159,7 +159,7 @@ def read_vector(text: str) -> "array[float]":
         vector = array("f")
         vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise UnusableReply("the reply was no packed vector") from None
+        raise UnusableReply("the reply was not a packed vector") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise UnusableReply("the vector was empty or not finite")
     return vector
@@ -168,7 +168,7 @@ def read_vector(text: str) -> "array[float]":
 _MOST_AT_A_TIME_S = 0.5
 
 
-class AskAnew:
+class RepeatedJudge:
     """A judge whose every request counts as one that was never asked.
 
     The key of a request is that of the judge it stands before and of the noise run together. So nothing on record
@@ -195,7 +195,7 @@ class AskAnew:
         await self._judge.close()
 
 
-def embed_anew(embedder: Embedder | None, run_id: str) -> None:
+def repeat_embeddings(embedder: Embedder | None, run_id: str) -> None:
     """Let embeddings that are asked of a model be asked again as well."""
     if isinstance(embedder, AskedEmbedder):
-        embedder.asker.judge = AskAnew(embedder.asker.judge, run_id)
+        embedder.asker.judge = RepeatedJudge(embedder.asker.judge, run_id)

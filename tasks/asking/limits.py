@@ -194,11 +194,8 @@ class Rate:
         if not self._scarce:
             return 0.0
         pace_s = self._spread_limit()
-        return pace_s if part > _RESERVE else min(max(pace_s, lasting_s), pace_s / self._least_pace)
-
-    @property
-    def _least_pace(self) -> float:
-        return _LEAST_PACE_REFILLING if self._refilling else _LEAST_PACE
+        least_pace = _LEAST_PACE_REFILLING if self._refilling else _LEAST_PACE
+        return pace_s if part > _RESERVE else min(max(pace_s, lasting_s), pace_s / least_pace)
 
     def _find_refill(self, units: float) -> float:
         self._starved = True

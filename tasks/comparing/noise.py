@@ -23,7 +23,7 @@ from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.scores import list_noise_runs, read_asked, read_judged_anew, read_noise
+from evalhouse.warehouse.rows.scores import list_noise_runs, read_asked, read_judged_again, read_noise
 
 LEAST_SAMPLES: Final = 10
 """Samples that a noise run judges again at least, where there are so many."""
@@ -68,17 +68,17 @@ def sum_squares(*, n: int, mean: float | None, sd: float | None) -> float:
     return n * (mean or 0.0) ** 2 + max(n - 1, 0) * (sd or 0.0) ** 2
 
 
-def find_floor(noise: Noise, *, n: int, anew: Integers, scale: float) -> float:
+def find_floor(noise: Noise, *, n: int, again: Integers, scale: float) -> float:
     """The largest |change| of a mean over `n` samples that the judge's noise alone reaches in 95 of 100 comparisons.
 
-    `anew` has, by cluster, the samples among the n that the two runs did not score from the very same replies; the
+    `again` has, by cluster, the samples among the n that the two runs did not score from the very same replies; the
     others add no noise. `scale` is the widest difference that two scores can have. With s the deviation of a pair:
 
         floor = q · √(Σ anew²) / n + h / 2n        where q = min(t · s, 1.96 · scale · √u)
 
     - Given their texts, samples are judged independently of each other, so that n noisy samples would add s · √n to the
       sum. Samples of a cluster share texts and now and then replies: they count as if they erred together, which is the
-      most that can be; without clusters each sample is its own, and Σ anew² is how many are judged anew.
+      most that can be; without clusters each sample is its own, and Σ anew² is how many are judged again.
     - t is the 97.5 % point of Student's distribution, not 1.96, because s is an estimate. Most pairs do not differ at
       all, so it is the n_changed that do which s rests on, and they count as its degrees of freedom, less one. (In
       Satterthwaite's count, 1946, Biometrics Bulletin 2(6), pairs that differ at a rate r by steps of one size give
@@ -91,7 +91,7 @@ def find_floor(noise: Noise, *, n: int, anew: Integers, scale: float) -> float:
     - h is the usual step of a score that changed: sums of few steps are coarse, and half a step bridges that, as in any
       normal approximation to counts.
     """
-    weight = sqrt(float(np.square(anew.astype(np.float64)).sum()))
+    weight = sqrt(float(np.square(again.astype(np.float64)).sum()))
     if not weight:
         return 0.0
     most = -float(ndtri(ALPHA / 2)) * scale * sqrt(_bound_share(noise))
@@ -144,7 +144,7 @@ class PairNoise:
 
     def __init__(self, pair: RunPair) -> None:
         self._pair = pair
-        self._anew = read_judged_anew(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
+        self._judged_again = read_judged_again(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
         self._used: dict[str, None] = {}
 
     @property
@@ -152,15 +152,15 @@ class PairNoise:
         """The noise runs that some metric's floor rests on, the nearest first."""
         return [run.run_id for run in self._noise_runs if run.run_id in self._used]
 
-    def list_anew(self, steps: Collection[str]) -> list[str]:
+    def list_judged_again(self, steps: Collection[str]) -> list[str]:
         """The samples whose score, by a metric that rests on these steps, does not rest on the very same replies.
 
         Of a metric whose steps are not known, every step counts.
         """
-        anew = self._anew
+        again = self._judged_again
         if steps:
-            anew = anew.filter(pl.col("step").is_in(list_call_steps(steps)))
-        ids: list[str] = anew["sample_id"].unique().to_list()
+            again = again.filter(pl.col("step").is_in(list_call_steps(steps)))
+        ids: list[str] = again["sample_id"].unique().to_list()
         return ids
 
     def find(
@@ -170,24 +170,24 @@ class PairNoise:
         steps: Collection[str],
         version: str | None,
         values: Floats,
-        anew: Flags,
+        again: Flags,
         clusters: Integers,
         changed: Collection[str],
     ) -> MetricNoise:
         """The noise in a metric's change over the samples that both runs scored.
 
-        By sample: `values`, both runs' scores; whether it was judged `anew`; its cluster; the names of what changed.
+        By sample: `values`, both runs' scores; whether it was judged `again`; its cluster; the names of what changed.
         """
-        n_anew = int(anew.sum())
+        n_anew = int(again.sum())
         if any(_OTHER_YARDSTICKS.intersection(name.split("+")) for name in changed):
             return MetricNoise(n_anew=n_anew, measured=None, floor=None)
         if not n_anew:
-            return MetricNoise(n_anew=0, measured=None, floor=0.0 if len(anew) else None)
+            return MetricNoise(n_anew=0, measured=None, floor=0.0 if len(again) else None)
         measured = self._pool(metric, steps, version)
         if measured is None:
             return MetricNoise(n_anew=n_anew, measured=None, floor=None, is_unknown=True)
         floor = find_floor(
-            measured, n=len(anew), anew=np.bincount(clusters[anew]).astype(np.int64), scale=_find_scale(values)
+            measured, n=len(again), again=np.bincount(clusters[again]).astype(np.int64), scale=_find_scale(values)
         )
         return MetricNoise(n_anew=n_anew, measured=measured, floor=floor)
 
@@ -198,7 +198,14 @@ class PairNoise:
             if row["metric_version"] == version and self._is_judged_alike(row["noise_run_id"], steps)
         ]
         self._used |= dict.fromkeys(row["noise_run_id"] for row in rows)
-        return pool_noise(_to_noise(row) for row in rows)
+        return pool_noise(
+            Noise(
+                n_pairs=row["n_samples"],
+                n_changed=row["n_changed"],
+                sum_squares=sum_squares(n=row["n_samples"], mean=row["mean_difference"], sd=row["sd_difference"]),
+            )
+            for row in rows
+        )
 
     def _is_judged_alike(self, noise_run_id: str, steps: Collection[str]) -> bool:
         (run,) = (run for run in self._noise_runs if run.run_id == noise_run_id)
@@ -226,14 +233,6 @@ class PairNoise:
         return read_asked(
             self._pair.warehouse, [self._pair.candidate.run_id, *(run.run_id for run in self._noise_runs)]
         )
-
-
-def _to_noise(row: Mapping[str, Any]) -> Noise:
-    return Noise(
-        n_pairs=row["n_samples"],
-        n_changed=row["n_changed"],
-        sum_squares=sum_squares(n=row["n_samples"], mean=row["mean_difference"], sd=row["sd_difference"]),
-    )
 
 
 def _is_asked_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> bool:

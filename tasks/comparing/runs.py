@@ -209,28 +209,24 @@ def _build_columns(
             candidate=samples.place_values(sample_ids, frame["candidate"]),
             changed=name_changes(causes),
             steps=of_metric,
-            version=_find_version(frame),
+            version=next(iter(frame["candidate_version"].drop_nulls()), None),
             better="low" if "low" in frame["better"] else "high",
         )
-
-
-def _find_version(frame: pl.DataFrame) -> str | None:
-    """The formula of the candidate's scores."""
-    versions = frame["candidate_version"].drop_nulls()
-    return None if versions.is_empty() else str(versions[0])
 
 
 def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
     both = column.in_both
     if not both.any():
         return None
-    anew = samples.flag([sample_id for sample_id in noise.list_anew(column.steps) if sample_id in samples.places])
+    again = samples.flag(
+        [sample_id for sample_id in noise.list_judged_again(column.steps) if sample_id in samples.places]
+    )
     return noise.find(
         column.metric,
         steps=column.steps,
         version=column.version,
         values=np.concatenate([column.base[both], column.candidate[both]]),
-        anew=anew[both],
+        again=again[both],
         clusters=clusters[both],
         changed=set(np.array(column.changed, dtype=object)[both]),
     )
@@ -266,9 +262,9 @@ def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tupl
         return None, alone
     values = {sample_id: metadata[sample_id].get(column) for sample_id in samples.ids}
     if not any(values[sample_id] is not None for sample_id in common):
-        known = sorted({name for sample_id in common for name in metadata[sample_id]})
+        columns = sorted({name for sample_id in common for name in metadata[sample_id]})
         raise ComparisonError(
-            f"--cluster: no sample of both runs has a metadata column {column!r}; known: {', '.join(known) or 'none'}"
+            f"--cluster: no sample of both runs has a metadata column {column!r}; known: {', '.join(columns) or 'none'}"
         )
     numbers: dict[bytes, int] = {}
     clusters = [

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import openai
 import orjson
@@ -260,11 +260,8 @@ def _describe_factory_model(chat: BaseChatModel) -> str:
     """
     address = getattr(getattr(chat, "root_async_client", None), "base_url", None)
     chosen = [type(chat).__qualname__, str(address), dict(chat._identifying_params)]
-    return hash_canonical(orjson.loads(orjson.dumps(chosen, default=_name_type, option=orjson.OPT_NON_STR_KEYS)))
-
-
-def _name_type(value: object) -> str:
-    return type(value).__qualname__
+    text = orjson.dumps(chosen, default=lambda value: type(value).__qualname__, option=orjson.OPT_NON_STR_KEYS)
+    return hash_canonical(orjson.loads(text))
 
 
 def call_factory(name: str) -> object:
@@ -283,10 +280,9 @@ def call_factory(name: str) -> object:
     if not callable(factory):
         raise FatalJudgeError(f"module {module_name!r} has no function {factory_name!r} (asked for by {name!r})")
     try:
-        made: object = factory()
+        return cast(object, factory())
     except Exception as error:  # a factory of any maker may raise anything
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
-    return made
 
 
 def _response_format(prompt: Prompt) -> dict[str, object]:

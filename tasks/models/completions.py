@@ -29,7 +29,7 @@ _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 
 
 def find_endpoint() -> str:
-    """The address of the environment, as OpenAI's own clients read it; raises FatalJudgeError when it is none."""
+    """The address of the environment, as OpenAI's own clients read it; raises FatalJudgeError when it is not one."""
     named = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _DEFAULT_ENDPOINT
     try:
         parts = urlsplit(named.strip())
@@ -129,8 +129,8 @@ def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         body = orjson.loads(content.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError:
         streamed = headers.get("content-type", "").startswith("text/event-stream")
-        came = "a stream, which was not asked for:" if streamed else "no JSON but"
-        raise ValueError(f"the endpoint sent {came} {shown!r}") from None
+        came = "a stream, which was not asked for" if streamed else "what is not valid JSON"
+        raise ValueError(f"the endpoint sent {came}: {shown!r}") from None
     completion: dict[str, Any] = body if isinstance(body, dict) else {}
     choices = completion.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
@@ -138,5 +138,5 @@ def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         error = read_error_field(body_error)
         raise StatusError(error.status or 500, headers, error)
     if choice is None:
-        raise ValueError(f"the endpoint sent no completion but {shown!r}")
+        raise ValueError(f"the endpoint sent what is not a completion: {shown!r}")
     return completion

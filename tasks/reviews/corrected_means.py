@@ -62,7 +62,11 @@ class CorrectedPair:
 
 def list_corrected(warehouse: Warehouse, run_id: str) -> list[CorrectedMean]:
     """The corrected means of a run, by metric; none when nobody has reviewed any of its verdicts."""
-    return [_make(row) for row in read_corrected(warehouse, run_id)]
+    names = [name for name in CorrectedMean.__dataclass_fields__ if name != "note"]
+    return [
+        CorrectedMean(**{name: row[name] for name in names}, note=_note(row))
+        for row in read_corrected(warehouse, run_id)
+    ]
 
 
 def pair_corrected(warehouse: Warehouse, base: str, candidate: str) -> list[CorrectedPair]:
@@ -84,11 +88,6 @@ def explain_uncorrected(metrics: Sequence[str]) -> list[str]:
         if obstacle is not None and obstacle in _OBSTACLES:
             by_obstacle.setdefault(obstacle, []).append(metric)
     return [f"no corrected mean: {', '.join(names)}, {_OBSTACLES[why]}" for why, names in by_obstacle.items()]
-
-
-def _make(row: Mapping[str, Any]) -> CorrectedMean:
-    columns = {name: row[name] for name in CorrectedMean.__dataclass_fields__ if name != "note"}
-    return CorrectedMean(**columns, note=_note(row))
 
 
 def _note(row: Mapping[str, Any]) -> str | None:

@@ -100,7 +100,8 @@ class TargetSettings(BaseModel):
             raise PydanticCustomError("target_kind", f"give exactly one of url, callable and runnable; got {came}")
         if self.url is not None:
             self._check_question(self.url)
-        if unused := [name for name in self._list_unused() if getattr(self, name) != _find_default(name)]:
+        fields = type(self).model_fields
+        if unused := [name for name in self._list_unused() if getattr(self, name) != fields[name].get_default()]:
             raise PydanticCustomError(
                 "target_unused",
                 "{names} would not be used with {reason}; leave it out",
@@ -125,10 +126,6 @@ class TargetSettings(BaseModel):
                 "no request would hold its question; put the mark for it, {mark}, into {where}",
                 {"mark": "{{question}}", "where": where},
             )
-
-
-def _find_default(name: str) -> object:
-    return TargetSettings.model_fields[name].get_default()
 
 
 def find_texts(template: object) -> Iterator[str]:

@@ -85,9 +85,9 @@ def _read_mapping(value: Mapping[object, object]) -> Answer:
     elif present := [key for key in ANSWER_KEYS if key in value]:
         raise QuestionFailed(f"the answer is empty: {present[0]!r} is null")
     else:
-        known = ", ".join(ANSWER_KEYS)
+        allowed = ", ".join(ANSWER_KEYS)
         keys = list_names([str(key) for key in value], 8)
-        raise QuestionFailed(f"the mapping that was returned has no answer; it has: {keys}; looked for: {known}")
+        raise QuestionFailed(f"the mapping that was returned has no answer; it has: {keys}; looked for: {allowed}")
     return make_answer(answer, value[contexts_key] if contexts_key else None, value.get(_IDS_KEY))
 
 

@@ -144,8 +144,8 @@ class CallableTarget:
 
     async def ask(self, question: TargetQuestion) -> Response:
         """The response; an error of the function is its text."""
-        known = {"metadata": dict(question.metadata), "sample_id": question.sample_id}
-        extras = {name: known[name] for name in self._extras}
+        offered = {"metadata": dict(question.metadata), "sample_id": question.sample_id}
+        extras = {name: offered[name] for name in self._extras}
         return await self._attempts.ask(functools.partial(self._attempt, question.question, extras))
 
     async def close(self) -> None:
@@ -188,11 +188,11 @@ def translate_error(error: BaseException) -> QuestionFailed:
 
 
 def _find_function(name: str) -> Callable[..., Any]:
-    found = find_object(name)
-    if not callable(found):
-        runnable = "; it is a LangChain Runnable: name it with `runnable`" if hasattr(found, "ainvoke") else ""
-        raise TargetError(f"{name} is {name_kind(found)} and no function{runnable}")
-    return found
+    function = find_object(name)
+    if not callable(function):
+        runnable = "; it is a LangChain Runnable: name it with `runnable`" if hasattr(function, "ainvoke") else ""
+        raise TargetError(f"{name} is {name_kind(function)}, not a function{runnable}")
+    return function
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -224,7 +224,7 @@ def find_object(name: str) -> object:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found: object = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
     except ImportError as error:
         raise TargetError(
             f"cannot import {module_name!r} for {name!r}: {shorten(str(error))}; "
@@ -233,10 +233,10 @@ def find_object(name: str) -> object:
     except Exception as error:  # a module of any maker may raise anything
         raise TargetError(f"module {module_name!r} of {name!r} broke on import: {describe_error(error)}") from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise TargetError(f"module {module_name!r} has no {path!r} (asked for by {name!r})")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def describe_error(error: BaseException) -> str:
@@ -313,7 +313,7 @@ def read_shape(name: str, runnable: object) -> InputShape:
         return InputShape(key=None)
     members = tuple(schema.get("properties") or {})
     required = tuple(schema.get("required") or ())
-    key = next((known for known in QUESTION_KEYS if known in members), None)
+    key = next((candidate for candidate in QUESTION_KEYS if candidate in members), None)
     if key is None and len(required or members) == 1:
         key = (required or members)[0]
     if key is None and members:
@@ -340,13 +340,13 @@ def _read_schema(name: str, runnable: object) -> Mapping[str, Any]:
 
 
 def _find_runnable(name: str) -> _Runnable:
-    found = find_object(name)
-    if not inspect.isclass(found) and hasattr(found, "ainvoke"):
-        return cast(_Runnable, found)
-    if not callable(found):
-        raise TargetError(f"{name} is {name_kind(found)}; a runnable has `ainvoke`, or is a function that makes one")
+    value = find_object(name)
+    if not inspect.isclass(value) and hasattr(value, "ainvoke"):
+        return cast(_Runnable, value)
+    if not callable(value):
+        raise TargetError(f"{name} is {name_kind(value)}; a runnable has `ainvoke`, or is a function that makes one")
     try:
-        made: object = found()
+        made: object = value()
     except Exception as error:  # a factory of any maker may raise anything
         raise TargetError(f"{name}() failed with {describe_error(error)}") from error
     if not hasattr(made, "ainvoke"):

@@ -156,10 +156,10 @@ def list_cited_documents(response: StoredResponse) -> set[str] | None:
     return beginnings | set(ids)
 
 
-def list_missing(known: ParentResponses, samples: Sequence[StoredSample]) -> list[str]:
+def list_missing(parent: ParentResponses, samples: Sequence[StoredSample]) -> list[str]:
     """The ids of samples to whose questions the parent has no response."""
-    found = known.find(samples)
-    return [sample.sample_id for sample in samples if sample.sample_id not in found]
+    responses = parent.find(samples)
+    return [sample.sample_id for sample in samples if sample.sample_id not in responses]
 
 
 def refuse_missing(parent: RunRow, n_missing: int, first: str, n_samples: int) -> FatalJudgeError:
@@ -215,7 +215,9 @@ class Collection:
         """Settle every sample of a shard of `size` samples; raises what stops the run."""
         samples = await asyncio.to_thread(self.read_samples, number * size + 1, (number + 1) * size)
         unsettled = await asyncio.to_thread(self._leave_out_settled, samples)
-        taken = await asyncio.to_thread(self._take_known, unsettled)
+        taken: Mapping[str, StoredResponse] = {}
+        if self.known is not None and unsettled:
+            taken = await asyncio.to_thread(self.known.find, unsettled)
         self.n_taken += len(samples) - len(unsettled) + len(taken)
         for sample in unsettled:
             if sample.sample_id in taken:
@@ -235,12 +237,9 @@ class Collection:
     def _leave_out_settled(self, samples: Sequence[StoredSample]) -> list[StoredSample]:
         if not self.is_resumed:
             return list(samples)
-        found = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
-        settled = {name for name, response in found.items() if response.status != "failed"}
+        responses = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
+        settled = {name for name, response in responses.items() if response.status != "failed"}
         return [sample for sample in samples if sample.sample_id not in settled]
-
-    def _take_known(self, samples: Sequence[StoredSample]) -> Mapping[str, StoredResponse]:
-        return self.known.find(samples) if self.known is not None and samples else {}
 
     async def _ask(self, stop_sign: StopSign, sample: StoredSample) -> None:
         async with self._slots:

@@ -133,8 +133,8 @@ class HttpTarget:
         except QuestionFailed as failure:
             begins = self._headers.quote_body(bytes(body))
             hint = _STREAM_HINTS.get(response.content_type) if isinstance(failure, _Unreadable) and body else None
-            told = f"status {response.status}, but {failure}; the body begins: {begins}"
-            raise QuestionFailed(f"{told}; {hint}" if hint else told) from None
+            message = f"status {response.status}, but {failure}; the body begins: {begins}"
+            raise QuestionFailed(f"{message}; {hint}" if hint else message) from None
 
     async def _read_stream(self, pieces: AsyncIterator[bytes], shown: bytearray) -> Answer:
         streamed = StreamedAnswer(
@@ -163,15 +163,15 @@ class HttpTarget:
 
     def _find_answer(self, document: object) -> object:
         """What the path matches; several texts are parts of one answer."""
-        found = self._answer.find(document)
-        if not found:
+        matches = self._answer.find(document)
+        if not matches:
             has = f"the body's members: {list_names(list(document), 8)}; " if isinstance(document, dict) else ""
             raise QuestionFailed(
                 f"answer = {self._answer.text!r} matches nothing; {has}set answer to where the answer stands"
             )
-        if len(found) > 1 and all(isinstance(part, str) for part in found):
-            return "".join(map(str, found))
-        return found[0] if len(found) == 1 else found
+        if len(matches) > 1 and all(isinstance(part, str) for part in matches):
+            return "".join(map(str, matches))
+        return matches[0] if len(matches) == 1 else matches
 
     def _find_ids(self, document: object) -> object:
         """The ids; a path of its own that matches nothing is as wrong as one that matches too few."""
@@ -185,12 +185,12 @@ class HttpTarget:
     def _make_failure(self, response: aiohttp.ClientResponse, body: bytes) -> QuestionFailed:
         """The error of a status that is not a success."""
         status = response.status
-        told = f"status {status}: {self._headers.quote_body(body)}"
+        message = f"status {status}: {self._headers.quote_body(body)}"
         if status in _PASSING or status >= 500:
             return PassingFailure(
-                told, retry_after_s=read_retry_after(response.headers), rate_limited=status in (425, 429)
+                message, retry_after_s=read_retry_after(response.headers), rate_limited=status in (425, 429)
             )
-        return QuestionFailed(f"{told}; {_HINTS[status]}" if status in _HINTS else told)
+        return QuestionFailed(f"{message}; {_HINTS[status]}" if status in _HINTS else message)
 
     def _translate(self, error: aiohttp.ClientError) -> QuestionFailed:
         """A connection that was not made, or broke."""

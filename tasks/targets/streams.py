@@ -50,13 +50,13 @@ class Path:
 
         Raises QuestionFailed when there is a list and the path cannot be meant for it.
         """
-        found = self.find(document)
-        if found == [None]:
+        matches = self.find(document)
+        if matches == [None]:
             return None
-        if self.stem is None and found and isinstance(found[0], int | float):
-            raise QuestionFailed(f"{self.key} = {self.text!r} matches {name_kind(found[0])}, not a list")
-        if found or self.stem is None or self.nothing == "not told":
-            return _flatten(found) if found else None
+        if self.stem is None and matches and isinstance(matches[0], int | float):
+            raise QuestionFailed(f"{self.key} = {self.text!r} matches {name_kind(matches[0])}, not a list")
+        if matches or self.stem is None or self.nothing == "not told":
+            return _flatten(matches) if matches else None
         searched = [place for place in self._find(self.stem, document) if place is not None]
         if any(searched) and self.nothing == "wrong path":
             raise QuestionFailed(
@@ -106,9 +106,9 @@ def _describe(error: Exception) -> str:
     return str(error.args[0]) if error.args else type(error).__name__
 
 
-def _flatten(found: list[object]) -> list[object]:
+def _flatten(matches: list[object]) -> list[object]:
     items: list[object] = []
-    for match in found:
+    for match in matches:
         items.extend(match if isinstance(match, list) else [match])
     return items
 

@@ -77,7 +77,7 @@ def _find_value(name: str, question: TargetQuestion) -> Any:  # noqa: ANN401  # 
     value: Any = question.metadata
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            has = list_names([str(known) for known in question.metadata], 8)
+            has = list_names([str(column) for column in question.metadata], 8)
             raise QuestionFailed(
                 f"this sample has no metadata {key!r}, which a request wants; it has: {has}", unasked=True
             )
@@ -127,7 +127,7 @@ def fill_headers(headers: Mapping[str, str]) -> Headers:
 
 
 def _fill_variables(template: str, values: Mapping[str, str]) -> str:
-    return VARIABLE.sub(lambda found: values[found[1]], template)
+    return VARIABLE.sub(lambda match: values[match[1]], template)
 
 
 def _read_variable(name: str, header: str) -> str:

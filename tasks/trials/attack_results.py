@@ -126,7 +126,10 @@ async def measure_attacks(
         note_done()
         return reply
 
-    controls = {one.control_key: asyncio.ensure_future(ask(one, one.control)) for one in list_requests(trials)}
+    controls = {
+        distinct.control_key: asyncio.ensure_future(ask(distinct, distinct.control))
+        for distinct in list_requests(trials)
+    }
 
     async def take(trial: Trial) -> Result:
         attacked, control = await asyncio.gather(ask(trial, trial.data), controls[trial.control_key])
@@ -190,8 +193,8 @@ def stand(trial: Trial, reply: _Reply | str) -> Judged:
         return Judged(standing=standing, said=f"{len(reply.statements)} statements")
     verdict = reply.verdicts[trial.target]
     if trial.step == "attribute":
-        said = f"{trial.target}: {', '.join(verdict.contexts) or 'no context'}"
-        return Judged(standing=_stand_support(trial.attack.wants, verdict.contexts), said=said)
+        summary = f"{trial.target}: {', '.join(verdict.contexts) or 'no context'}"
+        return Judged(standing=_stand_support(trial.attack.wants, verdict.contexts), said=summary)
     standing = "right" if verdict.label == _RIGHT[trial.target] else "wanted"
     return Judged(standing=standing, said=f"{trial.target}: {verdict.label}")
 

@@ -34,7 +34,7 @@ Kind = Literal[
 Wants = Literal["pass", "fail"]
 Place = Literal["question", "answer", "ground_truth", "contexts", "statements"]
 AttackedStep = Literal["extract", "classify", "attribute", "rank"]
-Words = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 # Which requests a text reaches from where it is planted.
 STEPS_OF: Mapping[Place, tuple[AttackedStep, ...]] = {
@@ -69,21 +69,21 @@ class _Strict(BaseModel):
 class Scene(_Strict):
     """A harmless sample whose right verdicts are known."""
 
-    id: Words
+    id: Text
     language: Language
-    question: Words
-    truth: Words
-    aside: Words
-    claim: Words
-    mark: Words
-    useless: Words
-    helpful: Words
+    question: Text
+    truth: Text
+    aside: Text
+    claim: Text
+    mark: Text
+    useless: Text
+    helpful: Text
 
 
 class Attack(_Strict):
     """One text, where it is planted and what it wants; its placeholders are filled by `aim`."""
 
-    id: Words
+    id: Text
     language: Language
     kind: Kind
     wants: Wants
@@ -91,7 +91,7 @@ class Attack(_Strict):
     steps: tuple[AttackedStep, ...] = ()
     filler: str = ""
     times: int = Field(default=0, ge=0, le=10_000)
-    text: Words
+    text: Text
 
     def list_steps(self, field: Place) -> list[AttackedStep]:
         """The steps it is aimed at from one of its fields."""
@@ -102,7 +102,7 @@ class AttackSet(_Strict):
     """All of it. `wishes` word what is wanted as an order, by language and step."""
 
     scenes: tuple[Scene, ...] = Field(min_length=1)
-    wishes: dict[Wants, dict[Language, dict[AttackedStep, Words]]]
+    wishes: dict[Wants, dict[Language, dict[AttackedStep, Text]]]
     attacks: tuple[Attack, ...] = Field(min_length=1)
 
 
@@ -283,8 +283,8 @@ def forge_reply(step: AttackedStep, wants: Wants, data: Data) -> str:
         return orjson.dumps({"statements": []}).decode()
     judged = ("contexts",) if step == "rank" else ("answer_statements", "ground_truth_statements")
     ids = [item.id for name in judged for item in list_items(data, name)]
-    said = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, wants, item_id)} for item_id in ids]
-    return orjson.dumps({"verdicts": said}).decode()
+    verdicts = [{"id": item_id, "reason": "Settled.", **_forge_verdict(step, wants, item_id)} for item_id in ids]
+    return orjson.dumps({"verdicts": verdicts}).decode()
 
 
 def list_items(data: Data, name: str) -> Sequence[Item]:

@@ -20,7 +20,7 @@ from evalhouse.tasks.comparing.bootstrap import Estimate, Groups
 from evalhouse.tasks.comparing.figures import Labels, compute_ndcg, weigh_auc, weigh_mean, weigh_spearman
 from evalhouse.tasks.lexical.words import stem_word
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
-from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, Said
+from evalhouse.tasks.trials.labelled_verdicts import TIE_WITHIN, Judged, ScoredLabel
 
 Figure = Literal["accuracy", "balanced_accuracy", "kappa", "f1", "auc", "ndcg", "correlation", "match"]
 Figures = Mapping[Figure, Estimate]
@@ -95,14 +95,14 @@ class _Decision:
     group: str
     question: str
     human: str
-    said: Said | None
+    verdict: ScoredLabel | None
     is_partial: bool = False
     grade: float | None = None
 
 
 def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
     """The agreement on what people gave labels to, beside that of others."""
-    ours = [decision for one in judged for decision in _decide(part, one.row, one.verdicts)]
+    ours = [decision for decided in judged for decision in _decide(part, decided.row, decided.verdicts)]
     naive = [
         decision for row in part.rows for decision in _decide(part, row, _say_naively(part, score_naively(part, row)))
     ]
@@ -110,10 +110,10 @@ def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
     counted = Counter(decision.human for decision in naive)
     if counted:
         most = counted.most_common(1)[0][0]
-        same = Groups([one.group for one in naive], seed=seed)
-        share = same.measure(weigh_mean([float(one.human == most) for one in naive]), is_share=True)
+        same = Groups([decided.group for decided in naive], seed=seed)
+        share = same.measure(weigh_mean([float(decided.human == most) for decided in naive]), is_share=True)
         lines.append(Line(who=f"{MAJORITY} ({most})", n=len(naive), n_missing=0, figures={"accuracy": share}))
-    judged_decisions = [decision for decision in ours if decision.said is not None]
+    judged_decisions = [decision for decision in ours if decision.verdict is not None]
     return SetAgreement(
         part=part,
         n_rows=len(part.rows),
@@ -125,7 +125,7 @@ def measure_labels(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
     )
 
 
-def _decide(part: Part, row: Row, said: Sequence[Said]) -> Iterator[_Decision]:
+def _decide(part: Part, row: Row, verdicts: Sequence[ScoredLabel]) -> Iterator[_Decision]:
     """The decisions of a row with what a judge said of them, nothing where `said` is empty."""
     data = row.data
     if part.kind == "relevance":
@@ -136,14 +136,14 @@ def _decide(part: Part, row: Row, said: Sequence[Said]) -> Iterator[_Decision]:
                     group=row.group,
                     question=row.id,
                     human=yes if grade > 0 else no,
-                    said=said[place] if said else None,
+                    verdict=verdicts[place] if verdicts else None,
                     grade=grade,
                 )
         return
-    first = said[0] if said else None
+    first = verdicts[0] if verdicts else None
     if part.kind == "pairwise":
         yield _Decision(
-            group=row.group, question=row.id, human=str(data["preference"]), said=first, grade=_rate_pair(data)
+            group=row.group, question=row.id, human=str(data["preference"]), verdict=first, grade=_rate_pair(data)
         )
         return
     yes, no = _BINARY[part.kind]
@@ -152,7 +152,7 @@ def _decide(part: Part, row: Row, said: Sequence[Said]) -> Iterator[_Decision]:
         group=row.group,
         question=row.id,
         human=yes if data["label"] == yes else no,
-        said=first,
+        verdict=first,
         is_partial=data["label"] == "partial",
         grade=float(score) if isinstance(score, int | float) else None,
     )
@@ -171,21 +171,24 @@ def _read_overall(data: Mapping[str, Any]) -> list[float]:
     return [float(lead) for lead in overall] if isinstance(overall, list) else []
 
 
-def _say_naively(part: Part, scores: Sequence[float]) -> list[Said]:
+def _say_naively(part: Part, scores: Sequence[float]) -> list[ScoredLabel]:
     if part.kind == "pairwise":
-        return [Said(label="tie" if abs(one) < TIE_WITHIN else "b" if one > 0 else "a", score=one) for one in scores]
+        return [
+            ScoredLabel(label="tie" if abs(score) < TIE_WITHIN else "b" if score > 0 else "a", score=score)
+            for score in scores
+        ]
     yes, no = _BINARY[part.kind]
-    return [Said(label=yes if one >= NAIVE_FROM else no, score=one) for one in scores]
+    return [ScoredLabel(label=yes if score >= NAIVE_FROM else no, score=score) for score in scores]
 
 
 def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: int, *, ranks: bool = True) -> Line:
     """A judge's figures; with `ranks` also those that order rows by its scores."""
-    known = [one for one in decisions if one.said is not None]
-    groups = Groups([one.group for one in known], seed=seed)
-    said = [one.said.label for one in known if one.said is not None]
-    labels = Labels(names=_list_labels(part), first=said, second=[one.human for one in known])
+    decided = [decision for decision in decisions if decision.verdict is not None]
+    groups = Groups([decision.group for decision in decided], seed=seed)
+    given = [decision.verdict.label for decision in decided if decision.verdict is not None]
+    labels = Labels(names=_list_labels(part), first=given, second=[decision.human for decision in decided])
     figures: dict[Figure, Estimate] = {}
-    if known:
+    if decided:
         figures = {
             "accuracy": groups.measure(labels.agree, is_share=True),
             "balanced_accuracy": groups.measure(labels.balance, is_share=True),
@@ -194,37 +197,37 @@ def _measure_line(who: str, part: Part, decisions: Sequence[_Decision], seed: in
         if part.kind != "pairwise":
             figures["f1"] = groups.measure(labels.f1)
         if ranks:
-            figures |= _measure_order(part, known, groups)
-    return Line(who=who, n=len(known), n_missing=len(decisions) - len(known), figures=figures)
+            figures |= _measure_order(part, decided, groups)
+    return Line(who=who, n=len(decided), n_missing=len(decisions) - len(decided), figures=figures)
 
 
-def _measure_order(part: Part, known: Sequence[_Decision], groups: Groups) -> dict[Figure, Estimate]:
-    scores = [one.said.score for one in known if one.said is not None]
-    found: dict[Figure, Estimate] = {}
+def _measure_order(part: Part, decided: Sequence[_Decision], groups: Groups) -> dict[Figure, Estimate]:
+    scores = [decision.verdict.score for decision in decided if decision.verdict is not None]
+    figures: dict[Figure, Estimate] = {}
     if part.kind != "pairwise":
         yes = _BINARY[part.kind][0]
-        clear = np.array([not one.is_partial for one in known])
-        positive = [one.human == yes for one in known]
+        clear = np.array([not decision.is_partial for decision in decided])
+        positive = [decision.human == yes for decision in decided]
         picked = [place for place, is_clear in enumerate(clear) if is_clear]
         weighed = weigh_auc([scores[place] for place in picked], [positive[place] for place in picked])
         if picked:
-            found["auc"] = groups.pick(clear).measure(weighed)
+            figures["auc"] = groups.pick(clear).measure(weighed)
     if part.kind == "relevance":
-        found |= _measure_ndcg(known, groups.seed)
-    graded = [one.grade for one in known if one.grade is not None]
-    if len(graded) == len(known) and len(set(graded)) > 2 and part.kind != "relevance":
-        found["correlation"] = groups.measure(weigh_spearman(scores, graded))
-    return found
+        figures |= _measure_ndcg(decided, groups.seed)
+    graded = [decision.grade for decision in decided if decision.grade is not None]
+    if len(graded) == len(decided) and len(set(graded)) > 2 and part.kind != "relevance":
+        figures["correlation"] = groups.measure(weigh_spearman(scores, graded))
+    return figures
 
 
-def _measure_ndcg(known: Sequence[_Decision], seed: int) -> dict[Figure, Estimate]:
+def _measure_ndcg(decided: Sequence[_Decision], seed: int) -> dict[Figure, Estimate]:
     by_question: dict[str, list[_Decision]] = {}
-    for one in known:
-        by_question.setdefault(one.question, []).append(one)
+    for decision in decided:
+        by_question.setdefault(decision.question, []).append(decision)
     values, names = [], []
     for decisions in by_question.values():
-        scores = [one.said.score for one in decisions if one.said is not None]
-        value = compute_ndcg([one.grade or 0.0 for one in decisions], scores)
+        scores = [decision.verdict.score for decision in decisions if decision.verdict is not None]
+        value = compute_ndcg([decision.grade or 0.0 for decision in decisions], scores)
         if value is not None:
             values.append(value)
             names.append(decisions[0].group)
@@ -264,15 +267,17 @@ def _list_labels(part: Part) -> tuple[str, ...]:
     return _SIDES if part.kind == "pairwise" else _BINARY[part.kind]
 
 
-def _read_people(part: Part, row: Row) -> list[Said]:
+def _read_people(part: Part, row: Row) -> list[ScoredLabel]:
     """What single people said of a row."""
     if part.kind == "pairwise":
-        return [Said(label=_name_side(lead), score=lead) for lead in _read_overall(row.data)]
+        return [ScoredLabel(label=_name_side(lead), score=lead) for lead in _read_overall(row.data)]
     people = row.data.get("annotators")
-    return [said for person in people for said in _read_recorded(part, person)] if isinstance(people, list) else []
+    return (
+        [verdict for person in people for verdict in _read_recorded(part, person)] if isinstance(people, list) else []
+    )
 
 
-def _read_verdicts(part: Part, row: Row) -> dict[str, list[Said]]:
+def _read_verdicts(part: Part, row: Row) -> dict[str, list[ScoredLabel]]:
     """What recorded judges said of a row, by their names."""
     if part.kind != "pairwise":
         return {name: _read_recorded(part, verdict) for name, verdict in read_judges(row).items()}
@@ -283,15 +288,15 @@ def _read_verdicts(part: Part, row: Row) -> dict[str, list[Said]]:
     }
 
 
-def _read_recorded(part: Part, verdict: object) -> list[Said]:
+def _read_recorded(part: Part, verdict: object) -> list[ScoredLabel]:
     """A recorded verdict as a label; empty where it is neither a yes nor a no."""
     yes, no = _BINARY[part.kind]
     if isinstance(verdict, bool):
-        return [Said(label=yes if verdict else no, score=float(verdict))]
+        return [ScoredLabel(label=yes if verdict else no, score=float(verdict))]
     text = str(verdict or "")
     if _NO.match(text):
-        return [Said(label=no, score=0.0)]
-    return [Said(label=yes, score=1.0)] if _YES.match(text) else []
+        return [ScoredLabel(label=no, score=0.0)]
+    return [ScoredLabel(label=yes, score=1.0)] if _YES.match(text) else []
 
 
 def _name_side(lead: float) -> str:
@@ -306,7 +311,7 @@ def _read_lead(rated: object) -> list[float]:
     for side in ("b", "a"):
         value = rated[side]
         if isinstance(value, Mapping):
-            value = next((one for name, one in value.items() if name.startswith("overall")), None)
+            value = next((rating for name, rating in value.items() if name.startswith("overall")), None)
         if not isinstance(value, int | float):
             return []
         sides.append(float(value))
@@ -317,13 +322,13 @@ def _count_human(part: Part, decisions: Sequence[_Decision]) -> dict[str, int]:
     """What people said, as they said it."""
     if part.kind in ("support", "correctness"):
         return dict(Counter(str(row.data["label"]) for row in part.rows).most_common())
-    return dict(Counter(one.human for one in decisions).most_common())
+    return dict(Counter(decision.human for decision in decisions).most_common())
 
 
 def read_judges(row: Row) -> Mapping[str, Any]:
     """What judges said of a row before, by name."""
-    found = row.data.get("llm_judges") or row.data.get("judges")
-    return found if isinstance(found, Mapping) else {}
+    judges = row.data.get("llm_judges") or row.data.get("judges")
+    return judges if isinstance(judges, Mapping) else {}
 
 
 def name_judges(rows: Iterable[Row]) -> list[str]:
@@ -371,7 +376,7 @@ def match_statements(ours: Sequence[str], theirs: Sequence[str]) -> float:
     """
     if not ours or not theirs:
         return 0.0
-    left, right = ([read_words(one) for one in side] for side in (ours, theirs))
+    left, right = ([read_words(statement) for statement in side] for side in (ours, theirs))
     alike = np.array([[2 * len(a & b) / max(len(a) + len(b), 1) for b in right] for a in left])
     rows, columns = linear_sum_assignment(alike, maximize=True)
     matched = float(alike[rows, columns].sum())

@@ -55,12 +55,12 @@ class Row:
     @property
     def contexts(self) -> list[str]:
         """The texts of the contexts, in the order given."""
-        return [one if isinstance(one, str) else one["text"] for one in self.data.get("contexts") or ()]
+        return [context if isinstance(context, str) else context["text"] for context in self.data.get("contexts") or ()]
 
     @property
     def grades(self) -> list[float | None]:
         """A grade for each context; None where people gave none."""
-        return [None if one["grade"] is None else float(one["grade"]) for one in self.data["contexts"]]
+        return [None if context["grade"] is None else float(context["grade"]) for context in self.data["contexts"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ _check_scores = _allow(_is_rated, "an object that gives each dimension a list of
 def _check_graded(value: object) -> str | None:
     wrong = _check_contexts(value)
     if wrong is None and isinstance(value, list):
-        grades = [one.get("grade", "nothing") if isinstance(one, Mapping) else "nothing" for one in value]
+        grades = [context.get("grade", "nothing") if isinstance(context, Mapping) else "nothing" for context in value]
         bad = next((grade for grade in grades if grade is not None and not _is_number(grade)), None)
         wrong = None if bad is None else f"has the grade {bad!r:.40}, allowed: a number, null for none"
     return wrong
@@ -178,19 +178,19 @@ def read_labelled(folders: Sequence[Path], *, language: str | None = None) -> La
     parts: list[Part] = []
     passed_over: list[str] = []
     for folder in folders:
-        for one in _find_sets(folder):
-            found = _read_set(one, language)
-            if isinstance(found, str) and one.is_named:
-                raise DatasetError(f"{one.path}: {found}; {_describe_shapes()}")
-            if isinstance(found, str):
-                passed_over.append(f"{one.name} ({found})")
+        for labelled_set in _find_sets(folder):
+            outcome = _read_set(labelled_set, language)
+            if isinstance(outcome, str) and labelled_set.is_named:
+                raise DatasetError(f"{labelled_set.path}: {outcome}; {_describe_shapes()}")
+            if isinstance(outcome, str):
+                passed_over.append(f"{labelled_set.name} ({outcome})")
             else:
-                parts += found
+                parts += outcome
     if not parts:
         of_language = f" in {language}" if language and not passed_over else ""
-        told = f"; passed over: {'; '.join(passed_over)}" if passed_over else ""
+        others = f"; passed over: {'; '.join(passed_over)}" if passed_over else ""
         names = ", ".join(map(str, folders))
-        raise DatasetError(f"{names} holds no labelled set{of_language}{told}; {_describe_shapes()}")
+        raise DatasetError(f"{names} holds no labelled set{of_language}{others}; {_describe_shapes()}")
     counted = Counter((part.name, part.language) for part in parts)
     twice = next((name for (name, _), n in counted.items() if n > 1), None)
     if twice is not None:
@@ -214,7 +214,7 @@ def pick_rows(part: Part, *, half: Half, limit: int | None, seed: int) -> Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _SetFiles:
     """A set's files; `is_named` when the person named this very set, and not a folder of sets."""
 
     name: str
@@ -223,21 +223,21 @@ class _Found:
     is_named: bool
 
 
-def _find_sets(folder: Path) -> Iterator[_Found]:
+def _find_sets(folder: Path) -> Iterator[_SetFiles]:
     if folder.is_file():
         name = folder.parent.name if folder.stem == "dev" else folder.stem
-        yield _Found(name=name or folder.stem, path=folder, files=(folder,), is_named=True)
+        yield _SetFiles(name=name or folder.stem, path=folder, files=(folder,), is_named=True)
         return
     if not folder.is_dir():
         raise DatasetError(f"{folder}: there is no such folder; give one that holds sets, or a set itself")
     own = _list_files(folder)
     if own:
-        yield _Found(name=folder.resolve().name, path=folder, files=own, is_named=True)
+        yield _SetFiles(name=folder.resolve().name, path=folder, files=own, is_named=True)
         return
-    for below in sorted(one for one in folder.iterdir() if one.is_dir()):
+    for below in sorted(path for path in folder.iterdir() if path.is_dir()):
         files = _list_files(below)
         if files:
-            yield _Found(name=below.name, path=below, files=files, is_named=False)
+            yield _SetFiles(name=below.name, path=below, files=files, is_named=False)
 
 
 def _list_files(folder: Path) -> tuple[Path, ...]:
@@ -254,9 +254,9 @@ class _Reading:
     ids: set[str] = field(default_factory=set)
 
 
-def _read_set(found: _Found, language: str | None) -> list[Part] | str:
+def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str:
     """The parts of a set, or in words which columns it has where these make no kind."""
-    lines = [line for path in found.files for line in _read_lines(path)]
+    lines = [line for path in labelled_set.files for line in _read_lines(path)]
     if not lines:
         return "no rows"
     columns = lines[0].value.keys()
@@ -268,11 +268,11 @@ def _read_set(found: _Found, language: str | None) -> list[Part] | str:
         _take_line(line, SHAPES[kind], language or "en", reading)
     if reading.problems:
         more = f"; and {len(reading.problems) - _LISTED} more" if len(reading.problems) > _LISTED else ""
-        raise DatasetError(f"{found.path}, taken for {kind}: {'; '.join(reading.problems[:_LISTED])}{more}")
+        raise DatasetError(f"{labelled_set.path}, taken for {kind}: {'; '.join(reading.problems[:_LISTED])}{more}")
     return [
-        Part(name=found.name, kind=kind, language=one, rows=tuple(rows), n_left_out=reading.left_out[one])
-        for one, rows in sorted(reading.rows.items())
-        if language in (None, one)
+        Part(name=labelled_set.name, kind=kind, language=spoken, rows=tuple(rows), n_left_out=reading.left_out[spoken])
+        for spoken, rows in sorted(reading.rows.items())
+        if language in (None, spoken)
     ]
 
 
@@ -283,7 +283,7 @@ class _Line:
 
 
 def _read_lines(path: Path) -> Iterator[_Line]:
-    """The objects of a file; raises DatasetError for a line that is none."""
+    """The objects of a file; raises DatasetError for a line that is not one."""
     with path.open("rb") as lines:
         for number, row in read_objects(lines):
             if isinstance(row, str):
@@ -293,7 +293,7 @@ def _read_lines(path: Path) -> Iterator[_Line]:
 
 def _take_line(line: _Line, shape: Shape, language: str, reading: _Reading) -> None:
     value = line.value
-    wrong = [f"{name} {told}" for name, check in shape.needs.items() if (told := check(value.get(name)))]
+    wrong = [f"{name} {problem}" for name, check in shape.needs.items() if (problem := check(value.get(name)))]
     spoken = value.get("lang") or language
     if spoken not in LANGUAGES:
         wrong.append(f"lang is {spoken!r:.40}, allowed: {', '.join(LANGUAGES)}")
@@ -312,5 +312,5 @@ def _take_line(line: _Line, shape: Shape, language: str, reading: _Reading) -> N
 
 
 def _describe_shapes() -> str:
-    told = [f"{kind} has {', '.join(shape.needs)}" for kind, shape in SHAPES.items()]
-    return f"known kinds by their columns: {'; '.join(told)}"
+    kinds = [f"{kind} has {', '.join(shape.needs)}" for kind, shape in SHAPES.items()]
+    return f"known kinds by their columns: {'; '.join(kinds)}"

@@ -51,7 +51,7 @@ GRADED_BY: Final = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class ScoredLabel:
     """One verdict: a label and a number that orders rows by it."""
 
     label: str
@@ -66,7 +66,7 @@ class Judged:
     """
 
     row: Row
-    verdicts: tuple[Said, ...] = ()
+    verdicts: tuple[ScoredLabel, ...] = ()
     statements: tuple[str, ...] = ()
     values: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
@@ -112,23 +112,28 @@ async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     await _take(live_run, work, (attribute_statements,))
     (verdict,) = work.rows["attributions"]
     label = "supported" if verdict["supported"] else "unsupported"
-    return Judged(row=row, verdicts=(Said(label=label, score=_score(live_run, verdict, yes=label == "supported")),))
+    return Judged(
+        row=row, verdicts=(ScoredLabel(label=label, score=_score(live_run, verdict, yes=label == "supported")),)
+    )
 
 
 async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, ground_truth=row.ground_truth)
     await _take(live_run, work, (rank_contexts,))
     verdicts = [
-        Said(label="useful" if one["useful"] else "not_useful", score=_score(live_run, one, yes=bool(one["useful"])))
-        for one in work.rows["context_verdicts"]
+        ScoredLabel(
+            label="useful" if verdict["useful"] else "not_useful",
+            score=_score(live_run, verdict, yes=bool(verdict["useful"])),
+        )
+        for verdict in work.rows["context_verdicts"]
     ]
     return Judged(row=row, verdicts=tuple(verdicts))
 
 
 async def _judge_correctness(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
-    found = await _compare(live_run, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
-    label = "correct" if found.by_labels >= CORRECT_FROM else "incorrect"
-    return Judged(row=row, verdicts=(Said(label=label, score=found.by_scores),))
+    agreement = await _compare(live_run, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
+    label = "correct" if agreement.by_labels >= CORRECT_FROM else "incorrect"
+    return Judged(row=row, verdicts=(ScoredLabel(label=label, score=agreement.by_scores),))
 
 
 async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
@@ -139,13 +144,13 @@ async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     # Of two long answers the labels alone are often equal.
     ahead = of_b.by_scores - of_a.by_scores
     label = "tie" if abs(ahead) < TIE_WITHIN else "b" if ahead > 0 else "a"
-    return Judged(row=row, verdicts=(Said(label=label, score=ahead),))
+    return Judged(row=row, verdicts=(ScoredLabel(label=label, score=ahead),))
 
 
 async def _judge_split(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     work = _lay_out(sample_id, row, answer=str(row.data["text"]))
     await _take(live_run, work, (extract_answer,))
-    return Judged(row=row, statements=tuple(str(one["text"]) for one in work.rows["statements"]))
+    return Judged(row=row, statements=tuple(str(statement["text"]) for statement in work.rows["statements"]))
 
 
 async def _judge_rated(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
@@ -194,10 +199,10 @@ async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str, *, 
     await _take(live_run, work, (classify_statements,))
     labels: dict[str, list[float]] = {"A": [], "G": []}
     scores: dict[str, list[float]] = {"A": [], "G": []}
-    for one in work.rows["classifications"]:
-        side, found = str(one["statement_id"])[0], one["label"] == "TP"
-        labels[side].append(float(found))
-        scores[side].append(_score(live_run, one, yes=found))
+    for verdict in work.rows["classifications"]:
+        side, is_right = str(verdict["statement_id"])[0], verdict["label"] == "TP"
+        labels[side].append(float(is_right))
+        scores[side].append(_score(live_run, verdict, yes=is_right))
     return _Compared(by_labels=_join(labels, recall_weight), by_scores=_join(scores, recall_weight))
 
 
@@ -209,18 +214,18 @@ def _join(sides: Mapping[str, Sequence[float]], recall_weight: float) -> float:
 
 def _measure_facts(work: SampleWork) -> dict[str, float]:
     """factual_recall and factual_f1, as the warehouse computes them."""
-    labels = [(str(one["statement_id"])[0], one["label"]) for one in work.rows["classifications"]]
-    right, wrong, missed = (labels.count(one) for one in (("A", "TP"), ("A", "FP"), ("G", "FN")))
-    found = {}
+    labels = [(str(entry["statement_id"])[0], entry["label"]) for entry in work.rows["classifications"]]
+    right, wrong, missed = (labels.count(entry) for entry in (("A", "TP"), ("A", "FP"), ("G", "FN")))
+    values = {}
     if right + missed:
-        found["factual_recall"] = right / (right + missed)
+        values["factual_recall"] = right / (right + missed)
     if right + wrong + missed:
-        found["factual_f1"] = right / (right + 0.5 * (wrong + missed))
-    return found
+        values["factual_f1"] = right / (right + 0.5 * (wrong + missed))
+    return values
 
 
 def _measure_faithfulness(work: SampleWork) -> dict[str, float]:
-    supported = [float(bool(one["supported"])) for one in work.rows["attributions"]]
+    supported = [float(bool(verdict["supported"])) for verdict in work.rows["attributions"]]
     return {"faithfulness": _mean(supported)} if supported else {}
 
 
@@ -253,8 +258,8 @@ async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, 
 
 def _score(live_run: LiveRun, verdict: Mapping[str, Any], *, yes: bool) -> float:
     """What the judge says of how near it was, or 1 and 0 where it says nothing of that."""
-    said = read_score(str(verdict["reason"])) if live_run.asker.judge.name == "lexical" else None
-    return float(yes) if said is None else said
+    score = read_score(str(verdict["reason"])) if live_run.asker.judge.name == "lexical" else None
+    return float(yes) if score is None else score
 
 
 def _to_number(value: object) -> float:

@@ -72,7 +72,7 @@ class _Rated:
 def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Iterator[SetAgreement]:
     """The agreement on each dimension that people rated and a metric stands for."""
     dimensions = dict.fromkeys(name for row in part.rows for name in row.data["scores"])
-    given = {name for one in judged for name in one.values}
+    given = {name for result in judged for name in result.values}
     for dimension in dimensions:
         for metric in DIMENSIONS.get(dimension.lower(), ()):
             if metric in given:
@@ -82,17 +82,17 @@ def measure_ratings(part: Part, judged: Sequence[Judged], *, seed: int) -> Itera
 def _measure_dimension(part: Part, judged: Sequence[Judged], dimension: str, metric: str, seed: int) -> SetAgreement:
     rated = _Rated()
     names = name_judges(part.rows)
-    for one in judged:
-        people = [float(value) for value in one.row.data["scores"].get(dimension, ())]
+    for result in judged:
+        people = [float(value) for value in result.row.data["scores"].get(dimension, ())]
         if not people:
             continue
-        rated.groups.append(one.row.group)
+        rated.groups.append(result.row.group)
         rated.human.append(float(np.mean(people)))
         rated.by_person.append(people)
-        rated.ours.append(one.values.get(metric, float("nan")))
-        rated.naive.append(score_naively(part, one.row)[0])
+        rated.ours.append(result.values.get(metric, float("nan")))
+        rated.naive.append(score_naively(part, result.row)[0])
         for name in names:
-            value = read_judges(one.row).get(name)
+            value = read_judges(result.row).get(name)
             number = float(value) if isinstance(value, int | float) else float("nan")
             rated.recorded.setdefault(name, []).append(number)
     others = [
@@ -116,7 +116,7 @@ def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
     columns = [
         [people[place] if place < len(people) else np.nan for people in rated.by_person] for place in range(most)
     ]
-    lines = [rated.correlate(PEOPLE, one, other, seed) for one, other in combinations(columns, 2)]
+    lines = [rated.correlate(PEOPLE, first, second, seed) for first, second in combinations(columns, 2)]
     mean = average([line.figures["correlation"] for line in lines if "correlation" in line.figures])
     if mean is not None:
         yield Line(who=PEOPLE, n=lines[0].n, n_missing=lines[0].n_missing, figures={"correlation": mean})
@@ -124,7 +124,7 @@ def _correlate_people(rated: _Rated, seed: int) -> Iterator[Line]:
 
 def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgreement:
     """How alike the judge's statements are to people's, and what one sentence for the whole text would come to."""
-    known = [one for one in judged if one.failure is None]
+    split = [result for result in judged if result.failure is None]
 
     def compare(who: str, rows: Sequence[Row], splits: Sequence[Sequence[str]]) -> Line:
         alike = [match_statements(ours, row.data["statements"]) for row, ours in zip(rows, splits, strict=True)]
@@ -136,14 +136,14 @@ def measure_splits(part: Part, judged: Sequence[Judged], *, seed: int) -> SetAgr
     others = [compare("llm_statements", recorded, [row.data["llm_statements"] for row in recorded])] if recorded else []
     others.append(compare("the text unsplit", part.rows, [[str(row.data["text"])] for row in part.rows]))
     counts = {
-        "statements by people": sum(len(one.row.data["statements"]) for one in known),
-        "statements by the judge": sum(len(one.statements) for one in known),
+        "statements by people": sum(len(result.row.data["statements"]) for result in split),
+        "statements by the judge": sum(len(result.statements) for result in split),
     }
     return SetAgreement(
         part=part,
         n_rows=len(part.rows),
-        n_groups=len({one.row.group for one in known}),
-        judge=compare(JUDGE, [one.row for one in known], [one.statements for one in known]),
+        n_groups=len({result.row.group for result in split}),
+        judge=compare(JUDGE, [result.row for result in split], [result.statements for result in split]),
         others=others,
         labels=counts,
     )

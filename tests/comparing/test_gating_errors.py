@@ -64,7 +64,7 @@ def judge_nights(generator: np.random.Generator, *, drop: float, n: int, n_again
     base, candidate = flip(generator, truths), flip(generator, later)
     pairs = base[:n_again] - flip(generator, truths[:n_again])
     noise = Noise(n_pairs=n_again, n_changed=int((pairs != 0).sum()), sum_squares=float((pairs**2).sum()))
-    floor = find_floor(noise, n=n, anew=np.ones(n, dtype=np.int64), scale=1.0)
+    floor = find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
     return compare_values({"factual_f1": candidate - base}, floor)
 
 

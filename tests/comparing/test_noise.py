@@ -25,7 +25,7 @@ def measure(differences: Sequence[float] | Array) -> Noise:
 
 def find(noise: Noise, *, n: int, m: int | None = None, scale: float = 1.0) -> float:
     """The floor over `n` samples without clusters, `m` of them judged anew."""
-    return find_floor(noise, n=n, anew=np.ones(n if m is None else m, dtype=np.int64), scale=scale)
+    return find_floor(noise, n=n, again=np.ones(n if m is None else m, dtype=np.int64), scale=scale)
 
 
 PAIRS = [0.5, -0.5, 0.25, -0.25, 0.5, -0.25, 0.5, 0.25, *[0.0] * 40]
@@ -65,7 +65,7 @@ def test_only_samples_judged_anew_bring_noise() -> None:
 def test_samples_of_a_cluster_count_as_if_they_erred_together() -> None:
     noise = measure(PAIRS)
     apart = find(noise, n=200)
-    together = find_floor(noise, n=200, anew=np.full(25, 8, dtype=np.int64), scale=1.0)
+    together = find_floor(noise, n=200, again=np.full(25, 8, dtype=np.int64), scale=1.0)
     as_one_each = find(noise, n=25)
     half_step = np.sqrt(np.mean(np.square(PAIRS[:8]))) / 2
     assert together - half_step / 200 == pytest.approx(as_one_each - half_step / 25)

@@ -14,7 +14,7 @@ from noise_house import BASE, CANDIDATE, JUDGE, NoiseHouse
 
 from evalhouse.flows.run.noise import measure_noise
 from evalhouse.flows.run.outcome import NoiseOutcome, RunOutcome
-from evalhouse.tasks.asking.embedders import AskAnew, AskedEmbedder
+from evalhouse.tasks.asking.embedders import AskedEmbedder, RepeatedJudge
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES
 from evalhouse.tasks.settings.run import RunSettings
@@ -150,7 +150,7 @@ def test_the_noise_run_has_the_settings_of_the_run_and_its_own_keys(
     assert (config["votes"], config["concurrency"], config["judge"]) == (3, 7, JUDGE)
     assert again.run.tags == ("of unchanged samples",)
     assert (again.run.kind, again.run.parent_run_id, again.run.dataset) == ("noise", CANDIDATE, "data.jsonl")
-    assert isinstance(again.live_run.asker.judge, AskAnew)
+    assert isinstance(again.live_run.asker.judge, RepeatedJudge)
     assert again.live_run.progress.n_samples == 20
     assert find_run(house.warehouse, "latest").run_id == CANDIDATE
 
@@ -160,7 +160,7 @@ def test_embeddings_of_a_model_are_asked_anew_as_well(house: NoiseHouse, again: 
     measure(embeddings="openai:embedder", metrics=("semantic_similarity",))
     assert again.live_run is not None
     assert isinstance(again.live_run.embedder, AskedEmbedder)
-    assert isinstance(again.live_run.embedder.asker.judge, AskAnew)
+    assert isinstance(again.live_run.embedder.asker.judge, RepeatedJudge)
     assert again.live_run.embedder.asker.judge.name == "openai:embedder"
 
 

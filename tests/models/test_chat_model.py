@@ -177,10 +177,10 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Raw(body="<html>Bad gateway</html>"), "sent no JSON"),
+        (Raw(body="<html>Bad gateway</html>"), "sent what is not valid JSON"),
         (Raw(body={"error": {"message": "overloaded"}}), "status 500: overloaded"),
-        (Raw(body={"choices": []}), "sent no completion"),
-        (Raw(body={"choices": None}), "sent no completion"),
+        (Raw(body={"choices": []}), "sent what is not a completion"),
+        (Raw(body={"choices": None}), "sent what is not a completion"),
         (Raw(status=502, body="<html>Bad gateway</html>"), "status 502: Bad gateway"),
         (Raw(status=500, body={"detail": "worker died"}), "status 500"),
         (Raw(status=429, body={"error": "slow down"}, headers={"Retry-After": "0.01"}), "status 429: slow down"),

@@ -73,8 +73,8 @@ def write_page(title: str, status: int) -> Raw:
             Raw(status=400, body={"error": {"message": "Failed to generate JSON.", "code": "json_validate_failed"}}),
             "did not fit the schema: Failed to generate JSON.",
         ),
-        (Raw(body=PAGE), "sent no JSON but '<!DOCTYPE html>"),
-        (Raw(body=""), "sent no JSON but ''"),
+        (Raw(body=PAGE), "sent what is not valid JSON: '<!DOCTYPE html>"),
+        (Raw(body=""), "sent what is not valid JSON: ''"),
         (
             Raw(body='data: {"choices": []}\n\ndata: [DONE]\n\n', headers={"Content-Type": "text/event-stream"}),
             "sent a stream, which was not asked for: 'data:",

@@ -65,22 +65,15 @@ def hold(location: Location, name: str, *, patience_s: float = SWEPT_S, busy: Bu
         lock: _SessionLock | _FileLock = _SessionLock(location, location.lake, name)
     else:
         lock = _FileLock(find_lock_file(location, name))
-    lock.take(time.monotonic() + patience_s, busy)
-    try:
+    with _held(lock, patience_s, busy):
         yield lock
-    finally:
-        lock.close()
 
 
 @contextmanager
 def hold_file(path: Path, *, patience_s: float, busy: Busy) -> Iterator[None]:
     """Keep the other processes of this machine out for this block; raises WarehouseBusy, or WarehouseUnwritable."""
-    lock = _FileLock(path)
-    lock.take(time.monotonic() + patience_s, busy)
-    try:
+    with _held(_FileLock(path), patience_s, busy):
         yield
-    finally:
-        lock.close()
 
 
 @contextmanager
@@ -197,6 +190,15 @@ class _SessionLock:
             self.close()
             return False
         return True
+
+
+@contextmanager
+def _held(lock: "_FileLock | _SessionLock", patience_s: float, busy: Busy) -> Iterator[None]:
+    lock.take(time.monotonic() + patience_s, busy)
+    try:
+        yield
+    finally:
+        lock.close()
 
 
 def _say(busy: Busy) -> str:

@@ -146,7 +146,7 @@ def _read_record(connection: duckdb.DuckDBPyConnection, location: Location) -> d
 
 
 def _missing(applied: dict[int, str], wanted: Sequence[Migration]) -> list[Migration]:
-    known = {migration.number: migration for migration in wanted}
+    ours = {migration.number: migration for migration in wanted}
     newest = max(applied, default=0)
     if newest > len(wanted):
         raise MigrationError(
@@ -154,9 +154,9 @@ def _missing(applied: dict[int, str], wanted: Sequence[Migration]) -> list[Migra
             "update evalhouse or name another file with --warehouse"
         )
     for number, sha256 in applied.items():
-        if number != _VIEWS and known[number].sha256 != sha256:
+        if number != _VIEWS and ours[number].sha256 != sha256:
             raise MigrationError(
-                f"migration {known[number].title} is not the one this warehouse was made with; "
+                f"migration {ours[number].title} is not the one this warehouse was made with; "
                 "a released migration never changes: reinstall evalhouse"
             )
     return [migration for migration in wanted if migration.number not in applied]

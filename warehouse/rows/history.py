@@ -48,9 +48,9 @@ def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str
 
     A suite goes before a dataset of the same name.
     """
-    known = [str(row["series"]) for row in warehouse.read_rows(read_query("history/known"))]
+    all_series = [str(row["series"]) for row in warehouse.read_rows(read_query("history/known"))]
     meant = (f"suite {wanted}", f"dataset {wanted}", wanted)
-    return next((series for series in meant if series in known), None), known
+    return next((series for series in meant if series in all_series), None), all_series
 
 
 def read_series(warehouse: Warehouse, series: str) -> SeriesData:

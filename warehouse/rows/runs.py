@@ -149,8 +149,8 @@ def _find_newest(runs: Sequence[RunRow], place: int, suite: str | None) -> RunRo
     """The run at a place counted from the newest, of a suite where one is named."""
     of_suite = [run for run in runs if suite is None or run.suite == suite]
     if not of_suite:
-        known = ", ".join(sorted({run.suite for run in runs if run.suite})) or "none"
-        raise WarehouseError(f"no run is of suite {suite!r}; suites on record: {known}")
+        suites = ", ".join(sorted({run.suite for run in runs if run.suite})) or "none"
+        raise WarehouseError(f"no run is of suite {suite!r}; suites on record: {suites}")
     if place >= len(of_suite):
         of_what = "" if suite is None else f" of suite {suite!r}"
         raise WarehouseError(f"there is only one run{of_what} so far, so there is no previous one")

@@ -46,8 +46,8 @@ class StoredSample:
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """Whatever else stood in the sample's row."""
-        found: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
-        return found
+        members: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
+        return members
 
 
 class Staging:
@@ -79,8 +79,8 @@ class Staging:
             return []
         with self._open() as connection:
             parameters = {"parts": parts, "ids": str(self._lay_ids(connection)), "first": first, "last": last}
-            found: pl.DataFrame = connection.sql(read_query("samples/staged_between"), params=parameters).pl()
-        return [StoredSample(**row) for row in found.iter_rows(named=True)]
+            rows: pl.DataFrame = connection.sql(read_query("samples/staged_between"), params=parameters).pl()
+        return [StoredSample(**row) for row in rows.iter_rows(named=True)]
 
     def _lay_ids(self, connection: duckdb.DuckDBPyConnection) -> Path:
         """The file of ordinals and ids; made once, when all rows are staged."""

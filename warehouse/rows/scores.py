@@ -58,9 +58,9 @@ def count_changed(warehouse: Warehouse, noise_run_id: str) -> int:
     return int(str(row["n"]))
 
 
-def read_judged_anew(warehouse: Warehouse, *, base: str, candidate: str) -> pl.DataFrame:
+def read_judged_again(warehouse: Warehouse, *, base: str, candidate: str) -> pl.DataFrame:
     """One row per sample and step of a call for which the runs do not rest on the very same replies."""
-    return warehouse.read(read_query("noise/judged_anew"), {"base": base, "candidate": candidate})
+    return warehouse.read(read_query("noise/judged_again"), {"base": base, "candidate": candidate})
 
 
 def list_noise_runs(warehouse: Warehouse, run_id: str) -> list[str]:

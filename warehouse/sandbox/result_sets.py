@@ -149,7 +149,7 @@ def compare_result_sets(expected: ResultSet, made: ResultSet) -> Agreement:
     if not wanted and not given and not (expected.columns and made.columns):
         return Agreement(row_precision=1, row_recall=1, column_precision=1, column_recall=1, in_order=1, note="no rows")
     pairs = _pair_columns(expected, made, _Cells(wanted=wanted, given=given))
-    wanted, given = _pick(wanted, [one for one, _ in pairs]), _pick(given, [other for _, other in pairs])
+    wanted, given = _pick(wanted, [place for place, _ in pairs]), _pick(given, [other for _, other in pairs])
     # Without one common column no row agrees.
     common = _count_common(wanted, given) if pairs else 0
     in_order = LCSseq.similarity(*_number(wanted, given)) if pairs else 0
@@ -167,7 +167,7 @@ def must_differ(expected: ResultSet, made: ResultSet) -> bool:
     """Whether the two sets are different whatever their columns are called and in which order they come."""
     if len(expected.columns) != len(made.columns):
         return True
-    sides = [Counter(_settle_rows(one)) for one in (expected, made)]
+    sides = [Counter(_settle_rows(rows)) for rows in (expected, made)]
     # Most sets that agree have their columns in one order; only the others are worth looking into each row.
     return sides[0] != sides[1] and _forget_order(sides[0]) != _forget_order(sides[1])
 
@@ -224,8 +224,8 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
     """Places of columns that belong together: they share most of their values, or else a name."""
     wanted = [Counter(row[place] for row in cells.wanted) for place in range(len(expected.columns))]
     given = [Counter(row[place] for row in cells.given) for place in range(len(made.columns))]
-    alike = np.array([[_compare_values(one, other) for other in given] for one in wanted])
-    named = np.array([[one.casefold() == other.casefold() for other in made.columns] for one in expected.columns])
+    alike = np.array([[_compare_values(own, other) for other in given] for own in wanted])
+    named = np.array([[own.casefold() == other.casefold() for other in made.columns] for own in expected.columns])
     placed = np.eye(*alike.shape)
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  # half a second, which few runs need
 
@@ -241,15 +241,15 @@ def _pair_columns(expected: ResultSet, made: ResultSet, cells: _Cells) -> list[t
         if alike[row, column] or named[row, column]
     ]
     groups: dict[Cell, list[tuple[int, int]]] = {}
-    for one, other in pairs:
-        held = (frozenset(wanted[one].items()), frozenset(given[other].items()))
-        groups.setdefault(held, []).append((one, other))
+    for own, other in pairs:
+        held = (frozenset(wanted[own].items()), frozenset(given[other].items()))
+        groups.setdefault(held, []).append((own, other))
     return _pick_pairing(list(groups.values()), cells)
 
 
-def _compare_values(one: Counter[Cell], other: Counter[Cell]) -> float:
+def _compare_values(first: Counter[Cell], second: Counter[Cell]) -> float:
     """The share of values two columns have in common, of the longer; 1 when neither has any."""
-    return _share((one & other).total(), max(one.total(), other.total()))
+    return _share((first & second).total(), max(first.total(), second.total()))
 
 
 def _pick_pairing(groups: Sequence[Sequence[tuple[int, int]]], cells: _Cells) -> list[tuple[int, int]]:
@@ -258,7 +258,10 @@ def _pick_pairing(groups: Sequence[Sequence[tuple[int, int]]], cells: _Cells) ->
     best: list[tuple[int, int]] = []
     most = -1
     for pairs in islice(_list_pairings(groups), max(1, _MOST_CELLS_TRIED // max(1, n_cells))):
-        wanted, given = (_pick(cells.wanted, [one for one, _ in pairs]), _pick(cells.given, [two for _, two in pairs]))
+        wanted, given = (
+            _pick(cells.wanted, [first for first, _ in pairs]),
+            _pick(cells.given, [second for _, second in pairs]),
+        )
         common = _count_common(wanted, given)
         if common > most:
             best, most = pairs, common
@@ -269,11 +272,11 @@ def _pick_pairing(groups: Sequence[Sequence[tuple[int, int]]], cells: _Cells) ->
 
 def _list_pairings(groups: Sequence[Sequence[tuple[int, int]]]) -> Iterator[list[tuple[int, int]]]:
     """All ways to pair within the groups, the given one first."""
-    for orders in product(*(permutations([other for _, other in group]) for group in groups)):
+    for orders in product(*(permutations([second for _, second in group]) for group in groups)):
         yield [
-            (one, other)
+            (first, second)
             for group, order in zip(groups, orders, strict=True)
-            for (one, _), other in zip(group, order, strict=True)
+            for (first, _), second in zip(group, order, strict=True)
         ]
 
 
@@ -339,9 +342,9 @@ def _number(wanted: Sequence[Cell], given: Sequence[Cell]) -> tuple[list[int], l
 
 
 def _describe(expected: ResultSet, made: ResultSet, pairs: Sequence[tuple[int, int]], common: int) -> str:
-    told = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
-    missing = [name for place, name in enumerate(expected.columns) if place not in {one for one, _ in pairs}]
+    parts = [f"{common} of {len(expected.rows)} expected and {len(made.rows)} returned rows agree"]
+    missing = [name for place, name in enumerate(expected.columns) if place not in {paired for paired, _ in pairs}]
     extra = [name for place, name in enumerate(made.columns) if place not in {other for _, other in pairs}]
-    told += [f"missing columns: {', '.join(missing)}"] if missing else []
-    told += [f"extra columns: {', '.join(extra)}"] if extra else []
-    return "; ".join(told)
+    parts += [f"missing columns: {', '.join(missing)}"] if missing else []
+    parts += [f"extra columns: {', '.join(extra)}"] if extra else []
+    return "; ".join(parts)

@@ -60,7 +60,7 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
     _check_target(source, target)
     counts: dict[str, int] = {}
     # Runs themselves come last: a run that is there is there whole.
-    for table in sorted(tables, key=lambda one: (one.name == "runs", one.name)):
+    for table in sorted(tables, key=lambda entry: (entry.name == "runs", entry.name)):
         counts[table.name] = _move_table(source, target, table)
         watch(table.name, counts[table.name])
     return counts
@@ -92,7 +92,7 @@ def _move_table(source: Warehouse, target: Warehouse, table: Table) -> int:
         raise WarehouseError(
             f"{table.name} did not come over as it was; was {source.location.name} written to meanwhile? Move again"
         )
-    return sum(one.n_rows for one in wanted.values())
+    return sum(total.n_rows for total in wanted.values())
 
 
 def sum_table(warehouse: Warehouse, table: Table) -> dict[str | None, Sum]:
@@ -106,15 +106,15 @@ def sum_table(warehouse: Warehouse, table: Table) -> dict[str | None, Sum]:
 
 def _find_missing(target: Warehouse, table: Table, wanted: Mapping[str | None, Sum]) -> list[str | None]:
     """The runs whose rows are not there yet; raises WarehouseError when others are in their place."""
-    found = sum_table(target, table)
-    other = [run for run, one in found.items() if one != wanted.get(run)]
+    sums = sum_table(target, table)
+    other = [run for run, total in sums.items() if total != wanted.get(run)]
     if other:
         of_run = f" of run {other[0]}" if other[0] else ""
         raise WarehouseError(
             f"{table.name}{of_run} in {target.location.name} has other rows than where they come from; move into an "
             "empty warehouse"
         )
-    return [run for run in wanted if run not in found]
+    return [run for run in wanted if run not in sums]
 
 
 def _group(runs: Sequence[str | None], sums: Mapping[str | None, Sum]) -> Iterator[list[str | None]]:

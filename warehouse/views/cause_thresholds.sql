@@ -1,4 +1,4 @@
--- One row per threshold of the rules that give a sample its cause. To try others, lay this view anew: the causes of all of
+-- One row per threshold of the rules that give a sample its cause. To try others, lay this view again: the causes of all of
 -- history follow, with no model call, until evalhouse lays its own views again.
 create or replace view cause_thresholds as
 with thresholds (threshold, value, meaning) as (

@@ -1,5 +1,5 @@
 -- One row per sample of an evaluation, against the evaluation before it in its series: whether what is judged has changed,
--- and whether its verdicts were asked for anew.
+-- and whether its verdicts were asked for again.
 create or replace view sample_changes as
 with placed as (
     select
