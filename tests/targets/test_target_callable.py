@@ -226,7 +226,7 @@ def test_a_call_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         ("target_bots:asked", "module 'target_bots' has no 'asked' (asked for by 'target_bots:asked')"),
         ("target_bots:bot.asked", "module 'target_bots' has no 'bot.asked'"),
         ("target_bots:number", "target_bots:number is a number, not a function"),
-        ("target_bots:texted", "no function; it is a LangChain Runnable: name it with `runnable`"),
+        ("target_bots:texted", "not a function; it is a LangChain Runnable: name it with `runnable`"),
         ("target_bots:answer_nothing", "target_bots:answer_nothing() -> str cannot be called (too many positional"),
         ("target_bots:answer_two", "cannot be called (missing a required argument: 'other'): it is called with the"),
         ("target_bots:answer_in_parts", "target_bots:answer_in_parts yields its answer in parts; write a function"),
