@@ -111,7 +111,7 @@ def draw_sample(draw: st.DrawFn) -> Sample:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=settings.default.max_examples // 4)
 @given(drawn=st.lists(draw_sample(), min_size=1, max_size=12))
 def test_every_sample_has_one_cause_and_it_is_that_of_a_second_computation(drawn: list[Sample]) -> None:
     samples = [replace(sample, sample_id=f"s{n:02}") for n, sample in enumerate(drawn)]
@@ -131,7 +131,7 @@ def test_every_sample_has_one_cause_and_it_is_that_of_a_second_computation(drawn
 IDS = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=3)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=settings.default.max_examples // 6)
 @given(drawn=st.lists(st.tuples(draw_sample(), IDS, IDS, st.booleans()), min_size=1, max_size=8))
 def test_ids_and_like_statements_leave_every_sample_one_cause(
     drawn: list[tuple[Sample, list[str | None], list[str | None], bool]],
