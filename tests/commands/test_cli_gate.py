@@ -23,20 +23,8 @@ HOSTILE = "a\"b'<i>&amp;]]></testcase> | `@all <u>` ``d \x1b[31m\x00\ufffe\n| x 
 class Nights:
     """A warehouse of two runs, `base` and `night`, with 40 samples and scores that a test chooses."""
 
-    def __init__(self, house: House, path: str, ask: Ask) -> None:
+    def __init__(self, path: str, ask: Ask) -> None:
         self.path, self._ask = path, ask
-        where = f"where run_id = '{house.run_id}'"
-        for place, run in enumerate(("base", "night")):
-            columns = f"'{run}' as run_id, '{run}' as label, started_at + interval {place + 1} hour as started_at"
-            self.change(f"insert into runs select * replace ({columns}, 40 as n_samples) from runs {where}")
-            self.change(
-                f"insert into run_samples select run_samples.* replace ('{run}' as run_id, 's' || n as sample_id) "
-                f"from run_samples, range(40) as numbers (n) {where} and sample_id = 'tide-1'"
-            )
-        self.change(
-            "insert into samples select samples.* replace ('s' || n as sample_id) "
-            "from samples, range(40) as numbers (n) where sample_id = 'tide-1'"
-        )
 
     def change(self, sql: str) -> None:
         with duckdb.connect(self.path) as connection:
@@ -61,9 +49,29 @@ class Nights:
         return found
 
 
+@pytest.fixture(scope="module")
+def template(house: House, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A copy of the house's warehouse with the two runs, as yet without scores."""
+    path = str(shutil.copy(house.path, tmp_path_factory.mktemp("template") / "template.duckdb"))
+    where = f"where run_id = '{house.run_id}'"
+    with duckdb.connect(path) as connection:
+        for place, run in enumerate(("base", "night")):
+            columns = f"'{run}' as run_id, '{run}' as label, started_at + interval {place + 1} hour as started_at"
+            connection.execute(f"insert into runs select * replace ({columns}, 40 as n_samples) from runs {where}")
+            connection.execute(
+                f"insert into run_samples select run_samples.* replace ('{run}' as run_id, 's' || n as sample_id) "
+                f"from run_samples, range(40) as numbers (n) {where} and sample_id = 'tide-1'"
+            )
+        connection.execute(
+            "insert into samples select samples.* replace ('s' || n as sample_id) "
+            "from samples, range(40) as numbers (n) where sample_id = 'tide-1'"
+        )
+    return path
+
+
 @pytest.fixture
-def nights(house: House, tmp_path: Path, ask: Ask) -> Nights:
-    return Nights(house, str(shutil.copy(house.path, tmp_path / "nights.duckdb")), ask)
+def nights(template: str, tmp_path: Path, ask: Ask) -> Nights:
+    return Nights(str(shutil.copy(template, tmp_path / "nights.duckdb")), ask)
 
 
 def parse_junit(path: Path) -> ElementTree.Element:

@@ -12,6 +12,7 @@ import pytest
 from benchmark_data import EVERY_KIND, STRANGE, N, make_correctness, make_support, write_set, write_sets
 from cli_process import Finished, Place, call_here, finish, wait_for
 from endpoint import Asked, Endpoint, running_endpoint
+from warehouse_runs import lay_warehouse
 
 PRICES = "judge: [1.0, 2.0, 0.5]\n"
 
@@ -41,6 +42,7 @@ def live_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     write_sets(tmp_path / "sets")
+    lay_warehouse(tmp_path / "evalhouse.duckdb")
     (tmp_path / "prices.yaml").write_text(PRICES, encoding="utf-8")
     return LiveRun(tmp_path, capsys)
 
@@ -68,8 +70,18 @@ def others(one: Any) -> dict[str, Any]:  # noqa: ANN401
     return {other["who"]: other for other in one["others"]}
 
 
-def test_every_kind_is_judged_without_a_key(live_run: LiveRun) -> None:
-    document = live_run.measure("--judge", "lexical", "--data", "sets")
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
+    """What the lexical judge's figures are on all sets, in a folder without a warehouse."""
+    folder = tmp_path_factory.mktemp("judged")
+    write_sets(folder / "sets")
+    ended = Place(folder=folder).call("benchmark", "--judge", "lexical", "--data", "sets", "--json")
+    assert ended.status == 0, ended.stderr
+    return ended.document
+
+
+def test_every_kind_is_judged_without_a_key(judged: Any) -> None:  # noqa: ANN401
+    document = judged
     assert (document["judge"], document["problem"], document["passed_over"]) == ("lexical", None, [])
     assert document["model"].startswith("lexical-")
     support = pick(document, "harbour_support")
@@ -92,8 +104,8 @@ def test_every_kind_is_judged_without_a_key(live_run: LiveRun) -> None:
     assert document["calls"]["cost_usd"] == 0
 
 
-def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(live_run: LiveRun) -> None:
-    document = live_run.measure("--judge", "lexical", "--data", "sets")
+def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(judged: Any) -> None:  # noqa: ANN401
+    document = judged
     answers = others(pick(document, "harbour_correctness"))
     # The third opinion on the second row was asked for because the first two differ, and is left out.
     assert answers["people"]["n"] == N
@@ -116,8 +128,9 @@ def test_people_recorded_judges_and_simple_rules_stand_beside_the_judge(live_run
 
 
 def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(live_run: LiveRun) -> None:
-    write_set(live_run.folder / "sets" / "wrong", [row | {"label": "incorrect"} for row in make_correctness()])
-    document = live_run.measure("--judge", "lexical", "--data", "sets")
+    write_set(live_run.folder / "two" / "harbour_correctness", make_correctness())
+    write_set(live_run.folder / "two" / "wrong", [row | {"label": "incorrect"} for row in make_correctness()])
+    document = live_run.measure("--judge", "lexical", "--data", "two")
     (total,) = [one for one in document["totals"] if one["kind"] == "correctness"]
     right, wrong = (pick(document, name)["judge"]["figures"] for name in ("harbour_correctness", "wrong"))
     assert (total["n_sets"], total["n"]) == (2, 2 * N)
