@@ -6,13 +6,14 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
 import duckdb
 import pytest
 from cli_house import N_JUDGED, House, write_dataset
-from cli_process import Finished, Place, call_here, show_in_terminal
+from cli_process import Finished, Place, show_in_terminal
 from rich.cells import cell_len
 
 from evalhouse.flows.documents.diagnosis import Cause, load_advice
@@ -83,13 +84,15 @@ def test_every_sample_gets_the_cause_that_its_row_was_written_for(ferry: Place) 
     assert {row["sample_id"]: row["cause"] for row in document["samples"]} == EXPECTED
 
 
-@pytest.fixture
-def ask_ferry(ferry: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Calls `diagnose` in this process, in the ferry's folder."""
-    monkeypatch.chdir(ferry.folder)
-    for name in ("EVALHOUSE_WAREHOUSE", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    return lambda *arguments: call_here(capsys, "diagnose", *arguments)
+@pytest.fixture(scope="module")
+def ask_ferry(ferry: Place) -> Ask:
+    """Calls `diagnose` in the ferry's folder, with each arguments once."""
+
+    @cache
+    def call(*arguments: str) -> Finished:
+        return ferry.call("diagnose", *arguments)
+
+    return call
 
 
 def test_totals_samples_and_remedies_stand_in_plain_tables(ask_ferry: Ask) -> None:
@@ -111,12 +114,12 @@ def test_totals_samples_and_remedies_stand_in_plain_tables(ask_ferry: Ask) -> No
         assert f"  - {remedy}" in lines
 
 
-def test_the_next_commands_can_be_pasted(ask_ferry: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_commands_can_be_pasted(ask_ferry: Ask, ferry: Place) -> None:
     commands = [shlex.split(line.removeprefix("next: evalhouse ")) for line in ask_ferry("latest").lines[-2:]]
     assert commands[0][0] == "lineage"
     assert commands[1][0] == "diagnose"
     for command in commands:
-        assert call_here(capsys, *command).status == 0
+        assert ferry.call(*command).status == 0
 
 
 def test_the_trend_has_the_runs_of_the_series_oldest_first(ask_ferry: Ask) -> None:
