@@ -41,7 +41,7 @@ _DUCKDB_INTERRUPTED = "Query interrupted"
 
 
 class ReaderGone(Exception):
-    """The process that read our output has gone (`evalhouse query … | head`), which is no error of ours."""
+    """The process that read our output has gone (`evalhouse query … | head`), which is not an error."""
 
 
 class _Evalhouse(LazyGroup):

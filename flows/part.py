@@ -36,7 +36,7 @@ async def judge_part(
 ) -> "State[Any]":
     """Judge samples `first` to `last` of a run, by ordinal; see `PartOrder`.
 
-    It ends as Failed "Stopped" for what no other worker would get past either.
+    It ends as Failed "Stopped" when no other worker could do better.
     """
     order = PartOrder(
         run_id=run_id,

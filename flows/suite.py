@@ -161,7 +161,7 @@ def _skip(name: str, why: str) -> "State[Any]":
 
 
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
-    """The run's page and the state of this flow run: Failed for all that somebody should look at."""
+    """The run's page and the state of this flow run: Failed for all that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(

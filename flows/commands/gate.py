@@ -194,7 +194,7 @@ def _parse_number(option: str, text: str, number: str, *, least: float = -inf, m
     try:
         value = float(number)
     except ValueError:
-        raise SettingsError(f"{option}: {text!r} has no number; allowed is one such as 0.8") from None
+        raise SettingsError(f"{option}: {text!r} has no number; give one such as 0.8") from None
     if not isfinite(value) or not least <= value <= most:
         ends = f"from {least:g} to {most:g}" if most != inf else f"of at least {least:g}" if least != -inf else "finite"
         raise SettingsError(f"{option}: {text!r} is out of range; allowed is a number {ends}")

@@ -176,7 +176,7 @@ def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
 
 
 def _join(*parts: str | tuple[str, str]) -> Text:
-    """Texts, some with a style, as one that no longer can do anything to the terminal."""
+    """Texts, some with a style, as one text without control characters."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     return Text.assemble(*((clean_text(text), style) for text, style in pairs))
 

@@ -141,7 +141,7 @@ def _show_rows(frame: "pl.DataFrame", *, kind: str, output: str | None) -> None:
 @contextmanager
 def _ending_on_interrupt() -> Iterator[None]:
     """Let Ctrl-C end the process at once. DuckDB does not return to Python, and so to Python's own handler, before it
-    has all rows; a reading process may go without further ado."""
+    has all rows; a reading process may end at any time."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
 

@@ -105,7 +105,7 @@ def show_progress(live_run: "LiveRun") -> Iterator[None]:
 
 
 def _is_watched() -> bool:
-    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is none.
+    # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is not one.
     return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")
 
 

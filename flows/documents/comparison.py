@@ -130,7 +130,7 @@ def _print_noise(document: Document) -> None:
     noise = document["noise"]
     if not noise["steps"]:
         return
-    # `--json` has the metrics as well on which it was of one mind.
+    # `--json` also has the metrics in which it never contradicted itself.
     metrics = [(metric["metric"], metric["noise"]) for metric in document["metrics"] if metric["noise"]]
     rows: list[list[object]] = [
         [step["step"], step["n_items"], step["n_flipped"], step["flip_rate"], None] for step in noise["steps"]

@@ -102,7 +102,7 @@ def read_scores(warehouse: Warehouse, run: RunRow) -> dict[str, Score]:
 
 
 def write_gate_files(document: Mapping[str, Any], *, junit: str | None, markdown: str | None) -> None:
-    """Write the files that were asked for; `-` is none."""
+    """Write the files that were asked for; `-` is not a file."""
     if junit is not None:
         Path(junit).write_bytes(write_junit(document))
     if markdown is not None and markdown != STDOUT:

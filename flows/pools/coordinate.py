@@ -76,7 +76,7 @@ class PoolServer:
         self._deployment_id: UUID | None = None
 
     async def register(self, part_flow: Flow[..., Any]) -> None:
-        """Have the pool know the flow by which parts are judged; raises SettingsError when there is no such pool."""
+        """Register with the pool the flow that judges parts; raises SettingsError when there is no such pool."""
         try:
             await self._client.read_work_pool(self.pool)
         except ObjectNotFound:
@@ -109,7 +109,7 @@ class PoolServer:
         return flow_run.id
 
     async def list_under_way(self) -> dict[UUID, Part]:
-        """Parts of the run that somebody gave out before and that have not ended, by flow run."""
+        """Parts of the run that another process gave out before and that have not ended, by flow run."""
         flow_runs = await self._client.read_flow_runs(
             flow_run_filter=FlowRunFilter(
                 tags=FlowRunFilterTags(all_=[self._run_tag]),
@@ -156,7 +156,7 @@ class PoolServer:
         await self._client.set_flow_run_state(flow_run_id, Crashed(message=message), force=True)
 
     async def cancel(self, flow_run: FlowRun) -> None:
-        """Have a part end: at once where nobody has begun it, in good order where somebody has."""
+        """End a part: at once where no worker has begun it, else after it has put away what it has."""
         state = flow_run.state
         if state is None or state.is_final():
             return
@@ -201,7 +201,7 @@ class _PoolRun:
         live_run = self._live_run
         counts = await asyncio.to_thread(PoolCounts, live_run)
         self._order = await asyncio.to_thread(describe_order, live_run)
-        async with keep_counting(counts, mended=live_run.resumed):
+        async with keep_counting(counts, leave_out_failed=live_run.resumed):
             try:
                 await self._judge_all()
             except BaseException:
@@ -276,14 +276,14 @@ class _PoolRun:
             self._room_at = time.monotonic()
 
     async def _look(self) -> None:
-        """See how all parts do, and act on it."""
+        """Read the state of all parts, and act on it."""
         seen = await self._server.read(self._out)
         held = await self._list_held()
         await self._look_at_workers()
         for flow_run_id, out in list(self._out.items()):
             flow_run = seen.get(flow_run_id)
             is_held = out.part.lock_name in held
-            # A flow run that somebody has deleted in Prefect is as good as cancelled.
+            # A flow run that was deleted in Prefect counts as cancelled.
             state = flow_run.state if flow_run else None
             type_name, name = (state.type.value, state.name or "") if state else ("CANCELLED", "")
             message = (state.message if state else None) or "no reason given"

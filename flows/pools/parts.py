@@ -2,7 +2,7 @@
 is to be done about a piece that is out, and how far all of them are.
 
 A flow run that starts costs seconds, so a part has some hundreds of samples: whole shards, one after the other. What
-Prefect says of a part's flow run is one sign of how it does; the other is the lock that the part holds while somebody
+Prefect says of a part's flow run is one sign of its state; the other is the lock that its process holds while it
 works on it. The lock is free within a second of the worker's death, where Prefect's heartbeats take over a minute.
 Nothing here imports Prefect.
 """
@@ -30,7 +30,7 @@ from evalhouse.warehouse.store import Warehouse
 
 MOST_ATTEMPTS: Final = 4
 STOPPED: Final = "Stopped"
-"""Name of the state of a part that met what no other worker would get past either."""
+"""Name of the state of a part that has failed in a way that no other worker could avoid."""
 Verdict = Literal["wait", "done", "lost", "stop"]
 # A process that has let go of a part's lock is about to report how it ended.
 _AFTER_HELD_S = 5.0
@@ -63,7 +63,7 @@ class Part:
         return self.last - self.first + 1
 
     def again(self) -> "Part":
-        """The same samples, to be given to somebody else."""
+        """The same samples, to be given to another worker."""
         return replace(self, attempt=self.attempt + 1, flow_run_id=None)
 
 
@@ -95,8 +95,8 @@ class PartState:
     def decide(self) -> Verdict:
         """What to do about the part.
 
-        As long as its lock is held somebody works on it, whatever Prefect says; what ended well is believed, and
-        whether its verdicts are all there is looked up when all parts have ended.
+        As long as its lock is held a process works on it, whatever Prefect says. That a part has completed is believed;
+        whether all its verdicts are there is looked up when all parts have ended.
         """
         if self.state_type == "COMPLETED":
             return "done"
@@ -190,10 +190,10 @@ class PoolCounts:
         self._live_run = live_run
         self._before = _read_calls(live_run.warehouse, live_run.run_id)
 
-    def refresh(self, *, mended: bool) -> None:
-        """Count again; `mended` leaves failed samples out, as they are to be judged once more."""
+    def refresh(self, *, leave_out_failed: bool) -> None:
+        """Count again; `leave_out_failed` when failed samples are to be judged once more."""
         live_run = self._live_run
-        parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if mended else []}
+        parameters = {"run_id": live_run.run_id, "failures": list(FAILURE_REASONS) if leave_out_failed else []}
         (row,) = live_run.warehouse.read_rows(read_query("pools/done"), parameters)
         live_run.progress.n_done = int(str(row["n"]))
         usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
@@ -202,14 +202,14 @@ class PoolCounts:
 
 
 @contextlib.asynccontextmanager
-async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[None]:
+async def keep_counting(counts: PoolCounts, *, leave_out_failed: bool) -> AsyncIterator[None]:
     """Count every few seconds within the block, and once more at its end."""
 
     async def count() -> None:
         while True:
             await asyncio.sleep(_COUNT_S)
             with contextlib.suppress(WarehouseBusy):
-                await asyncio.to_thread(counts.refresh, mended=mended)
+                await asyncio.to_thread(counts.refresh, leave_out_failed=leave_out_failed)
 
     counting = asyncio.create_task(count())
     try:
@@ -217,7 +217,7 @@ async def keep_counting(counts: PoolCounts, *, mended: bool) -> AsyncIterator[No
     finally:
         counting.cancel()
         await asyncio.wait([counting])
-        await asyncio.to_thread(counts.refresh, mended=False)
+        await asyncio.to_thread(counts.refresh, leave_out_failed=False)
 
 
 def _read_calls(warehouse: Warehouse, run_id: str) -> Usage:

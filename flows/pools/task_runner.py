@@ -47,7 +47,7 @@ _stop_signs: dict[str, threading.Event] = {}
 
 
 class PartFailed(Exception):
-    """A part met what no other worker would get past either; its text is for the person at the terminal."""
+    """A part failed in a way that no other worker could avoid; the text is for the person at the terminal."""
 
 
 async def _may_pass(_: object, __: object, state: State[Any]) -> bool:
@@ -71,7 +71,7 @@ async def judge_part_in_task(order: Mapping[str, Any], first: int, last: int) ->
 async def judge_in_worker(order: Mapping[str, Any], first: int, last: int) -> int:
     """Judge samples `first` to `last` of a run in this process; returns how many shards that were.
 
-    Raises PartFailed for what no other worker would get past either. When nobody wants the part any more it ends.
+    Raises PartFailed when no other worker could do better. It ends when nobody waits for the part any more.
     """
     part_order = PartOrder(first=first, last=last, **order)
     with _one_part:
@@ -109,7 +109,7 @@ async def judge_in_tasks(live_run: LiveRun, numbers: Sequence[int]) -> None:
         n_samples=live_run.progress.n_samples,
     )
     message = f"another process gives out the parts of run {live_run.run_id}"
-    async with keep_counting(counts, mended=live_run.resumed):
+    async with keep_counting(counts, leave_out_failed=live_run.resumed):
         with hold(location, _name_demand(live_run.run_id), patience_s=_LOCK_S, busy=message) as demand:
             stopped = _stop_signs[live_run.run_id] = threading.Event()
             spread = spread_parts.with_options(task_runner=runner)

@@ -63,7 +63,8 @@ async def work_on_part(order: PartOrder, is_wanted: IsWanted) -> int:
     """Judge what is not judged of a part and return how many shards that were.
 
     `is_wanted` is asked every few seconds whether anybody still wants the part. Raises RunCancelled when nobody does or
-    the process is ordered to end, WarehouseBusy when somebody else is on the part, FatalJudgeError and WarehouseError.
+    the process is ordered to end, WarehouseBusy when another process works on the part, FatalJudgeError and
+    WarehouseError.
     """
     warehouse = Warehouse(order.warehouse)
     if warehouse.location.lake is None:
@@ -133,7 +134,7 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
 
 @asynccontextmanager
 async def _watched(live_run: LiveRun, lock: HeldLock, is_wanted: IsWanted) -> AsyncIterator[None]:
-    """Stop the live run when its part is somebody else's, or nobody's, within the block."""
+    """Within the block, stop the live run when its part was given to another process or is not wanted any more."""
 
     async def watch() -> None:
         while True:

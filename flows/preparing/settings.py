@@ -23,7 +23,7 @@ _PREFIX = "EVALHOUSE_"
 _LISTS = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is tuple)
 # What is given by name: a flag adds to what the suite has, or replaces its entry of the same name.
 _BY_NAME = tuple(name for name, field in RunSettings.model_fields.items() if get_origin(field.annotation) is dict)
-# Where `evalhouse.tasks.asking.boards` lets the processes of this machine see each other; no setting of a run.
+# Where `evalhouse.tasks.asking.boards` lets the processes of this machine see each other; not a setting of a run.
 LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "

@@ -284,7 +284,7 @@ class _Reading:
         return self._validate(RunSettings, {**judge, **values}, self._places)
 
     def read_table(self, key: str, model: type[_Model]) -> _Model | None:
-        """A table that is no part of a run's settings."""
+        """A table that is not part of a run's settings."""
         values = self._text.values.get(key)
         if not isinstance(values, dict):
             return None
@@ -326,7 +326,7 @@ class _Reading:
     def _validate(
         self, model: type[_Model], values: Mapping[str, Any], places: Mapping[str, KeyPath], *, within: KeyPath = ()
     ) -> _Model | None:
-        """A model of the values; as JSON, because there a list is a tuple and a text is still no number."""
+        """A model of the values; as JSON, because there a list becomes a tuple and a text never a number."""
         try:
             return model.model_validate_json(json.dumps(values, ensure_ascii=False))
         except ValidationError as error:
@@ -360,7 +360,7 @@ def _explain(problem: ErrorDetails, path: KeyPath, model: type[BaseModel]) -> st
 
 def _explain_misplaced(key: str, allowed: Sequence[str]) -> str:
     if key in _PLACES and key not in allowed:
-        return f"there is no such key here; it belongs into {_PLACES[key]}"
+        return f"there is no such key here; it belongs in {_PLACES[key]}"
     return explain_unknown(key, allowed)
 
 

@@ -125,7 +125,7 @@ class FailureRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class VoteRecord:
-    """An item whose votes were not of one mind: how often each verdict was given, the majority's first."""
+    """An item whose votes disagreed: how often each verdict was given, the majority's first."""
 
     step: str
     item: str
@@ -353,7 +353,7 @@ def _is_word(character: str) -> bool:
 def read_flips(pair: RunPair, sample_ids: Sequence[str]) -> Flips:
     """By sample what flipped, was reworded, appeared or vanished; samples without are left out.
 
-    A context with the same verdict at another rank is no flip here.
+    A context with the same verdict at another rank does not count as a flip here.
     """
     flips_of = find_flips(
         statements=pair.read_statements(sample_ids),

@@ -47,8 +47,8 @@ def measure_noise(
 ) -> NoiseOutcome | None:
     """Judge a share of a run's samples again, within what is left of its budget.
 
-    None when there is nothing to do: the run is no evaluation, did not come to its end, or was measured before. What
-    goes wrong stands in the outcome, for the run itself is done.
+    None when there is nothing to do: the run is not an evaluation, did not come to its end, or was measured before.
+    What goes wrong stands in the outcome, for the run itself is done.
     """
     if run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
@@ -75,7 +75,7 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
     selection = _draw_samples(run, warehouse, share=settings.noise_share)
     if not selection.sample_ids:
         return NoiseOutcome(problem="no sample has a score")
-    settings = _settle(settings, selection.population, budget_usd)
+    settings = _derive_settings(settings, selection.population, budget_usd)
     again = begin_run(
         "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(selection.sample_ids), repeats=run
     )
@@ -129,7 +129,7 @@ def _list_unchanged(run: RunRow, warehouse: Warehouse) -> frozenset[str]:
     return frozenset(list_equal_inputs(warehouse, base=previous_id, candidate=run.run_id)).difference(judged_otherwise)
 
 
-def _settle(settings: RunSettings, population: Population, budget_usd: float | None) -> RunSettings:
+def _derive_settings(settings: RunSettings, population: Population, budget_usd: float | None) -> RunSettings:
     """The run's settings, but for what belongs to the run alone."""
     changes = {"fresh": True, "budget_usd": budget_usd, "tags": (TAGS[population],)}
     return leave_out(settings, lambda where: where.belongs_to_run).model_copy(update=changes)

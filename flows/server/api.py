@@ -20,8 +20,8 @@ from evalhouse.tasks.messages import hide_credentials
 _TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 10.0
 _LONGEST_SHOWN = 300
-# A server on SQLite answers with 503 while somebody else writes. Nothing that is asked here does harm when it is asked
-# twice: events and flow runs have ids and keys of ours.
+# A server on SQLite answers with 503 while another process writes. Nothing that is asked here does harm when it is
+# asked twice: events and flow runs have ids and keys of ours.
 _TRY_AGAIN = (429, 502, 503)
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _NO_API = "what answers there is not Prefect's API, whose address ends in /api"
@@ -197,7 +197,7 @@ def find_api(purpose: str) -> PrefectApi:
 
 
 def _read_headers(settings: Mapping[str, str]) -> dict[str, str]:
-    """What lets us in, as Prefect's own client sends it."""
+    """The credentials, as Prefect's own client sends them."""
     headers: dict[str, str] = {}
     custom = settings.get("PREFECT_CLIENT_CUSTOM_HEADERS")
     if custom:

@@ -54,7 +54,7 @@ def read_user_settings() -> dict[str, str]:
     settings |= dict(_flatten(in_pyproject))
     settings |= dict(_flatten(in_toml))
     settings |= in_env_file
-    # An empty variable is no setting: `PREFECT_API_URL= evalhouse run` starts a server of its own.
+    # An empty variable does not count as set: `PREFECT_API_URL= evalhouse run` starts a server of its own.
     names = ("PREFECT_", "DO_NOT_TRACK")
     return settings | {name: value for name, value in os.environ.items() if value and name.startswith(names)}
 

@@ -82,7 +82,7 @@ class Interrupts:
             yield
 
     def take_back(self) -> None:
-        """Put our handlers in the place of those that somebody else has set meanwhile."""
+        """Set our handlers again, where a library has set its own meanwhile."""
         for number in self._previous:
             signal.signal(number, self._take)
 
@@ -137,7 +137,7 @@ class StopOrders:
         await self._arrived.wait()
 
     def take_back(self) -> None:
-        """Take SIGTERM again, when somebody else has set a handler for it."""
+        """Take SIGTERM again, when a library has set a handler for it."""
         signal.signal(signal.SIGTERM, lambda *_: self._take())
 
     def _watch(self) -> None:

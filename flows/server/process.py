@@ -77,7 +77,7 @@ def main() -> None:
     """Serve until ordered to stop. The one argument: JSON with `socket_fd`, a listening socket, `log_path`, and whether
     the server `is_lasting`: then it has all of Prefect's services and its log stays."""
     arguments = json.loads(sys.argv[1])
-    # Whatever a library prints belongs into the log: the pipe is for one word.
+    # Whatever a library prints belongs in the log: the pipe is for one word.
     pipe_fd = os.dup(1)
     os.dup2(2, 1)
     is_lasting: bool = arguments["is_lasting"]

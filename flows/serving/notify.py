@@ -1,7 +1,7 @@
 """How a run of a suite ended, in words: for the suite's webhook one POST of JSON, for Prefect a page.
 
-A notification is a courtesy. One that cannot be delivered is reported on standard error and changes nothing else; the
-address, which lets anyone who has it post, appears in no message.
+A notification that cannot be delivered is reported on standard error and changes nothing else. No message shows the
+address, since anyone who has it can post.
 """
 
 import json
@@ -76,7 +76,7 @@ def find_webhook(notify: Notify) -> str:
 
 
 def _name_endings(status: str, gate: Mapping[str, Any] | None) -> set[Ending]:
-    """What `on` may call this end. A run that was interrupted was ended by somebody, who knows."""
+    """What `on` may call this end. A run that was interrupted has none: the person who did it knows."""
     endings: set[Ending] = {ending for ending in ("completed", "incomplete", "failed") if ending == status}
     return endings | {"gate_failed"} if gate is not None and gate["outcome"] == "failed" else endings
 

@@ -144,7 +144,7 @@ def plan_comparison(
             "`evalhouse review export` picks some for a person to label"
         )
     by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
-    configs = {run.run_id: _settle(settings, run) for run in newest if run.run_id in by_run}
+    configs = {run.run_id: _derive_settings(settings, run) for run in newest if run.run_id in by_run}
     texts = {
         run_id: read_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
@@ -154,7 +154,7 @@ def plan_comparison(
     )
 
 
-def _settle(settings: RunSettings, run: RunRow) -> RunSettings:
+def _derive_settings(settings: RunSettings, run: RunRow) -> RunSettings:
     """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
     own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
     names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens")

@@ -87,7 +87,7 @@ def compare_prompt_sets(
     """Compare two sets of prompts, or estimate what that takes; raises SettingsError for what cannot be compared."""
     warehouse = Warehouse(url)
     runs = _find_runs(warehouse, reviewed)
-    settings = _settle(resolve_settings(flags), runs, url)
+    settings = _derive_settings(resolve_settings(flags), runs, url)
     words = [find_prompt_set(warehouse, source, settings.language) for source in (old, new)]
     plan = plan_comparison(warehouse, runs, settings, *words)
     if dry_run:
@@ -105,7 +105,7 @@ def _find_runs(warehouse: Warehouse, reviewed: str) -> list[RunRow]:
     return [find_run(warehouse, name) for name in names]
 
 
-def _settle(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
+def _derive_settings(resolved: Resolved, runs: list[RunRow], url: str) -> RunSettings:
     """The newest reviewed run's settings, with what was named for this comparison."""
     newest = max(runs, key=lambda run: run.started_at)
     settable = list_settings(lambda where: where.compares == "given")

@@ -202,13 +202,13 @@ on = ["fialed"]
         )
     )
     assert told == [
-        "line 2: concurrency: there is no such key here; it belongs into [limits]",
+        "line 2: concurrency: there is no such key here; it belongs in [limits]",
         "line 3: jugde: there is no such key; did you mean judge?",
         "line 4: metrics[2]: got 7; input should be a valid string",
         "line 7: limits.rpm: got 0; input should be greater than or equal to 1",
         "line 8: limits.timeout_s: got '60'; input should be a valid number",
         "line 9: limits.atempts: there is no such key; did you mean attempts?",
-        "line 10: limits.judge: there is no such key here; it belongs into the top of the file, above the first table",
+        "line 10: limits.judge: there is no such key here; it belongs in the top of the file, above the first table",
         "line 14: target.headers.X-Team: got 5; input should be a valid string",
         "line 15: target.anwser: there is no such key; did you mean answer?",
         "line 18: schedule.cron: got '0 25 * * *'; it is not a cron expression; write five fields: minute, hour, "
@@ -272,7 +272,7 @@ on = ["fialed"]
         ),
         (
             'dataset = "sample"\nonly_affected = true',
-            "line 2: only_affected: there is no such key here; it belongs into [trigger]",
+            "line 2: only_affected: there is no such key here; it belongs in [trigger]",
         ),
         (
             'dataset = "sample"\n[schedule]\ncron = "0 0 31 2 *"',
