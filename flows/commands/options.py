@@ -88,7 +88,7 @@ pool_options = _join_options(
 
 
 class LazyGroup(click.Group):
-    """A group with commands that are imported when they are called, besides those it defines.
+    """A group whose help shows whole summaries, with commands that are imported when called besides those it defines.
 
     `elsewhere` has them by name: the module in this folder, the command there, and what it does.
     """

@@ -11,6 +11,7 @@ from evalhouse.flows.commands.options import (
     JSON_OPTION,
     SEED_OPTION,
     WAREHOUSE_URL_OPTION,
+    LazyGroup,
     find_warehouse,
     limit_options,
 )
@@ -39,7 +40,7 @@ _FOLDER = click.option(
 )
 
 
-@click.group()
+@click.group(cls=LazyGroup, elsewhere={})
 def prompts() -> None:
     """List, show and check the judge's prompts, and compare two sets of them against what people said."""
 
@@ -49,7 +50,7 @@ def prompts() -> None:
 @_FOLDER
 @JSON_OPTION
 def list_prompts(language: str, folder: str | None, as_json: bool) -> None:
-    """List the prompts with their versions and hashes, the rubrics with their scales and the metrics they give."""
+    """List the prompts with versions and hashes, and the rubrics with scales and metrics."""
     loaded = load_prompts(language, _to_path(folder)).values()
     if as_json:
         print_json([_describe(prompt) for prompt in loaded])
@@ -89,7 +90,7 @@ def show(
     folder: str | None,
     as_json: bool,
 ) -> None:
-    """Show the messages that every request of prompt NAME begins with, and the shape of its reply.
+    """Show the messages that each request of prompt NAME begins with, and its reply's shape.
 
     With --sample or --dataset the messages are those of one sample, whole. Nothing is sent.
     """
@@ -174,7 +175,7 @@ def compare(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Say how far the judge agrees with people when it is asked in the words of OLD and of NEW.
+    """Say how far the judge agrees with people when asked in the words of OLD and of NEW.
 
     Each is `built-in`, a folder as `run --prompts` takes it, or, for prompts on record, a version or the beginning of a
     hash. The judge is asked about the verdicts that people have reviewed, over the statements of their runs; nothing

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, LazyGroup
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
 from evalhouse.warehouse.store import Warehouse
 
@@ -13,7 +13,7 @@ _WRONG = 1
 _MB = 1_000_000
 
 
-@click.group()
+@click.group(cls=LazyGroup, elsewhere={})
 def warehouse() -> None:
     """Look after the warehouse: check it, compact it, move it elsewhere."""
 
@@ -22,7 +22,7 @@ def warehouse() -> None:
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def check(warehouse: Warehouse, as_json: bool) -> int:
-    """Look for what must never happen: rows that are lost, duplicated, or without what they rest on.
+    """Check that no row is lost, duplicated, or without what it rests on.
 
     Nothing is changed. Exit status 1 when something is wrong.
     """
