@@ -271,7 +271,7 @@ def parse_object(text: str, key: str) -> dict[str, object]:
             raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
         return _as_storable(fitting[-1].value)
     if not isinstance(value, dict):
-        raise UnusableReply(f"the reply was no JSON object but {type(value).__name__}")
+        raise UnusableReply(f"the reply was not a JSON object but a {type(value).__name__}")
     return value
 
 
