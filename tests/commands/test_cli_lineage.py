@@ -93,7 +93,7 @@ def test_a_text_without_statements_leads_to_the_reply_that_says_so(url: str, ask
     change(
         url, "update llm_calls set reply = '{\"statements\": []}' where step = 'extract_answer' and reply is not null"
     )
-    ask("rescore", "--warehouse", url)
+    ask("rescore", "latest", "--warehouse", url)
     tree = ask("lineage", "latest", "tide-1", "faithfulness", "--warehouse", url).stdout
     assert "faithfulness = unscored: no_statements  (from attribute_answer; formula version 1)" in tree
     assert 'reply: {"statements": []}' in tree
@@ -128,7 +128,7 @@ def test_a_step_that_failed_says_what_happened(url: str, ask: Ask) -> None:
         "update outcomes set reason = 'judge_failed', detail = ? where sample_id = 'tide-1' and step = 'classify'",
         f"status 500 {MARKUP} {HOSTILE}",
     )
-    assert ask("rescore", "--warehouse", url).status == 0
+    assert ask("rescore", "latest", "--warehouse", url).status == 0
     finished = ask("lineage", "latest", "tide-1", "factual_f1", "--warehouse", url)
     assert finished.status == 0
     assert "factual_f1 = unscored: judge_failed  (from classify; formula version 1)" in finished.stdout

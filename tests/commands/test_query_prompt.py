@@ -15,7 +15,7 @@ import duckdb
 import polars as pl
 import pytest
 from cli_house import House
-from cli_process import Finished, Place, Terminal, in_terminal
+from cli_process import Finished, Place, Terminal, in_terminal, show_in_terminal
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -118,14 +118,16 @@ def test_ctrl_c_stops_the_query_and_not_the_prompt(place: Place) -> None:
     assert "still here" in finished.stdout
 
 
-def test_tab_completes_what_can_only_be_one_and_shows_a_choice(place: Place) -> None:
+def test_tab_completes_and_an_evaluation_can_write_while_the_prompt_is_open(place: Place, house: House) -> None:
     with prompting(place) as terminal:
         terminal.press(b"select count(*) as n from run_sco\t")
         terminal.read_until(lambda: "run_scores" in read_screen(terminal))
         type_in(terminal, ";\r", "1 row")
         terminal.press(b"from sample_s\t")
         terminal.read_until(lambda: "sample_statement_counts" in read_screen(terminal))
-        assert "sample_steps" in read_screen(terminal)
+        assert "sample_steps" in read_screen(terminal), "where more than one fits there is a choice"
+        with duckdb.connect(str(house.path)) as writer:  # fails where anybody has the file open
+            assert writer.execute("select count(*) from runs").fetchone() == (2,)
         terminal.press(b"\x03\x04")
         assert terminal.finish().status == 0
 
@@ -136,15 +138,6 @@ def test_history_comes_back_in_the_next_session(place: Place) -> None:
             type_in(terminal, keys, "42")
             terminal.press(b"\x04")
             assert terminal.finish().status == 0
-
-
-def test_an_evaluation_can_write_while_the_prompt_is_open(place: Place, house: House) -> None:
-    with prompting(place) as terminal:
-        type_in(terminal, "select 1 as one;\r", "1 row")
-        with duckdb.connect(str(house.path)) as writer:  # fails where anybody has the file open
-            assert writer.execute("select count(*) from runs").fetchone() == (2,)
-        terminal.press(b"\x04")
-        assert terminal.finish().status == 0
 
 
 def test_formats_and_hostile_texts_are_as_without_a_prompt(place: Place) -> None:
@@ -174,8 +167,7 @@ def test_no_place_for_history_is_told_and_no_obstacle(place: Place, tmp_path: Pa
     ],
 )
 def test_a_prompt_that_cannot_be_is_refused(place: Place, arguments: tuple[str, ...], told: str) -> None:
-    with in_terminal(place, "query", *arguments) as terminal:
-        finished = terminal.finish()
+    finished = show_in_terminal(place, "query", *arguments)
     assert finished.status == 2
     assert told in finished.stdout
     assert PROMPT not in finished.stdout
