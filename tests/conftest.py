@@ -7,7 +7,7 @@ from pathlib import Path
 
 import certifi
 import pytest
-from cli_house import House, build_house
+from cli_house import House, copy_house
 from cli_process import LEFT_OUT, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
 from prefect_holder import close_session, find_home, open_session
@@ -83,8 +83,8 @@ def prefect_home() -> Path:
 
 @pytest.fixture(scope="session")
 def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
-    """A warehouse with two runs, made once. Read it; what changes a warehouse works on a copy."""
-    return build_house(tmp_path_factory.mktemp("house"), prefect_home)
+    """A warehouse with two runs, made once a session. Read it; what changes a warehouse works on a copy."""
+    return copy_house(tmp_path_factory.mktemp("house") / "house", prefect_home)
 
 
 @pytest.fixture

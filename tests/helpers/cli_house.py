@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cli_process import Finished, Place
+from filelock import FileLock
 
 # What must reach no terminal as it is: colours, a bell, a title, a one-byte sequence, text turned around.
 HOSTILE = "\x1b[31mred\x1b[0m \x07 \x1b]0;title\x07 \x9b1m \u202eesrever"
@@ -87,9 +89,28 @@ def write_metric(folder: Path) -> Path:
     return own
 
 
-def build_house(folder: Path, prefect_home: Path) -> House:
+def copy_house(folder: Path, prefect_home: Path) -> House:
+    """A copy of the session's one house in this folder, where there must be nothing."""
+    template = prefect_home.parent / "house"
+    report = template.with_suffix(".json")
+    with FileLock(template.with_suffix(".lock")):
+        if not report.exists():
+            template.mkdir()
+            built = _build_house(template, prefect_home)
+            report.write_text(json.dumps([asdict(built.first), asdict(built.second)]), encoding="utf-8")
+    shutil.copytree(template, folder)
+    told = report.read_text(encoding="utf-8").replace(str(template), str(folder))
+    first, second = (Finished(**ended) for ended in json.loads(told))
+    return House(place=_make_place(folder, prefect_home), first=first, second=second)
+
+
+def _make_place(folder: Path, prefect_home: Path) -> Place:
+    return Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
+
+
+def _build_house(folder: Path, prefect_home: Path) -> House:
     """Two equal runs in a fresh folder, as a newcomer without a key would make them."""
-    place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
+    place = _make_place(folder, prefect_home)
     write_dataset(folder, ROWS)
     dataset = ("harbour.jsonl", "--map", "answer=bot_reply", "--limit", str(N_JUDGED))
     named = ("--label", "first night", "--href", "https://example.org/c/1", "--tag", "a", "--tag", "b")
