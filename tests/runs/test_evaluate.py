@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from cli_process import Place
 from endpoint import running_endpoint
 from prefect_holder import find_server
 
@@ -72,18 +73,24 @@ def test_what_has_no_score_is_an_error_and_no_number(result: Evaluation) -> None
         result.mean("mrr")
 
 
-def test_a_frame_a_chat_model_and_a_second_time_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"judge": "openai:judge", "warehouse": f"duckdb:///{tmp_path / 'w.duckdb'}"}
+def test_a_frame_a_chat_model_and_a_second_time_for_nothing(
+    tmp_path: Path, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time by the command line, which finds on record what Python has asked."""
+    frame, url = pl.DataFrame(SAMPLES[:1]), f"duckdb:///{tmp_path / 'w.duckdb'}"
+    frame.write_parquet(tmp_path / "samples.parquet")
     with running_endpoint() as endpoint:
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
-        frame = pl.DataFrame(SAMPLES[:1])
-        first = evaluate(frame, metrics=["faithfulness"], **settings)
+        keys = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none-needed"}
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        first = evaluate(frame, metrics=["faithfulness"], judge="openai:judge", warehouse=url)
         asked = endpoint.stats.requests.total()
-        second = evaluate(frame, metrics=["faithfulness"], **settings)
+        place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home), **keys})
+        options = ("--metrics", "faithfulness", "--judge", "openai:judge", "--warehouse", url, "--json")
+        second = place.call("run", "samples.parquet", *options).document
         assert endpoint.stats.requests.total() == asked == 2
-    assert first.mean("faithfulness") == second.mean("faithfulness") == 0.5
-    assert first.run_id != second.run_id
+    assert first.mean("faithfulness") == second["metrics"]["faithfulness"]["mean"] == 0.5
+    assert first.run_id != second["run_id"]
 
 
 def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:

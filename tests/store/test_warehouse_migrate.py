@@ -66,8 +66,10 @@ def fill_tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
     """Put one row into every table but the record of migrations, and give all rows back."""
     columns = {table: kinds for table, kinds in read_columns(path).items() if table != "migrations"}
     with duckdb.connect(str(path)) as con:
+        con.begin()
         for table, kinds in columns.items():
             con.execute(f"insert into {table} values ({', '.join(_VALUES[kind] for kind in kinds.values())})")
+        con.commit()
     return read_tables(path, list(columns))
 
 
