@@ -150,6 +150,24 @@ def test_counts_too_small_are_said_to_be_so(live_run: LiveRun) -> None:
     assert pick(many, "many")["notes"] == []
 
 
+def check_run(live_run: LiveRun, run_id: str, n_asked: int) -> None:
+    """The calls are those of a run that is no night."""
+    (run,) = live_run.read("select run_id, kind, status, judge, n_samples from runs")
+    assert run == {
+        "run_id": run_id,
+        "kind": "benchmark",
+        "status": "completed",
+        "judge": "openai:judge",
+        "n_samples": sum(len(rows) for rows in EVERY_KIND.values()) - 1,
+    }
+    (counted,) = live_run.read("select count(*) as n, count(distinct request_hash) as asked from llm_calls")
+    assert counted["asked"] == n_asked
+    (missing,) = live_run.read("select count(*) as n from llm_calls anti join prompts using (prompt_hash)")
+    assert missing["n"] == 0
+    shown = call_here(live_run._capsys, "show", "latest")
+    assert shown.status == 2
+
+
 def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(live_run: LiveRun, endpoint: Endpoint) -> None:
     asked = ("--judge", "openai:judge", "--data", "sets", "--prices", "prices.yaml")
     estimated = live_run.measure(*asked, "--dry-run")
@@ -171,6 +189,7 @@ def test_an_endpoint_is_asked_as_in_a_run_and_nothing_twice(live_run: LiveRun, e
     chinese = [body for body in endpoint.stats.bodies if "灯塔" in body["messages"][-1]["content"]]
     assert chinese
     assert all("你" in body["messages"][0]["content"] for body in chinese)
+    check_run(live_run, document["run_id"], len(endpoint.stats.bodies))
     again = live_run.measure(*asked)
     assert len(endpoint.stats.bodies) == calls["requests"]
     assert (again["calls"]["requests"], again["calls"]["cost_usd"]) == (0, 0)
@@ -199,25 +218,6 @@ def test_more_rows_are_paid_for_alone(live_run: LiveRun, endpoint: Endpoint) -> 
     halves = [live_run.measure(*asked, "--half", half)["costs"][0]["rows"] for half in ("choose", "report")]
     assert sum(halves) == N
     assert len(endpoint.stats.bodies) == N
-
-
-def test_the_calls_are_those_of_a_run_that_is_no_night(live_run: LiveRun, endpoint: Endpoint) -> None:
-    document = live_run.measure("--judge", "openai:judge", "--data", "sets")
-    (run,) = live_run.read("select run_id, kind, status, judge, n_samples from runs")
-    n_rows = sum(len(rows) for rows in EVERY_KIND.values()) - 1
-    assert run == {
-        "run_id": document["run_id"],
-        "kind": "benchmark",
-        "status": "completed",
-        "judge": "openai:judge",
-        "n_samples": n_rows,
-    }
-    (counted,) = live_run.read("select count(*) as n, count(distinct request_hash) as asked from llm_calls")
-    assert counted["asked"] == len(endpoint.stats.bodies)
-    (missing,) = live_run.read("select count(*) as n from llm_calls anti join prompts using (prompt_hash)")
-    assert missing["n"] == 0
-    shown = call_here(live_run._capsys, "show", "latest")
-    assert shown.status == 2
 
 
 def make_silent(asked: Asked) -> dict[str, Any] | str:
