@@ -1,6 +1,7 @@
 """What holds for every test: none starts a Prefect server by accident, and none finds a key that is not its own."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from hypothesis import is_hypothesis_test, settings
 from prefect_holder import close_session, find_home, open_session
 
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+# Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 _FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What processes tell each other of a shared limit stays in a folder of the session.
 os.environ["EVALHOUSE_LIMITS_DIR"] = f"{_FOLDER.name}/limits"
@@ -25,7 +29,7 @@ open_session()
 _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 
-# These take longest and wait much, and so are begun first, with one worker more than there are cores.
+# These take longest and wait much, and so are begun first, with two workers more than there are cores.
 _LONGEST = (
     "test_serve_crash.py", "test_serve.py", "test_serve_server.py", "test_pool_runs.py", "test_pool_stops.py",
     "test_pool_bucket.py", "test_collect.py", "test_bad_machine.py", "test_lake.py", "test_kills.py",
@@ -33,12 +37,12 @@ _LONGEST = (
     "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
     "test_shared_limit_prefect.py",
 )  # fmt: skip
-settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("slow", max_examples=200, deadline=None)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    return (os.cpu_count() or 1) + 1
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_configure(config: pytest.Config) -> None:

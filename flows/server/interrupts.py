@@ -52,6 +52,9 @@ class Interrupts:
             signal.signal(number, handler)
         if self in _open:
             _open.remove(self)
+        if isinstance(error, RuntimeError) and self.taken is not None and self._run_id is None:
+            # DuckDB, when a signal comes while it works, raises this in the place of what our handler raised.
+            raise KeyboardInterrupt(self.taken) from error
 
     def note_on_record(self, run_id: str) -> None:
         """From now on there is a run to resume."""

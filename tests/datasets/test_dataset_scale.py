@@ -52,14 +52,15 @@ def measure_peak(path: Path) -> int:
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "write", "n_rows"),
     [
         (".jsonl", write_lines, 5_000),
-        pytest.param(".json", write_json, 1_000, marks=pytest.mark.slow),
-        pytest.param(".csv", write_csv, 1_000, marks=pytest.mark.slow),
-        pytest.param(".parquet", write_parquet, 1_000, marks=pytest.mark.slow),
-        pytest.param(".arrow", write_arrow, 1_000, marks=pytest.mark.slow),
+        (".json", write_json, 1_000),
+        (".csv", write_csv, 1_000),
+        (".parquet", write_parquet, 1_000),
+        (".arrow", write_arrow, 1_000),
     ],
 )
 def test_ten_times_the_rows_need_the_same_memory(

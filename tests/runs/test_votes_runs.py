@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from cli_house import write_dataset
+from cli_house import House, write_dataset
 from cli_process import Finished, Place, finish, wait_for
 from endpoint import Endpoint, running_endpoint
 from endpoint_replies import Asked, compose_reply
@@ -177,12 +177,12 @@ def test_an_even_number_of_votes_is_refused_in_one_line(place: Place) -> None:
     assert refused.stderr == "Error: --votes: got 2; an even number of votes can tie; give an odd one\n"
 
 
-def test_a_warehouse_older_than_votes_can_be_shown(resumed: Finished, place: Place, tmp_path: Path) -> None:
+def test_a_warehouse_older_than_votes_can_be_shown(house: House, tmp_path: Path) -> None:
     old = tmp_path / "old.duckdb"
-    shutil.copy(place.folder / "evalhouse.duckdb", old)
+    shutil.copy(house.path, old)
     with duckdb.connect(str(old)) as connection:
         connection.execute("drop view vote_flips; drop table votes")
-    shown = place.call("show", resumed.document["run_id"], "--warehouse", str(old), "--json")
+    shown = house.place.call("show", house.run_id, "--warehouse", str(old), "--json")
     assert shown.status == 0, shown.stderr
     assert shown.document["votes"] == []
     assert shown.document["costs"]

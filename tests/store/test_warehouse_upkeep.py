@@ -108,6 +108,7 @@ def test_a_file_is_compacted_without_losing_a_row_or_a_comment(filled: Warehouse
     assert _list_wrong(filled) == []
 
 
+@pytest.mark.slow  # a move from file to file is tried by default
 def test_moving_into_a_lake_and_back_keeps_every_row(filled: Warehouse, lake: Warehouse, tmp_path: Path) -> None:
     seen: list[str] = []
     counts = move_warehouse(filled, lake, lambda table, _: seen.append(table))

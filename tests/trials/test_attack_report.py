@@ -271,4 +271,4 @@ def test_help_says_what_it_does(ask: Ask) -> None:
     text = " ".join(ask("doctor", "--help").stdout.split())
     assert "--attack" in text
     assert "exit status stays 0" in text
-    assert f"some {round(N_REQUESTS, -1)} requests" in text
+    assert f"about {round(N_REQUESTS, -1)} requests" in text

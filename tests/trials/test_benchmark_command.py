@@ -259,6 +259,7 @@ def test_a_spent_budget_leaves_the_rest_and_more_of_it_goes_on(live_run: LiveRun
     assert (rest["calls"]["requests"], rest["calls"]["reused"]) == (N - costs["requests"], costs["requests"])
 
 
+@pytest.mark.slow  # the same as an interrupted one, with less said
 def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(24))
     arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
