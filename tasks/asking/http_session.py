@@ -51,9 +51,8 @@ class HttpSession:
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, ssl=self._certificates
-            ),  # how many are in flight is decided elsewhere
+            # How many are in flight is decided elsewhere.
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._certificates),
             cookie_jar=None if self._keeps_cookies else aiohttp.DummyCookieJar(),
             trace_configs=[tracing],
             timeout=aiohttp.ClientTimeout(total=None),  # the caller sets one
