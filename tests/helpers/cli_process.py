@@ -25,8 +25,9 @@ from in_process import Finished, call_main, is_running, run_here, show_here
 from prefect_holder import find_home, find_server
 
 ROOT = Path(__file__).resolve().parents[2]
-# DuckDB takes a main module without a file for a person at a prompt, to whom it shows the progress of a long query.
-COMMAND = [sys.executable, "-c", "__file__ = 'evalhouse'; from evalhouse.flows.cli import main; main()"]
+# DuckDB takes a main module without a file for a person at a prompt, to whom it shows the progress of a long query; and
+# where a process of a pool begins, Python runs the file that the main module names.
+COMMAND = [sys.executable, "-c", "from evalhouse.flows import cli; __file__ = cli.__file__; cli.main()"]
 # Ctrl-C goes to the foreground group of the session's controlling terminal, which a new session has to take.
 IN_TERMINAL = [
     sys.executable,

@@ -112,7 +112,7 @@ class PoolHouse:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api{path}", data, headers)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as response:
             return json.loads(response.read() or b"null")
 
     def list_parts(self) -> list[dict[str, Any]]:
