@@ -5,7 +5,15 @@ renders; how the reply must look is in the prompt's `reply_schema` and `labels`.
 """
 
 from evalhouse.prompts.errors import PromptError, PromptProblem
-from evalhouse.prompts.loader import Prompt, Prompts, check_prompts, list_languages, load_prompts
+from evalhouse.prompts.loader import (
+    Prompt,
+    Prompts,
+    check_prompts,
+    list_languages,
+    list_rubric_columns,
+    list_rubric_metrics,
+    load_prompts,
+)
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
 from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
 
@@ -24,5 +32,7 @@ __all__ = [
     "Rubric",
     "check_prompts",
     "list_languages",
+    "list_rubric_columns",
+    "list_rubric_metrics",
     "load_prompts",
 ]

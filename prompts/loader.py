@@ -13,6 +13,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.prompt_file import (
     ExampleContent,
@@ -25,7 +27,7 @@ from evalhouse.prompts.prompt_file import (
     strip_descriptions,
 )
 from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
-from evalhouse.prompts.rubric import Rubric, make_rubric
+from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Rubric, RubricContent, make_rubric
 
 _BUILT_IN = Path(__file__).parent
 _REFERENCE_LANGUAGE = "en"
@@ -133,6 +135,23 @@ def check_prompts(folder: Path | None = None, language: str = "en") -> list[Prom
         except PromptError as error:
             problems.extend(error.problems)
     return problems
+
+
+def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[str] | None:
+    """The columns of a sample that a rubric is given, by the texts of its prompts on record, else by the built-in one.
+
+    None for a rubric that is neither on record nor built in.
+    """
+    declared = [yaml.safe_load(template)["variables"] for template in templates]
+    if not declared and name in _list_built_in(_REFERENCE_LANGUAGE):
+        declared = [_load_built_in(_REFERENCE_LANGUAGE, name).variables]
+    return frozenset(SAMPLE_COLUMNS[block] for variables in declared for block in variables) if declared else None
+
+
+def list_rubric_metrics(template: str) -> list[str]:
+    """The scores that a rubric gives, by the text of its prompt on record."""
+    parsed = yaml.safe_load(template)
+    return list(make_rubric(parsed["name"], RubricContent.model_validate(parsed["rubric"])).metrics)
 
 
 def list_languages() -> list[str]:

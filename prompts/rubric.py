@@ -22,8 +22,10 @@ Need = Literal["answer", "ground_truth", "contexts"]
 CriterionKind = Literal["rating", "spread", "flag"]
 Better = Literal["high", "low"]
 
-# The blocks that are made from a sample; the others belong to single steps.
-_BLOCKS = ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema", "expected_sql", "sql")
+SAMPLE_COLUMNS: Mapping[str, str] = {
+    name: name for name in ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema")
+} | {"expected_sql": "ground_truth", "sql": "answer"}
+"""The blocks that are made from a sample, each with the column it is made from; other blocks belong to single steps."""
 # A sample's two queries stand where others have their texts.
 _SQL_BLOCKS: Mapping[Need, str] = {"answer": "sql", "ground_truth": "expected_sql"}
 # Steps that are no rubrics keep their grades under these names.
@@ -196,8 +198,8 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
     for name, criterion in content.criteria.items():
         yield from _find_scale_faults(criterion, key=f"rubric.criteria.{name}")
     for name in variables:
-        if name not in _BLOCKS:
-            message = f"is not a block that a rubric is given; allowed: {', '.join(_BLOCKS)}"
+        if name not in SAMPLE_COLUMNS:
+            message = f"is not a block that a rubric is given; allowed: {', '.join(SAMPLE_COLUMNS)}"
             yield make_fault(f"variables.{name}", message)
     for need in content.needs:
         if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 ColumnType = Literal["text", "integer", "long", "hash", "number", "boolean", "integers", "texts", "time"]
 GRADE_STEP: Final = "grade_"
 """How the steps of rubrics begin; the rubric's name follows."""
-SAMPLE_TEXTS: Final = ("question", "answer", "ground_truth", "contexts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,8 @@ class Step:
     - `calls`: its requests as `llm_calls` names them; none where no model is asked.
     - `prompt`: the prompt file it asks with; `lexical` where the built-in judge knows it.
     - `after`: the steps whose verdicts it needs.
-    - `inputs`: the columns of a sample that can move its verdicts; None where it may be any.
+    - `inputs`: the columns of a sample that can move its verdicts; None where it may be any. Of a rubric only those
+      beside the blocks of its prompt, which this room does not know: see `list_rubric_columns` of the prompts.
     - `settings`: the settings of a run that shape its replies, beside those that shape all.
     - `labels`: by the first letter of an item's id the labels a verdict may have, the one that says yes first, each
       with what it says; `reviewed` where people can label its verdicts too.
@@ -53,11 +53,6 @@ class Step:
     optional: bool = False
     version: int = 1
     tables: tuple[VerdictTable, ...] = ()
-
-    @property
-    def columns_read(self) -> tuple[str, ...]:
-        """Further columns of a dataset that it reads, beside question, answer, ground truth and contexts."""
-        return tuple(name for name in self.inputs or () if name not in SAMPLE_TEXTS)
 
 
 def _make_step(name: str, record: Mapping[str, Any]) -> Step:
@@ -98,7 +93,7 @@ def find_step(name: str) -> Step:
         task="grade",
         calls=(name,),
         prompt=rubric,
-        inputs=tuple(_RECORDS["rubric_inputs"].get(rubric, ())) or None,
+        inputs=tuple(_RECORDS["proof_inputs"].get(rubric, ())),
         settings=_GRADE_SETTINGS,
         tables=(_TABLES["grades"],),
     )

@@ -20,7 +20,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run
-from evalhouse.warehouse.steps import STEPS, add_earlier, find_step
+from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
 _KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
@@ -56,7 +56,8 @@ def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse:
     if as_json:
         print_json([{**row, "metadata": metadata} for row in rows])
     else:
-        make_console().print(_draw(run_row, rows, metadata, full=full))
+        read = _pick_read(metadata, _list_steps(rows), _read_templates(warehouse, run_row.run_id)) if metadata else {}
+        make_console().print(_draw(run_row, rows, read, full=full))
 
 
 def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str | None) -> str:
@@ -83,11 +84,9 @@ def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], 
         sample.add(_join(f"{name}: {_cut(first[name], full)}"))
     for rank, text in enumerate(first["contexts"] or [], start=1):
         sample.add(_join(f"C{rank}: {_cut(text, full)}"))
-    for name in dict.fromkeys(name for step in steps for name in find_step(step).columns_read):
-        if name in metadata:
-            value = metadata[name]
-            text = value if isinstance(value, str) else write_json(value, indent=False)
-            sample.add(_join(f"{name}: {_cut(text, full)}"))
+    for name, value in metadata.items():
+        text = value if isinstance(value, str) else write_json(value, indent=False)
+        sample.add(_join(f"{name}: {_cut(text, full)}"))
     for _, of_metric in groupby(rows, key=lambda row: row["metric"]):
         tree.add(_describe_score(list(of_metric)))
     for step in steps:
@@ -192,7 +191,8 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     """
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
-    own = _find_own_rubrics(warehouse, run_id) if any(row["step"] is None for row in rows) else {}
+    has_own = any(row["step"] is None for row in rows)
+    own = _find_own_rubrics(_read_templates(warehouse, run_id)) if has_own else {}
     # The rows come in the order of their metrics.
     scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
@@ -208,6 +208,15 @@ def _read_metadata(warehouse: Warehouse, run_id: str, sample_id: str) -> Mapping
     text = rows[0]["metadata"] if rows else None
     metadata: Mapping[str, Any] = orjson.loads(str(text)) if text else {}
     return metadata
+
+
+def _pick_read(metadata: Mapping[str, Any], steps: Iterable[str], templates: Mapping[str, str]) -> dict[str, Any]:
+    """What of a sample's metadata these steps read, those of rubrics by the texts of their prompts."""
+    from evalhouse.tasks.pipeline.step_inputs import list_step_inputs  # noqa: PLC0415  # brings the prompts
+
+    rubrics = {f"{GRADE_STEP}{rubric}": [template] for rubric, template in templates.items()}
+    names = dict.fromkeys(name for step in steps for name in sorted(list_step_inputs(step, rubrics) or ()))
+    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _list_steps(rows: Iterable[Row]) -> list[str]:
@@ -235,15 +244,18 @@ def _add_further(rows: Sequence[dict[str, Any]], further: Iterable[Row], steps: 
     return [*([] if has_own and added else rows), *added]
 
 
-def _find_own_rubrics(warehouse: Warehouse, run_id: str) -> dict[str, list[str]]:
+def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
+    """By rubric that graded in the run the text of its prompt."""
+    rows = warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id})
+    return {str(row["prompt"]): str(row["template"]) for row in rows}
+
+
+def _find_own_rubrics(templates: Mapping[str, str]) -> dict[str, list[str]]:
     """The grading step of each score that a rubric gave whose prompt is on record."""
-    from yaml import safe_load  # noqa: PLC0415  # only where there are such rubrics
+    from evalhouse.prompts import list_rubric_metrics  # noqa: PLC0415  # only where there are such rubrics
 
-    from evalhouse.prompts.rubric import RubricContent, make_rubric  # noqa: PLC0415
-
-    steps: dict[str, list[str]] = {}
-    for row in warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id}):
-        name, section = str(row["prompt"]), safe_load(str(row["template"]))["rubric"]
-        for metric in make_rubric(name, RubricContent.model_validate(section)).metrics:
-            steps[metric] = [f"grade_{name}"]
-    return steps
+    return {
+        metric: [f"{GRADE_STEP}{name}"]
+        for name, template in templates.items()
+        for metric in list_rubric_metrics(template)
+    }

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
+from evalhouse.tasks.pipeline.step_inputs import NO_TEMPLATES, Templates, list_step_inputs
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import JUDGE_SETTINGS, find_step, reaches
 
@@ -108,16 +109,22 @@ def name_changes(flags: Mapping[Cause, Flags]) -> list[str]:
 
 
 def find_causes(
-    steps: Collection[str], *, inputs: Mapping[str, Flags], judges: Mapping[str, Flags], is_formula_changed: bool
+    steps: Collection[str],
+    *,
+    inputs: Mapping[str, Flags],
+    judges: Mapping[str, Flags],
+    is_formula_changed: bool,
+    rubrics: Templates = NO_TEMPLATES,
 ) -> dict[Cause, Flags]:
     """By cause the samples in which it changed, for a metric that rests on these steps.
 
-    `inputs` has a flag a sample by name of the input, `judges` by the step of the calls. A metric that rests on no step
-    reads the samples themselves, so that every input may be its cause, and no judge.
+    `inputs` has a flag a sample by name of the input, `judges` by the step of the calls, `rubrics` the prompts on
+    record by the step of a rubric. A metric that rests on no step reads the samples themselves, so that every input may
+    be its cause, and no judge.
     """
     empty = np.zeros_like(next(iter(inputs.values())))
     causes: dict[Cause, Flags] = {cause: empty.copy() for cause in CAUSES}
-    for name in list_inputs(steps):
+    for name in list_inputs(steps, rubrics):
         causes[INPUTS[name]] |= inputs[name]
     for step in list_call_steps(steps):
         causes["judge"] |= judges.get(step, empty)
@@ -125,9 +132,9 @@ def find_causes(
     return causes
 
 
-def list_inputs(steps: Collection[str]) -> list[str]:
+def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> list[str]:
     """The inputs that a metric resting on these steps can be moved by."""
-    inputs = [find_step(step).inputs for step in steps]
+    inputs = [list_step_inputs(step, rubrics) for step in steps]
     if not inputs or None in inputs:
         return list(INPUTS)
     moving = {name for names in inputs for name in names or ()}

@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
+from evalhouse.prompts import list_rubric_metrics
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
@@ -28,6 +29,7 @@ from evalhouse.tasks.comparing.parts import (
     name_changes,
     split_difference,
 )
+from evalhouse.tasks.pipeline.step_inputs import Templates
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
@@ -185,7 +187,8 @@ def _build_columns(
 ) -> Iterator[_Column]:
     changed_inputs = pair.read_changed_inputs(METADATA_INPUTS)
     inputs = {name: samples.flag(changed_inputs.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
-    metric_steps = pair.read_metric_steps()
+    rubrics = pair.read_rubrics()
+    metric_steps = _find_graded(rubrics) | pair.read_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
@@ -200,6 +203,7 @@ def _build_columns(
             of_metric,
             inputs=inputs,
             judges=judges,
+            rubrics=rubrics,
             is_formula_changed=not versions.filter(pl.col("base_version") != pl.col("candidate_version")).is_empty(),
         )
         sample_ids = frame["sample_id"].to_list()
@@ -212,6 +216,16 @@ def _build_columns(
             version=next(iter(frame["candidate_version"].drop_nulls()), None),
             better="low" if "low" in frame["better"] else "high",
         )
+
+
+def _find_graded(rubrics: Templates) -> dict[str, frozenset[str]]:
+    """The step that each score of a rubric rests on; users' own have no metric file that says so."""
+    return {
+        metric: frozenset({step})
+        for step, templates in rubrics.items()
+        for template in templates
+        for metric in list_rubric_metrics(template)
+    }
 
 
 def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:

@@ -332,6 +332,56 @@ def make_talks(make: Make, column: str) -> Nights:
     return nights
 
 
+def add_prompt(nights: Nights, prompt_hash: str, name: str, template: str) -> None:
+    """A rubric's prompt on record, of one criterion."""
+    rubric = "rubric: {needs: [], criteria: {tone: {max: 5}}}"
+    written = f"name: {name}\n{template}\n{rubric}"
+    nights.add(
+        "prompts",
+        {"prompt_hash": prompt_hash, "prompt": name, "version": "1", "language": "en", "template": written},
+    )
+
+
+@pytest.mark.parametrize("metric", [name for name in load_metrics() if name.startswith("relevance_")])
+def test_another_ground_truth_is_no_noise_where_the_prompt_on_record_took_it(make: Make, metric: str) -> None:
+    nights = make()
+    ids = name_ids(8)
+    truths = {BASE: ("1", "Here."), CANDIDATE: ("2", "There.")}
+    for value, (run_id, (input_hash, truth)) in enumerate(truths.items()):
+        nights.add_samples(run_id, dict.fromkeys(ids, input_hash))
+        nights.add(
+            "samples",
+            *(SAMPLE | {"sample_id": name, "input_hash": input_hash, "ground_truth": truth} for name in ids),
+        )
+        nights.add_scores(run_id, metric, dict.fromkeys(ids, float(value)))
+        calls = {"step": "grade_relevance", "prompt_hash": "p", "judge": "j", "status": "ok"}
+        nights.add_calls(run_id, *({"sample_id": name, **calls} for name in ids))
+    template = "variables: {question: text, ground_truth: text, answer: text}"
+    add_prompt(nights, "p", "relevance", template)
+    assert [part.name for part in get(nights.compare(), metric).parts] == ["ground_truth"]
+
+
+def test_a_rubric_of_ones_own_is_moved_by_its_judge_and_by_nothing_that_it_did_not_read(make: Make) -> None:
+    nights = make()
+    ids = name_ids(8)
+    for value, (run_id, prompt_hash) in enumerate({BASE: "p", CANDIDATE: "q"}.items()):
+        nights.add_samples(run_id, dict.fromkeys(ids, run_id))
+        nights.add(
+            "samples",
+            *(SAMPLE | {"sample_id": name, "input_hash": run_id, "contexts": [run_id]} for name in ids),
+        )
+        nights.add_scores(run_id, "manners", dict.fromkeys(ids, float(value)))
+        add_prompt(nights, prompt_hash, "manners", "variables: {question: text, answer: text}")
+        asked = {"step": "grade_manners", "judge": "j", "status": "ok"}
+        # The last four samples were asked about with another prompt.
+        prompts = ["p"] * 4 + [prompt_hash] * 4
+        nights.add_calls(
+            run_id,
+            *({"sample_id": name, "prompt_hash": prompt, **asked} for name, prompt in zip(ids, prompts, strict=True)),
+        )
+    assert [(part.name, part.n) for part in get(nights.compare(), "manners").parts] == [("judge", 4), ("noise", 4)]
+
+
 def test_clusters_by_a_named_column_leave_few_observations(make: Make) -> None:
     nights = make_talks(make, "talk")
     alone, clustered = get(nights.compare(), "m").paired, get(nights.compare(cluster="talk"), "m").paired

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalhouse.prompts import load_prompts
 from evalhouse.tasks.comparing.parts import (
     CAUSES,
     INPUTS,
@@ -169,12 +171,19 @@ def flag(*names: str, n: int = 1) -> dict[str, np.ndarray]:
     return {name: np.full(n, name in names) for name in INPUTS}
 
 
-def name_one(steps: set[str], *changed: str, judges: tuple[str, ...] = (), formula: bool = False) -> str:
+def name_one(
+    steps: set[str],
+    *changed: str,
+    judges: tuple[str, ...] = (),
+    formula: bool = False,
+    rubrics: Mapping[str, list[str]] | None = None,
+) -> str:
     causes = find_causes(
         steps,
         inputs=flag(*changed),
         judges={step: np.array([True]) for step in judges},
         is_formula_changed=formula,
+        rubrics=rubrics or {},
     )
     (name,) = name_changes(causes)
     return name
@@ -203,6 +212,30 @@ def name_one(steps: set[str], *changed: str, judges: tuple[str, ...] = (), formu
 )
 def test_only_what_a_metric_rests_on_can_move_it(steps: set[str], changed: tuple[str, ...], name: str) -> None:
     assert name_one(steps, *changed) == name
+
+
+RUBRICS = {name: prompt for name, prompt in load_prompts().items() if prompt.rubric}
+# A block that a sample's column goes by another name in, and what is read before a judge is asked.
+OTHER_NAMES = {"sql": "answer", "expected_sql": "ground_truth"}
+READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
+
+
+@pytest.mark.parametrize("rubric", RUBRICS)
+def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: str) -> None:
+    taken = {OTHER_NAMES.get(name, name) for name in RUBRICS[rubric].variables} | READ_BY_PROOFS.get(rubric, set())
+    for name, cause in INPUTS.items():
+        assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
+
+
+@pytest.mark.parametrize("rubric", ["own_rubric", "relevance"])
+def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> None:
+    """Also of a user's, and of a built-in one of which an earlier version took something else."""
+    template, later = (f"variables: {{{name}: text, question: text}}" for name in ("ground_truth", "schema"))
+    on_record = {f"grade_{rubric}": [template]}
+    named = {name: name_one({f"grade_{rubric}"}, name, rubrics=on_record) for name in INPUTS}
+    assert {name for name, cause in named.items() if cause != NOISE} == {"ground_truth", "question"}
+    on_record[f"grade_{rubric}"].append(later)
+    assert name_one({f"grade_{rubric}"}, "schema", rubrics=on_record) == "question", "of either run"
 
 
 def test_a_judge_moves_the_metrics_that_ask_it() -> None:

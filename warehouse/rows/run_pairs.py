@@ -49,6 +49,11 @@ class RunPair:
         rows = self.warehouse.read(read_query("run_pairs/metric_steps")).to_dicts()
         return {row["metric"]: frozenset(row["steps"]) for row in rows}
 
+    def read_rubrics(self) -> dict[str, list[str]]:
+        """By step of a rubric the texts of the prompts with which it graded in either run."""
+        rows = self.warehouse.read(read_query("run_pairs/rubrics"), self._ids).to_dicts()
+        return {row["step"]: row["templates"] for row in rows}
+
     def read_metadata(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id and its metadata as JSON text; the candidate's if both have it."""
         return self.warehouse.read(read_query("run_pairs/metadata"), self._ids)
