@@ -5,6 +5,8 @@ a request does not hold is split, contexts and statements alike, and a statement
 over the parts. A single context that is longer than a request goes into several, part by part under its own id, and
 supports what any of its parts supports: support that stands only in two parts together is not found, as it is not in
 two contexts. A question or a statement that is longer than a request cannot be split and is sent as it is.
+
+A retrieval that found nothing supports nothing, and nobody has to be asked about that.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +33,9 @@ async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
             outcomes[step] = (_why_not(work, extraction), None)
             if outcomes[step][0] is None:
                 open_sides[source] = extraction
-    if open_sides:
+    if not work.sample.contexts:
+        _deny_by_rule(work, open_sides)
+    elif open_sides:
         try:
             await _ask_supports(live_run, work, open_sides)
         except JudgeFailed as error:
@@ -46,9 +50,15 @@ attribute = make_task("attribute", attribute_statements)
 def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
     if extraction.reason in ("no_answer", "no_ground_truth"):
         return extraction.reason
-    if not work.sample.contexts:
+    if work.sample.contexts is None:
         return "no_contexts"
     return extraction.reason or (None if extraction.items else "no_statements")
+
+
+def _deny_by_rule(work: SampleWork, sides: Mapping[Source, Extraction]) -> None:
+    columns = {"supported": False, "context_ranks": [], "reason": "no context was retrieved", "call_id": None}
+    for item in (item for extraction in sides.values() for item in extraction.items):
+        work.add_row("attributions", statement_id=item.id, **columns)
 
 
 async def _ask_supports(live_run: LiveRun, work: SampleWork, sides: Mapping[Source, Extraction]) -> None:

@@ -3,6 +3,8 @@
 A text that no request holds is cut into parts (`text_parts`), which are asked for side by side, each with the question.
 Nothing of the neighbouring parts goes along, because it would come back as statements a second time. When one part
 fails the whole text has failed: half of its statements would pass for all of them.
+
+The answer of an application that said nothing at all has no statements, and nobody has to be asked about that.
 """
 
 from collections.abc import Sequence
@@ -55,6 +57,8 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, text: st
     detail = None
     if text is None:
         extraction = Extraction(reason=f"no_{source}")
+    elif not text:
+        extraction = Extraction()
     else:
         try:
             room = leave_room(live_run.settings.request_tokens, work.sample.question)

@@ -6,7 +6,7 @@ One request a rubric gives all its criteria. What the judge said and what the ru
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from evalhouse.prompts import BlockValue, Grade, Prompt, Rating, Rubric
@@ -57,6 +57,9 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
     proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
     if proof is not None:
         work.add_grade(rubric.name, proof)
+    elif reason is None and "contexts" in rubric.needs and not work.sample.contexts:
+        for given in _grade_nothing(rubric):
+            work.add_grade(rubric.name, given)
     elif reason is None:
         try:
             answer = await _ask_grades(live_run, work, prompt, rubric)
@@ -69,9 +72,19 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
 
 def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
     for need in rubric.needs:
-        if not getattr(sample, need):
+        if getattr(sample, need) is None:
             return f"no_{need}"
     return None
+
+
+def _grade_nothing(rubric: Rubric) -> list[Grade]:
+    """What a retrieval that found nothing gets where contexts are what is rated: the lowest ratings, by rule."""
+    lowest = {
+        name: Rating(reason="no context was retrieved", rating=float(criterion.min))
+        for name, criterion in rubric.criteria.items()
+    }
+    grades = rubric.settle(lowest, has_contexts=False, totals_said={})
+    return [replace(grade, said=None, rule="settled without asking") for grade in grades]
 
 
 async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:

@@ -5,6 +5,8 @@ split, and each is judged in its part alone. A single context that is longer tha
 part under its own id, and so does a ground truth that leaves too little room: a context is useful when any part of it
 is, for any part of the ground truth, since a piece of either is all that usefulness asks for. A question longer than a
 request cannot be split and is sent as it is.
+
+A retrieval that found nothing has been judged with no request and no row: none of what it found is useful.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +33,9 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
         # Where ids would be compared no ground truth is needed: what lacks there is the target's response.
         lacks_ids = work.sample.target_error is not None and work.sample.reference_context_ids
         reason = "no_contexts" if lacks_ids else "no_ground_truth"
-    elif not work.sample.contexts:
+    elif work.sample.contexts is None:
         reason = "no_contexts"
-    else:
+    elif work.sample.contexts:
         try:
             await _ask_usefulness(live_run, work, work.sample.ground_truth)
         except JudgeFailed as error:

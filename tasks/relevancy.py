@@ -36,6 +36,8 @@ async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
     reason, detail = None, None
     if work.sample.answer is None:
         reason = "no_answer"
+    elif not work.sample.answer:
+        work.add_grade(RUBRIC, _describe_flag(1.0, said=None, reason="the answer is empty"))
     else:
         try:
             reason, detail = await _find_relevancy(live_run, work, work.sample.answer)
@@ -57,10 +59,7 @@ async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> t
     )
     reply = await live_run.asker.ask(question, lambda text: read_questions(text, count))
     flag = float(reply.value.noncommittal)
-    grade = Grade(
-        criterion="noncommittal", said=flag, rating=flag, scale_min=0.0, scale_max=1.0, reason=reply.value.reason
-    )
-    work.add_grade(RUBRIC, grade, reply.call_id)
+    work.add_grade(RUBRIC, _describe_flag(flag, said=flag, reason=reply.value.reason), reply.call_id)
     try:
         await gather_all([_compare(live_run, work, text, reply.call_id) for text in reply.value.questions])
     except BudgetExhausted:
@@ -68,6 +67,10 @@ async def _find_relevancy(live_run: LiveRun, work: SampleWork, answer: str) -> t
     except JudgeFailed as error:
         return "embedding_failed", str(error)
     return None, None
+
+
+def _describe_flag(flag: float, *, said: float | None, reason: str) -> Grade:
+    return Grade(criterion="noncommittal", said=said, rating=flag, scale_min=0.0, scale_max=1.0, reason=reason)
 
 
 async def _compare(live_run: LiveRun, work: SampleWork, regenerated: str, call_id: str) -> None:

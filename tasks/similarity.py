@@ -18,6 +18,8 @@ async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
         reason = "no_answer"
     elif sample.ground_truth is None:
         reason = "no_ground_truth"
+    elif not sample.answer:  # silence means nothing, and most embedding models refuse it
+        work.add_row("similarities", kind=KIND, value=0.0)
     else:
         try:
             value = await live_run.embedder.compare(sample.sample_id, sample.answer, sample.ground_truth)

@@ -30,7 +30,7 @@ _FORMS = "a text, a mapping with answer and contexts, or a tuple of answer and c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One answer, not empty, and what it rests on; None for contexts and ids that were not told."""
+    """One answer, which may be empty, and what it rests on; None for contexts and ids that were not told."""
 
     answer: str
     contexts: tuple[str, ...] | None
@@ -83,7 +83,7 @@ def _read_mapping(value: Mapping[object, object]) -> Answer:
     elif isinstance(messages, Sequence) and not isinstance(messages, str) and messages:
         answer = _read_message(messages[-1])  # an agent's talk, of which the last message is the answer
     elif present := [key for key in ANSWER_KEYS if key in value]:
-        raise QuestionFailed(f"the answer is empty: {present[0]!r} is null")
+        raise QuestionFailed(f"the answer is null: {present[0]!r}")
     else:
         allowed = ", ".join(ANSWER_KEYS)
         keys = list_names([str(key) for key in value], 8)
@@ -104,15 +104,13 @@ def _read_message(value: object) -> object:
 
 def _read_answer(value: object, problems: list[str]) -> str:
     if isinstance(value, str):
-        if not value.strip():
-            problems.append("the answer is empty")
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float) and not is_absent(value):
         return str(value)
     if is_absent(value):
-        problems.append("the answer is empty")
+        problems.append("the answer is null")
     else:
         problems.append(f"the answer is {name_kind(value)}, not text: {quote_value(value)}")
     return ""

@@ -333,9 +333,9 @@ def _answer_sample(sample: StoredSample, response: StoredResponse) -> Mapping[st
 
 
 def _describe_response(sample: StoredSample, response: Response, asked_at: float) -> Mapping[str, object]:
-    """A row of `responses`; texts as a dataset's are read: white space is no answer, and ids are none when all lack."""
+    """A row of `responses`. White space is the empty answer, a refusal; ids are none when all lack."""
     failed = response.error is not None
-    answer = response.answer if response.answer and not response.answer.isspace() else None
+    answer = response.answer if response.answer and not response.answer.isspace() else ""
     ids = response.context_ids if response.context_ids and any(response.context_ids) else None
     return {
         "sample_id": sample.sample_id,

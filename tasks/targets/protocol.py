@@ -21,7 +21,7 @@ class TargetQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """What came of one question; `error` is None when it was answered, and `answer` is then not empty.
+    """What came of one question; `error` is None when it was answered; an empty `answer` is one.
 
     `contexts` are None when the application told none, `context_ids` when none of them has an id ("" stands for one
     without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.

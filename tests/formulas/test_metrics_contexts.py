@@ -103,6 +103,12 @@ def test_context_precision(useful: list[bool], expected: float) -> None:
     assert value_of("context_precision", Sample(useful=useful)) == pytest.approx(expected)
 
 
+def test_a_retrieval_that_found_nothing_is_zero_and_an_unknown_one_is_missing() -> None:
+    assert value_of("context_precision", Sample(contexts=[])) == 0
+    assert reason_of("context_precision", Sample()) == "no_contexts"
+    assert reason_of("context_precision", Sample(reasons={"rank": "no_contexts"})) == "no_contexts"
+
+
 def test_context_precision_asks_for_verdicts_even_with_reference_ids() -> None:
     sample = Sample(context_ids=["a"], reference_ids=["a"], reasons={"rank": "no_ground_truth"})
     assert reason_of("context_precision", sample) == "no_ground_truth"

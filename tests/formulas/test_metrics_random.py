@@ -15,7 +15,7 @@ PRECEDENCE = ["no_answer", "no_ground_truth", "no_contexts", "no_reference_ids",
 
 def make_sample(number: int, rng: random.Random) -> Sample:
     """Any verdicts a run can leave, with a failed or missing step now and then."""
-    n_answer, n_ground_truth, n_contexts = rng.randint(0, 6), rng.randint(0, 6), rng.randint(1, 8)
+    n_answer, n_ground_truth, n_contexts = rng.randint(0, 6), rng.randint(0, 6), rng.randint(0, 8)
 
     def choose_ranks() -> list[int]:
         return [rank for rank in range(1, n_contexts + 1) if rng.random() < rng.choice([0, 0.2, 0.6])]
@@ -40,7 +40,8 @@ def make_sample(number: int, rng: random.Random) -> Sample:
         ground_truth_support=[choose_ranks() for _ in range(n_ground_truth)],
         useful=[rng.random() < 0.4 for _ in range(n_contexts)],
         similarity=rng.random(),
-        context_ids=rng.choice([ids, ids, None, []]),
+        contexts=[f"Passage {rank}." for rank in range(1, n_contexts + 1)],
+        context_ids=rng.choice([ids, ids, None]),
         reference_ids=rng.choice([None, None, [], ["a", "c", "c"], ["e"], ["z", "b", "d"]]),
         reasons=sample_reasons,
         missing=[step for step in ("classify", "rank", "similarity") if rng.random() < 0.03],
@@ -159,7 +160,8 @@ class Ranking:
 def rank_contexts(s: Sample) -> Ranking:
     """The retrieved contexts by ids where they can be compared, else by verdicts."""
     ids = list(s.context_ids or [])
-    if s.reference_ids and ids:
+    by_ids = s.reference_ids and (ids or not s.contexts)
+    if s.reference_ids and by_ids:
         wanted = set(s.reference_ids)
         relevant = [context_id is not None and context_id in wanted for context_id in ids]
     elif s.reference_ids and ("rank" in s.missing or s.reasons.get("rank") == "no_ground_truth"):
@@ -176,7 +178,7 @@ def rank_contexts(s: Sample) -> Ranking:
         gains.append(int(is_relevant and context_id not in seen))
         if context_id is not None:
             seen.add(context_id)
-    n_relevant = len(set(s.reference_ids)) if s.reference_ids and ids else sum(gains)
+    n_relevant = len(set(s.reference_ids)) if s.reference_ids and by_ids else sum(gains)
     return Ranking(gains=gains, n_relevant=n_relevant)
 
 

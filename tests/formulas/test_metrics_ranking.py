@@ -115,12 +115,20 @@ def test_rank_step_that_left_nothing(metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", RANKING)
-@pytest.mark.parametrize("context_ids", [None, []])
-def test_reference_ids_with_nothing_to_compare(metric: str, context_ids: list[str] | None) -> None:
-    unranked = Sample(context_ids=context_ids, reference_ids=["a"], missing=["rank"])
-    assert reason_of(metric, unranked) == "no_contexts"
-    unrankable = Sample(context_ids=context_ids, reference_ids=["a"], reasons={"rank": "no_ground_truth"})
-    assert reason_of(metric, unrankable) == "no_contexts"
+def test_reference_ids_with_nothing_to_compare(metric: str) -> None:
+    assert reason_of(metric, Sample(reference_ids=["a"], missing=["rank"])) == "no_contexts"
+    assert reason_of(metric, Sample(reference_ids=["a"], reasons={"rank": "no_ground_truth"})) == "no_contexts"
+
+
+@pytest.mark.parametrize("metric", RANKING)
+@pytest.mark.parametrize("sample", [
+    Sample(contexts=[]),
+    Sample(contexts=[], reference_ids=["a"], missing=["rank"]),
+    Sample(contexts=[], context_ids=[], reference_ids=["a"], reasons={"rank": "no_ground_truth"}),
+    Sample(context_ids=[], reference_ids=["a"], missing=["rank"]),
+])  # fmt: skip
+def test_a_retrieval_that_found_nothing_is_zero(metric: str, sample: Sample) -> None:
+    assert value_of(metric, sample) == 0
 
 
 def test_contexts_without_ids_fall_back_on_verdicts() -> None:

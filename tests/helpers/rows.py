@@ -75,6 +75,7 @@ class Sample:
     similarity: float | None = None
     further: Mapping[str, float] = field(default_factory=dict)
     grades: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    contexts: Sequence[str] | None = None
     context_ids: Sequence[str | None] | None = None
     reference_ids: Sequence[str | None] | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -190,7 +191,7 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
     run: Row = {"run_id": run_id}
     input_hash = f"{run_id}-{sample.sample_id}"
     ids = {"context_ids": sample.context_ids, "reference_context_ids": sample.reference_ids}
-    yield "samples", {"input_hash": input_hash, **ids}
+    yield "samples", {"input_hash": input_hash, "contexts": sample.contexts, **ids}
     yield "run_samples", {**run, "input_hash": input_hash}
     for step in list_steps():
         if step not in tuple(sample.missing):

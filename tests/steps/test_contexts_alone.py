@@ -177,10 +177,13 @@ async def test_what_no_request_holds_is_split_here_too(tmp_path: Path) -> None:
     assert read_ranks(work)["A1"] == [1, 2]
 
 
-async def test_a_sample_without_contexts_asks_nothing_about_them(tmp_path: Path) -> None:
-    judge, work = await judge_alone(tmp_path, sample=make_sample(contexts=[]))
+@pytest.mark.parametrize(("contexts", "reason"), [([], None), (None, "no_contexts")])
+async def test_a_sample_without_contexts_asks_nothing_about_them(
+    tmp_path: Path, contexts: list[str] | None, reason: str | None
+) -> None:
+    judge, work = await judge_alone(tmp_path, sample=make_sample(contexts=contexts))
     assert {question.step for question in judge.asked}.isdisjoint(JUDGED_BY_CONTEXT)
-    assert read_outcomes(work)["rank"] == "no_contexts"
+    assert read_outcomes(work)["rank"] == reason
 
 
 # The command

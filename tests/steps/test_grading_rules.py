@@ -101,9 +101,8 @@ async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tm
     ("rubric", "changes", "reason"),
     [
         ("accuracy", {"answer": None}, "no_answer"),
-        ("accuracy", {"answer": ""}, "no_answer"),
         ("accuracy", {"ground_truth": None}, "no_ground_truth"),
-        ("passage_recall", {"contexts": []}, "no_contexts"),
+        ("passage_recall", {"contexts": None}, "no_contexts"),
         ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
         ("contexts_usefulness", {"contexts": None}, "no_contexts"),
     ],
@@ -115,6 +114,24 @@ async def test_what_a_sample_lacks_is_the_reason_and_nothing_is_asked(
     assert judge.asked == []
     assert read_outcomes(work) == {f"grade_{rubric}": reason}
     assert work.rows["grades"] == []
+
+
+@pytest.mark.parametrize(("rubric", "rating"), [("contexts_usefulness", 0), ("passage_recall", 1)])
+async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
+    tmp_path: Path, rubric: str, rating: float
+) -> None:
+    judge, work = await grade_with(tmp_path, rubric, rate(5), sample=make_sample(contexts=[]))
+    assert judge.asked == []
+    assert read_outcomes(work) == {f"grade_{rubric}": None}
+    (row,) = work.rows["grades"]
+    assert (row["rating"], row["said"], row["rule"]) == (rating, None, "settled without asking")
+    assert row["reason"] == "no context was retrieved"
+
+
+async def test_an_empty_answer_is_rated_as_any_refusal_is(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "accuracy", rate(1), sample=make_sample(answer=""))
+    assert judge.asked[0].data["answer"] == ""
+    assert read_ratings(work) == {"accuracy": 1}
 
 
 async def test_a_judge_that_never_keeps_to_the_scale_is_given_up(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_recor
                                   "attribute_ground_truth": "no_ground_truth", "rank": "no_ground_truth",
                                   "similarity": "no_ground_truth"}),
         ({"contexts": None}, dict.fromkeys(["attribute_answer", "attribute_ground_truth", "rank"], "no_contexts")),
-        ({"contexts": []}, dict.fromkeys(["attribute_answer", "attribute_ground_truth", "rank"], "no_contexts")),
+        ({"contexts": []}, {}),
+        ({"contexts": [], "answer": ""}, {"attribute_answer": "no_statements"}),
+        ({"answer": ""}, {"attribute_answer": "no_statements"}),
         ({"answer": "...", "ground_truth": "!"}, dict.fromkeys(
             ["classify", "attribute_answer", "attribute_ground_truth"], "no_statements")),
         ({"answer": None, "ground_truth": None, "contexts": None}, {
@@ -142,6 +144,26 @@ async def test_what_is_missing_is_told_once_for_each_step(
     work = await judge_one(tmp_path, make_sample(**changes))
     assert Counter(str(row["step"]) for row in work.rows["outcomes"]) == Counter(ALL_STEPS)
     assert read_outcomes(work) == DONE | reasons
+
+
+async def test_what_was_not_retrieved_supports_nothing_and_nobody_is_asked(endpoint: Endpoint, tmp_path: Path) -> None:
+    work = await judge_one(tmp_path, make_sample(contexts=[]))
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 1}
+    assert read_ranks(work) == {"A1": [], "A2": [], "G1": [], "G2": []}
+    rows = work.rows["attributions"]
+    assert {(row["supported"], row["reason"], row["call_id"]) for row in rows} == {
+        (False, "no context was retrieved", None)
+    }
+    assert work.rows["context_verdicts"] == []
+
+
+async def test_an_empty_answer_is_a_refusal_and_nobody_is_asked_what_it_says(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    work = await judge_one(tmp_path, make_sample(answer=""))
+    assert endpoint.stats.kinds == {"extract": 1, "attribute": 1, "rank": 1}
+    assert read_labels(work) == {"G1": "FN", "G2": "FN"}
+    assert [row["value"] for row in work.rows["similarities"]] == [0]
 
 
 @pytest.mark.parametrize(

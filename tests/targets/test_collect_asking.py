@@ -203,7 +203,7 @@ async def test_a_full_disk_is_said(tmp_path: Path) -> None:
     ("response", "expected"),
     [
         (answer(), ("Yes.", ["One."], ["a#1"])),
-        (answer(answer=" \n"), (None, ["One."], ["a#1"])),
+        (answer(answer=" \n"), ("", ["One."], ["a#1"])),
         (answer(contexts=(), context_ids=None), ("Yes.", [], None)),
         (answer(contexts=("One.", "Two."), context_ids=("", "")), ("Yes.", ["One.", "Two."], None)),
         (answer(contexts=("One.", "Two."), context_ids=("", "b")), ("Yes.", ["One.", "Two."], ["", "b"])),

@@ -79,19 +79,24 @@ async def test_what_is_returned_may_have_many_shapes(
     assert (response.answer, response.contexts, response.context_ids) == ("Yes.", contexts, context_ids)
 
 
+@pytest.mark.parametrize("value", ["", {"answer": "", "contexts": []}])
+async def test_an_empty_answer_is_an_answer(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    monkeypatch.setattr(target_bots, "returned", [value])
+    response = await call("give")
+    assert (response.answer, response.error) == ("", None)
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (None, "the answer is empty"),
-        ("", "the answer is empty"),
-        (" \n", "the answer is empty"),
-        ((float("nan"), []), "the answer is empty"),
+        (None, "the answer is null"),
+        ((float("nan"), []), "the answer is null"),
         (float("nan"), "a number was returned: nan; allowed: a text"),
         (["Yes."], "a list was returned: ['Yes.']; allowed: a text, a mapping with answer and contexts, or a tuple"),
         (("Yes.",), "a tuple of 1 was returned"),
         ({"reply": "Yes."}, "the mapping that was returned has no answer; it has: reply; looked for: answer, output"),
         ({}, "the mapping that was returned has no answer; it has: (none)"),
-        ({"answer": None}, "the answer is empty: 'answer' is null"),
+        ({"answer": None}, "the answer is null: 'answer'"),
         ({"answer": ["Yes."]}, "the answer is a list, not text: ['Yes.']"),
         (("Yes.", 3), "contexts are not a list but a number: 3"),
         (("Yes.", [{"score": 1}]), "context 1 has no text; it has: score"),

@@ -322,9 +322,7 @@ async def test_redirects_in_a_circle_end() -> None:
         (Canned(body=[b"\xff\xfe"]), "status 200, but the body is not valid JSON ("),
         (answer_json({"reply": "Yes."}), "answer = '$.answer' matches nothing; the body's members: reply; set answer"),
         (answer_json([1]), "answer = '$.answer' matches nothing; set answer to where the answer stands"),
-        (answer_json({"answer": ""}), "status 200, but the answer is empty; the body begins: "),
-        (answer_json({"answer": " \n"}), "status 200, but the answer is empty; "),
-        (answer_json({"answer": None}), "status 200, but the answer is empty; "),
+        (answer_json({"answer": None}), "status 200, but the answer is null; the body begins: "),
         (answer_json({"answer": {"text": "Yes."}}), "the answer is an object, not text: {'text': 'Yes.'}"),
         (answer_json({"answer": "Yes.", "contexts": [{"score": 1}]}), "context 1 has no text; it has: score"),
         (answer_json({"answer": "Yes.", "contexts": [None]}), "context 1 is null"),
@@ -341,6 +339,12 @@ async def test_a_response_that_cannot_be_read_says_why(canned: Canned, problem: 
     assert response.error is not None
     assert problem in response.error
     assert (response.answer, response.attempts, len(server.requests)) == (None, 1, 1)
+
+
+async def test_an_empty_answer_is_an_answer() -> None:
+    with serving(answer_json({"answer": "", "contexts": []})) as server:
+        response = await ask_once(url=server.url)
+    assert (response.answer, response.contexts, response.error) == ("", (), None)
 
 
 async def test_a_long_body_is_quoted_short_and_on_one_line() -> None:

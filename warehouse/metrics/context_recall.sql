@@ -1,5 +1,5 @@
 -- metric: context_recall
--- version: 1
+-- version: 2
 -- needs: attribute_ground_truth
 -- default: yes, place 5
 -- correctable: yes

@@ -1,5 +1,5 @@
 -- metric: context_utilization
--- version: 1
+-- version: 2
 -- needs: classify, attribute_ground_truth
 -- correctable: no, ratio
 -- One row per sample of the run: of the ground-truth statements that a retrieved context supports, the share that

@@ -1,5 +1,5 @@
 -- metric: faithfulness
--- version: 1
+-- version: 2
 -- needs: attribute_answer
 -- default: yes, place 7
 -- correctable: yes

@@ -1,5 +1,5 @@
 -- metric: hallucination
--- version: 1
+-- version: 2
 -- needs: classify, attribute_answer
 -- better: low
 -- correctable: no, joined

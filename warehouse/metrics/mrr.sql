@@ -1,5 +1,5 @@
 -- metric: mrr
--- version: 1
+-- version: 2
 -- needs: rank?
 -- correctable: no, ranks
 -- One row per sample of the run: 1 / rank of the first relevant context in the whole list; 0 when there is none.

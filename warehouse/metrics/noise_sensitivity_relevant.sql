@@ -1,5 +1,5 @@
 -- metric: noise_sensitivity_relevant
--- version: 1
+-- version: 2
 -- needs: classify, attribute_answer, attribute_ground_truth
 -- better: low
 -- correctable: no, joined

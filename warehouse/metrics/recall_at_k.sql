@@ -1,5 +1,5 @@
 -- metric: recall_at_k
--- version: 1
+-- version: 2
 -- needs: rank?
 -- parameter: k = 5
 -- correctable: no, ratio

@@ -1,5 +1,5 @@
 -- metric: self_knowledge
--- version: 1
+-- version: 2
 -- needs: classify, attribute_answer
 -- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are TP and supported by no retrieved

@@ -8,7 +8,9 @@ with ids as (
         run_samples.sample_id,
         samples.context_ids,
         list_distinct(samples.reference_context_ids) as reference_ids,
-        coalesce(len(samples.reference_context_ids) > 0, false) as has_reference_ids
+        coalesce(len(samples.reference_context_ids) > 0, false) as has_reference_ids,
+        -- An empty list is a retrieval that found nothing; no list at all tells nothing.
+        coalesce(len(coalesce(samples.contexts, samples.context_ids)) = 0, false) as retrieved_nothing
     from run_samples
     left join samples
         on samples.sample_id = run_samples.sample_id
@@ -25,15 +27,16 @@ based as (
     select
         ids.run_id,
         ids.sample_id,
-        ids.context_ids,
+        coalesce(ids.context_ids, []) as context_ids,
         ids.reference_ids,
         ids.has_reference_ids,
-        judged.useful,
+        coalesce(judged.useful, []) as useful,
         rank_steps.is_recorded,
         rank_steps.reason,
         case
-            when ids.has_reference_ids and len(ids.context_ids) > 0 then 'reference_ids'
-            when rank_steps.reason is null and judged.useful is not null then 'context_verdicts'
+            when ids.has_reference_ids and (len(ids.context_ids) > 0 or ids.retrieved_nothing) then 'reference_ids'
+            when rank_steps.reason is null and (judged.useful is not null or ids.retrieved_nothing)
+                then 'context_verdicts'
         end as basis
     from ids
     inner join sample_steps as rank_steps
@@ -71,7 +74,7 @@ select
     sample_id,
     basis,
     gains,
-    case basis when 'reference_ids' then len(reference_ids) else list_sum(gains) end::bigint as n_relevant,
+    case basis when 'reference_ids' then len(reference_ids) else coalesce(list_sum(gains), 0) end::bigint as n_relevant,
     case
         when basis is not null then null
         -- There is something to compare with, so what lacks is retrieved contexts that carry an id.

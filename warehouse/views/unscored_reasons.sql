@@ -5,7 +5,7 @@ with reasons (reason, precedence, meaning) as (
     values
         ('no_answer', 1, 'the sample has no answer'),
         ('no_ground_truth', 2, 'the sample has no ground truth'),
-        ('no_contexts', 3, 'the sample has no contexts, or, to compare with its reference ids, none that carries an id'),
+        ('no_contexts', 3, 'what was retrieved is not known (an empty list is known: nothing was), or, to compare with the reference ids, no context carries an id'),
         ('no_reference_ids', 4, 'the sample has no reference context ids, and no ground truth to judge its contexts by'),
         ('target_failed', 5, 'the application under test gave no answer'),
         ('judge_failed', 6, 'the judge gave no usable reply'),
