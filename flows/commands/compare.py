@@ -66,13 +66,13 @@ def compare(
 
     Both are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and `previous:SUITE`.
 
-    Means, differences and tests are over the samples that both runs scored: a bootstrap interval, and a sign-flip test
-    whose p is corrected over all metrics. The whole change of a mean is then split by what changed in its samples:
+    Means, differences and tests are over the samples that both runs scored: a 95 % interval, and a sign-flip test
+    whose p is adjusted over all metrics. The whole change of a mean is then split by what changed in its samples:
     answers, contexts, ground truths, the judge, the formula, which samples there are, or nothing, which is the judge's
     own noise.
 
-    The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`. A
-    smaller change is within the judge's noise, and never better or worse.
+    The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`.
+    It explains a change and decides nothing. A judge that scores the same texts otherwise than it did is warned of.
     """
     base_run = find_run(warehouse, base)
     pair = RunPair(warehouse, base_run, find_other_run(warehouse, base_run, candidate, sides="BASE and CANDIDATE"))
@@ -113,6 +113,7 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
         "noise": {
             "run_ids": list(comparison.noise_run_ids),
             "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],
+            "shifts": [asdict(shift) for shift in comparison.shifts],
         },
     }  # fmt: skip
 
@@ -125,6 +126,8 @@ def _flatten(compared: MetricComparison) -> dict[str, Any]:
         **metric,
         "n_common": paired.pop("n"),
         **paired,
+        # Its name while Holm's correction stood here; kept for those who read it.
+        "p_holm": compared.paired.p_adjusted,
         "noise_floor": compared.noise_floor,
         "noise": _describe_noise(compared.noise),
         "is_real": compared.is_real,

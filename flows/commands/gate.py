@@ -50,8 +50,8 @@ class RunUnfinished(click.ClickException):
     multiple=True,
     metavar=_LIMIT,
     help="How much worse than BASE the mean may be, over the samples that both scored. Passed when the whole interval "
-    "of the paired difference keeps the limit or no score changed; failed when the whole interval is beyond it and "
-    "the change is not chance (p, corrected over all drops checked, at most 0.05), or when RUN has no score; else "
+    "of the paired difference keeps the limit; failed when the whole interval is beyond it and "
+    "the change is not chance (p, adjusted over all drops checked, at most 0.05), or when RUN has no score; else "
     "undecided, as with another judge, prompt, setting or formula than BASE's, or fewer than 6 independent samples. "
     "Repeatable.",
 )

@@ -34,6 +34,7 @@ from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.scores import read_noise_differences
 from evalhouse.warehouse.store import Warehouse
 
 _LEAST_COLUMNS = 3
@@ -118,6 +119,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
     corrected = list_corrected(warehouse, run.run_id)
     metric = by or next((name for name in (*HEADLINE, *run.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
+    noise = warehouse.read_rows(read_query("show/noise"), of_run)
     return {
         "run": _describe_run(run),
         "metrics": scores,
@@ -128,10 +130,22 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
         # A warehouse that no run with votes was written to may be older than they are.
         "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
-        "noise": warehouse.read_rows(read_query("show/noise"), of_run),
+        "noise": noise,
+        "warnings": _warn_of_shifts(warehouse, noise),
         "corrected": [asdict(row) for row in corrected],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
     }
+
+
+def _warn_of_shifts(warehouse: Warehouse, noise: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whether the judge is another than it was, by the noise runs of this run."""
+    if not any(row["n_changed"] for row in noise):
+        return []
+    # The statistics, which most runs do without: they import SciPy.
+    from evalhouse.tasks.comparing.shifts import describe_shifts, find_shifts  # noqa: PLC0415
+
+    run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))
+    return describe_shifts(find_shifts(read_noise_differences(warehouse, run_ids), run_ids))
 
 
 def _describe_run(run: RunRow) -> dict[str, object]:
@@ -206,10 +220,12 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])
-    names = ["metric", "n_samples", "n_changed", "sd_difference"]
-    columns = ["metric", "#judged twice", "#otherwise", "#deviation"]
+    names = ["metric", "n_samples", "n_changed", "mean_difference", "sd_difference"]
+    columns = ["metric", "#judged twice", "#otherwise", "#mean difference", "#deviation"]
     rows = [[row[name] for name in names] for row in document["noise"] if row["n_changed"]]
     print_section("The judge against itself", columns, rows)
+    for warning in document["warnings"]:
+        print_line(f"warning: {warning}")
     rows = [
         [row["reason"], row["n_samples"], ", ".join(row["metrics"]), shorten(row["example"], 200)]
         for row in document["unscored"]

@@ -38,7 +38,6 @@ _PARTS = {
     "newly_scored": "scored only in candidate",
     "no_longer_scored": "scored only in base",
 }
-_VERDICTS = {"within_noise": "within the judge's noise"}
 _KINDS = {"answer": "answer says", "ground_truth": "truth says", "context": "context", "rating": "rating"}
 _MOST_SCORES = 6
 # What a narrow terminal does without, in this order.
@@ -87,16 +86,16 @@ def _print_differences(document: Document) -> None:
             "#difference": _write_difference(metric["difference"]),
             "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
             "#noise floor": metric["noise_floor"],
-            "#p": _write_p(metric["p_holm"]),
+            "#p": _write_p(metric["p_adjusted"]),
             "#common": metric["n_common"],
             "#scored in base": f"{metric['n_base']} ({metric['coverage_base']:.0%})",
             "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
-            "verdict": _VERDICTS.get(metric["verdict"], metric["verdict"]),
+            "verdict": metric["verdict"],
         }
         for metric in document["metrics"]
     ]
     n_tests = sum(metric["p"] is not None for metric in document["metrics"])
-    title = f"Samples that both runs scored (p corrected for {n_tests} metrics)"
+    title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
     print_line()
     print_table(_fit_columns(rows, title, make_console().width))
 

@@ -9,7 +9,7 @@ in Markdown they stand in code spans, where no markup, mention or HTML is read.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -72,6 +72,8 @@ def decide(
     `no_base` says why there is no baseline for drops that are limited, which leaves them undecided. Raises
     ComparisonError where the runs cannot be compared as asked.
     """
+    # p is adjusted over the drops that are checked, and over no others.
+    settings = replace(settings, metrics=frozenset(limits.drops))
     comparison = compare_runs(RunPair(warehouse, base, run), settings) if base else None
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(warehouse, run))

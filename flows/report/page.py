@@ -216,7 +216,7 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
         "base_mean": write_value(compared.mean_base),
         "change": write_change(paired.difference),
         "change_interval": write_interval(paired.ci_low, paired.ci_high),
-        "p": write_value(paired.p_holm),
+        "p": write_value(paired.p_adjusted),
         "verdict": paired.verdict,
         "n_common": paired.n,
         "n_higher": paired.n_higher,

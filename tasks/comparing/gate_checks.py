@@ -8,14 +8,14 @@ numbers from the record, `compare_runs` makes those of two runs; here they are o
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Final, Literal
 
 from scipy.special import stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA
-from evalhouse.tasks.comparing.paired import ROUNDING, correct_by_holm
+from evalhouse.tasks.comparing.paired import ROUNDING, Paired
 from evalhouse.tasks.comparing.runs import MetricComparison
 from evalhouse.warehouse.metric_files import Better
 
@@ -28,7 +28,6 @@ Reason = Literal[
     "interval_holds_limit",  # undecided, as are all below
     "too_few_samples",
     "not_beyond_chance",
-    "within_noise",
     "nothing_common",
     "other_judge",
     "other_formula",
@@ -37,7 +36,7 @@ Reason = Literal[
 
 LEAST_CLUSTERS: Final = 6
 """Independent samples below which no drop is decided: of n the smallest p a sign-flip test can have is 2 / 2ⁿ, which is
-at most 0.05 from six on, and a bootstrap of fewer never leaves the few values it was given."""
+at most 0.05 from six on."""
 _SMALLEST_P = 0.001
 
 
@@ -194,22 +193,18 @@ def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricCom
     """How much worse the run is than its baseline, by the samples that both scored, against the most allowed.
 
     A drop is baseline minus run, of metrics that are better when low run minus baseline; its interval is that of
-    `paired`. Passed when the whole interval keeps the limit or no sample has another score. Failed when the whole
-    interval is beyond the limit, and the sign-flip test's p, corrected by Holm over the drops of this gate, is at most
-    0.05: where nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. And
-    where the judge's noise is known, the drop has to be beyond the limit by more than its floor (`noise.find_floor`).
-    Also failed when the baseline has scores and the run has none. Undecided are all others, among them what is no more
-    than the floor, fewer than LEAST_CLUSTERS independent samples (unless they are all that either run scored and none
-    has another score), and a metric whose judge, prompt, settings or formula are not the baseline's.
+    `paired`. Passed when the whole interval keeps the limit. Failed when the whole interval is beyond the limit, and
+    the sign-flip test's p, adjusted over the drops of this gate (`compare_runs` is told which), is at most 0.05: where
+    nothing changed, at most one gate in twenty then gives a false alarm, however many drops it checks. Also failed when
+    the baseline has scores and the run has none. Undecided are all others, among them samples too few to exclude a drop
+    beyond the limit though none has another score, fewer than LEAST_CLUSTERS independent samples, and a metric whose
+    judge, prompt, settings or formula are not the baseline's.
 
-    A floor keeps no drop from passing: the interval is of differences with the judge's noise in them, so that an
-    interval within the limit says that noise and drop together are.
+    The judge's noise floor is told and decides nothing: the interval is of differences with that noise in them.
     """
-    of_limits = [comparisons.get(name) for name in limits]
-    corrected = correct_by_holm([comparison.paired.p if comparison else None for comparison in of_limits])
     return [
-        _check_drop(comparison, limit, p) if comparison else _leave_open(name, limit)
-        for (name, limit), comparison, p in zip(limits.items(), of_limits, corrected, strict=True)
+        _check_drop(comparisons[name], limit) if name in comparisons else _leave_open(name, limit)
+        for name, limit in limits.items()
     ]
 
 
@@ -227,13 +222,13 @@ def _leave_open(metric: str, limit: float) -> Check:
     )
 
 
-def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> Check:
+def _check_drop(comparison: MetricComparison, limit: float) -> Check:
     paired = comparison.paired
     is_fault = comparison.better == "low"
     drop = _turn(paired.difference, is_fault)
     ends = (paired.ci_low, paired.ci_high) if is_fault else (paired.ci_high, paired.ci_low)
     low, high = (_turn(end, is_fault) for end in ends)
-    finding = _judge_drop(comparison, limit, low=drop if low is None else low, high=drop if high is None else high, p=p)
+    finding = _judge_drop(comparison, limit, low=low, high=high)
     return Check(
         kind="max_drop",
         metric=comparison.metric,
@@ -244,7 +239,7 @@ def _check_drop(comparison: MetricComparison, limit: float, p: float | None) -> 
         n=paired.n,
         beyond=None if drop is None else drop - limit,
         noise_floor=comparison.noise_floor,
-        **vars(finding),
+        **vars(_add_noise(finding, comparison)),
     )
 
 
@@ -253,66 +248,55 @@ def _turn(value: float | None, is_fault: bool) -> float | None:
     return value if value is None or is_fault else 0.0 - value
 
 
-def _judge_drop(
-    comparison: MetricComparison, limit: float, *, low: float | None, high: float | None, p: float | None
-) -> _Finding:
-    """`low` and `high` are both the drop itself where all clusters differ by the same."""
-    paired = comparison.paired
+def _judge_drop(comparison: MetricComparison, limit: float, *, low: float | None, high: float | None) -> _Finding:
+    paired, p = comparison.paired, comparison.paired.p_adjusted
     if comparison.n_base and not comparison.n_candidate:
         return _Finding("failed", "nothing_scored", f"no sample is scored; the baseline has {comparison.n_base}")
-    if low is None or high is None or p is None:
+    if not paired.n:
         return _undecided("nothing_common", "no sample is scored in both runs")
-    unlike = _find_other_yardstick(comparison) or _find_too_few(comparison)
+    unlike = _find_other_yardstick(comparison)
     if unlike:
         return unlike
-    if not paired.n_higher and not paired.n_lower:
-        return _Finding("passed", None, "no sample has another score")
+    if low is None or high is None or p is None or paired.n_clusters < LEAST_CLUSTERS:
+        return _undecided(
+            "too_few_samples",
+            f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance",
+        )
     if high <= limit + ROUNDING:
         return _Finding("passed", None, "the whole interval keeps the limit")
-    return (
-        _find_noise(comparison)
-        or _find_chance(limit, low=low, p=p, n=paired.n)
-        or _find_noise(comparison, beyond=limit)
-        or _Finding("failed", "beyond_limit", f"the whole interval is beyond the limit, {_write_p(p)}")
+    return _find_chance(paired, limit, low=low, high=high, p=p) or _Finding(
+        "failed", "beyond_limit", f"the whole interval is beyond the limit, {_write_p(p)}"
     )
 
 
-def _find_noise(comparison: MetricComparison, *, beyond: float = 0.0) -> _Finding | None:
-    """Undecided where the judge's noise alone would make a change of this size, or take it as far beyond the limit."""
+def _add_noise(finding: _Finding, comparison: MetricComparison) -> _Finding:
+    """With the judge's noise in words, where a change that was not passed is no larger than what it makes alone."""
     floor, difference = comparison.noise_floor, comparison.paired.difference
-    if not floor or difference is None or abs(difference) - beyond > floor:
-        return None
-    what = "beyond the limit by no more than" if beyond else "within"
-    return _undecided("within_noise", f"it is {what} the judge's noise, which alone makes changes of up to {floor:.3f}")
+    if finding.outcome == "passed" or not floor or not difference or abs(difference) > floor:
+        return finding
+    return replace(finding, detail=f"{finding.detail}; the judge's noise alone may make changes of up to {floor:.3f}")
 
 
-def _find_chance(limit: float, *, low: float, p: float, n: int) -> _Finding | None:
+def _find_chance(paired: Paired, limit: float, *, low: float, high: float, p: float) -> _Finding | None:
     """Undecided where the drop can be chance, or less than the limit."""
+    if not paired.n_higher and not paired.n_lower:
+        return _undecided(
+            "too_few_samples",
+            f"no sample has another score, but {paired.n_clusters} cannot exclude a drop of {high:.3f}",
+        )
     if low <= 0:
         return _undecided(
             "not_beyond_chance", "a change of this size can be chance: 0 and the limit are inside the interval"
         )
     if low <= limit + ROUNDING:
-        return _undecided("interval_holds_limit", f"the limit is inside the interval of {n} samples")
+        return _undecided("interval_holds_limit", f"the limit is inside the interval of {paired.n} samples")
     if p > ALPHA:
-        return _undecided("not_beyond_chance", f"it can be chance: {_write_p(p)}, corrected over the drops checked")
+        return _undecided("not_beyond_chance", f"it can be chance: {_write_p(p)}, adjusted over the drops checked")
     return None
 
 
 def _write_p(p: float) -> str:
     return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
-
-
-def _find_too_few(comparison: MetricComparison) -> _Finding | None:
-    """Undecided with few independent samples, unless they are all there are and none has another score."""
-    paired = comparison.paired
-    is_all = comparison.n_base == comparison.n_candidate == paired.n
-    if paired.n_clusters >= LEAST_CLUSTERS or (is_all and not paired.n_higher and not paired.n_lower):
-        return None
-    return _undecided(
-        "too_few_samples",
-        f"{paired.n_clusters} independent samples; it takes {LEAST_CLUSTERS} to tell a drop from chance",
-    )
 
 
 def _find_other_yardstick(comparison: MetricComparison) -> _Finding | None:

@@ -1,11 +1,16 @@
-"""How far a judge is from itself, and from where on a change of a mean is more than that.
+"""How far a judge is from itself, how large a change of a mean that makes, and whether the judge as a whole has moved.
 
 A noise run judges some samples of a run again, with every request sent again. Each sample then has two scores that
 only the judge's randomness can have set d apart, and Σd² over the pairs says how large that is. The difference of two
 runs holds the same randomness, once for each common sample that was not judged by the very same replies: that makes
 the floor, the largest change of the mean that it alone would reach in 95 of 100 comparisons. `flows/run/noise.py` makes
 the runs; what is known of the judge comes from those of the candidate's series that were judged as the candidate was:
-by the same judge, model, settings, prompts and formula. `compare_runs` holds changes against the floor.
+by the same judge, model, settings, prompts and formula.
+
+The floor explains a change and decides nothing: the interval of a change is made of differences with the judge's noise
+in them, so that it is as wide as that noise makes it. What no interval of two runs can see is a judge that gives other
+scores on the whole than it did, as when its provider has exchanged the model behind a name. It shows in the noise runs:
+there the texts are the same, and the mean of d is not 0.
 """
 
 import random
@@ -21,9 +26,16 @@ from scipy.special import betaincinv, ndtri, stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
+from evalhouse.tasks.comparing.shifts import Shift, find_shifts
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
-from evalhouse.warehouse.rows.scores import list_noise_runs, read_asked, read_judged_again, read_noise
+from evalhouse.warehouse.rows.scores import (
+    list_noise_runs,
+    read_asked,
+    read_judged_again,
+    read_noise,
+    read_noise_differences,
+)
 
 LEAST_SAMPLES: Final = 10
 """Samples that a noise run judges again at least, where there are so many."""
@@ -145,12 +157,22 @@ class PairNoise:
     def __init__(self, pair: RunPair) -> None:
         self._pair = pair
         self._judged_again = read_judged_again(pair.warehouse, base=pair.base.run_id, candidate=pair.candidate.run_id)
-        self._used: dict[str, None] = {}
+        self._used: dict[tuple[str, str], None] = {}
 
     @property
     def run_ids(self) -> list[str]:
         """The noise runs that some metric's floor rests on, the nearest first."""
-        return [run.run_id for run in self._noise_runs if run.run_id in self._used]
+        used = {run_id for _, run_id in self._used}
+        return [run.run_id for run in self._noise_runs if run.run_id in used]
+
+    def find_shifts(self) -> list[Shift]:
+        """In which metrics that have a floor the judge scores otherwise on the whole than it did."""
+        run_ids = self.run_ids
+        if not run_ids:
+            return []
+        frame = read_noise_differences(self._pair.warehouse, run_ids)
+        used = pl.DataFrame(list(self._used), schema={"metric": pl.String, "noise_run_id": pl.String}, orient="row")
+        return find_shifts(frame.join(used, on=["metric", "noise_run_id"]), run_ids)
 
     def list_judged_again(self, steps: Collection[str]) -> list[str]:
         """The samples whose score, by a metric that rests on these steps, does not rest on the very same replies.
@@ -187,7 +209,7 @@ class PairNoise:
         if measured is None:
             return MetricNoise(n_anew=n_anew, measured=None, floor=None, is_unknown=True)
         floor = find_floor(
-            measured, n=len(again), again=np.bincount(clusters[again]).astype(np.int64), scale=_find_scale(values)
+            measured, n=len(again), again=np.bincount(clusters[again]).astype(np.int64), scale=find_scale(values)
         )
         return MetricNoise(n_anew=n_anew, measured=measured, floor=floor)
 
@@ -197,7 +219,7 @@ class PairNoise:
             for row in self._rows.get(metric, [])
             if row["metric_version"] == version and self._is_judged_alike(row["noise_run_id"], steps)
         ]
-        self._used |= dict.fromkeys(row["noise_run_id"] for row in rows)
+        self._used |= dict.fromkeys((metric, row["noise_run_id"]) for row in rows)
         return pool_noise(
             Noise(
                 n_pairs=row["n_samples"],
@@ -243,7 +265,8 @@ def _is_asked_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any
     return bool(theirs["judges"] != ours["judges"] or (all(models) and not models[0] & models[1]))
 
 
-def _find_scale(values: Floats) -> float:
-    """How far two scores can be apart: 1 where they are shares, else as far as those of both runs are."""
-    low, high = float(values.min()), float(values.max())
-    return 1.0 if low >= 0 and high <= 1 else high - low
+def find_scale(values: Floats) -> float:
+    """How far two scores can be apart: 1 where they are shares, else as far as these are; NaN is no score."""
+    known = values[~np.isnan(values)]
+    low, high = float(known.min(initial=0.0)), float(known.max(initial=1.0))
+    return 1.0 if low >= 0 and high <= 1 else float(np.ptp(known))

@@ -1,29 +1,29 @@
 """Statistics of two runs over the same samples: is a difference of means more than chance?
 
 Everything rests on the differences of the samples that both runs scored. Samples that share a document or a
-conversation are not independent, so whole clusters are drawn and flipped; without clusters each sample is its own. The
-interval is a bootstrap of the mean difference. The test flips signs: were both runs alike, each cluster's difference
-could as well have had the other sign. It tests the mean that is shown (Wilcoxon's signed ranks test a median of ranks
-and drop samples without a difference, which is most of them here), needs no distribution, and is exact where all sign
-patterns can be gone through. `parts` says what made a difference; `runs` brings both to the runs on record.
+conversation are not independent, so whole clusters are summed and flipped; without clusters each sample is its own. The
+interval is made of those of what was gained and of what was lost (`wilson`). The test flips signs: were both runs
+alike, each cluster's difference could as well have had the other sign. It tests the mean that is shown (Wilcoxon's
+signed ranks test a median of ranks and drop samples without a difference, which is most of them here), needs no
+distribution, and is exact where all sign patterns can be gone through. `parts` says what made a difference; `runs`
+brings both to the runs on record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
-from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers, draw_weights, find_interval
+from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers
+from evalhouse.tasks.comparing.wilson import FEW_MOVED, Flags, GroupSums, find_difference, sum_groups
 
-Verdict = Literal["better", "worse", "same", "undecided", "within_noise"]
+Verdict = Literal["better", "worse", "same", "undecided"]
 
 RESAMPLES: Final = 10_000
 ROUNDING: Final = 1e-12
 """Scores that are nearer than this are the same score, summed in another order."""
 
-# With fewer clusters a metric is resampled by itself: among those of all metrics it could be drawn far too seldom.
-_FEW_CLUSTERS = 200
 _MOST_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor's cache
 
 
@@ -31,9 +31,9 @@ _MOST_SIGNS = 500_000  # of a block of signs: 4 MB, which stays in the processor
 class Paired:
     """One metric over the samples that both runs scored; `difference` is candidate minus base.
 
-    `ci_low` and `ci_high` are None with fewer than two clusters, or when all clusters differ by the same: then there is
-    no spread to draw from. `p` is None without a common sample. `n_higher` and `n_lower` count samples; the others of
-    `n` are equal. `verdict` is `within_noise` only where `compare_runs` held the difference against a noise floor.
+    `ci_low` and `ci_high` are None with fewer than two clusters. `p` is None without a common sample, `p_adjusted` also
+    for a metric that was not tested along with the others. `n_higher` and `n_lower` count samples; the others of `n`
+    are equal.
     """
 
     n: int
@@ -44,17 +44,9 @@ class Paired:
     ci_low: float | None
     ci_high: float | None
     p: float | None
-    p_holm: float | None
+    p_adjusted: float | None
     is_exact: bool
     verdict: Verdict
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sums:
-    """Clusters × metrics: the sum of the differences in a cluster, and how many there are."""
-
-    totals: Floats
-    counts: Floats
 
 
 def compare_paired(
@@ -62,136 +54,114 @@ def compare_paired(
     clusters: Integers,
     *,
     low_is_good: Sequence[bool],
+    scales: Sequence[float] = (),
+    family: Sequence[bool] = (),
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> list[Paired]:
     """Compare two runs by all metrics at once.
 
     `differences` is samples × metrics, candidate minus base, NaN where a run has no score; `clusters` numbers the
-    cluster of each sample; `low_is_good` says of which metrics a high value is bad. Equal arguments give equal results.
+    cluster of each sample; `low_is_good` says of which metrics a high value is bad. `scales` are the widest differences
+    that two scores can have (1 unless given), `family` says over which metrics p is adjusted (all unless given; the
+    others have none). Equal arguments give equal results.
     """
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
-    sums = _sum_clusters(differences, clusters)
-    intervals = _find_intervals(sums, seed=seed, resamples=resamples)
-    tests = _flip_signs(sums, seed=seed, resamples=resamples)
-    described = [
-        _describe(differences[:, column], sums.counts[:, column], intervals[column], tests[column])
-        for column in range(differences.shape[1])
-    ]
-    corrected = correct_by_holm([metric.p for metric in described])
+    n_columns = differences.shape[1]
+    places = np.unique(clusters, return_inverse=True)[1].astype(np.int64)
+    sums = sum_groups(differences, places)
+    intervals = _find_intervals(differences, places, np.asarray(scales or [1.0] * n_columns))
+    tests = _flip_signs(sums, np.asarray(family or [True] * n_columns, dtype=bool), seed=seed, resamples=resamples)
     return [
-        _decide(replace(metric, p_holm=p_holm), low_is_good=is_low)
-        for metric, p_holm, is_low in zip(described, corrected, low_is_good, strict=True)
+        _decide(_describe(differences[:, column], sums.counts[:, column], intervals[column], test), low_is_good=is_low)
+        for column, (test, is_low) in enumerate(zip(tests, low_is_good, strict=True))
     ]
-
-
-def correct_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction (1979, Scandinavian Journal of Statistics 6(2)); None stays None and does not count.
-
-    A corrected value of at most α may be called a finding, with a chance of α for one false finding among all.
-    """
-    places = [place for place, p in enumerate(p_values) if p is not None]
-    places.sort(key=lambda place: p_values[place] or 0.0)
-    corrected: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, place in enumerate(places):
-        highest = max(highest, min(1.0, (len(places) - rank) * (p_values[place] or 0.0)))
-        corrected[place] = highest
-    return corrected
-
-
-def _sum_clusters(differences: Floats, clusters: Integers) -> _Sums:
-    """Clusters that no metric has a difference in are left out."""
-    is_known = ~np.isnan(differences)
-    numbers, places = np.unique(clusters, return_inverse=True)
-    totals = np.zeros((len(numbers), differences.shape[1]))
-    counts = np.zeros_like(totals)
-    np.add.at(totals, places, np.where(is_known, differences, 0.0))
-    np.add.at(counts, places, is_known)
-    used = counts.any(axis=1)
-    return _Sums(totals=totals[used], counts=counts[used])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Test:
     p: float | None
+    p_adjusted: float | None
     is_exact: bool
 
 
-def _find_intervals(sums: _Sums, *, seed: int, resamples: int) -> list[tuple[float, float] | None]:
-    """By metric its bootstrap interval, None where there is none."""
-    intervals: list[tuple[float, float] | None] = [None] * sums.totals.shape[1]
-    n_clusters = (sums.counts > 0).sum(axis=0)
-    for number, columns in enumerate(_group_columns(sums, n_clusters)):
-        rows = sums.counts[:, columns].any(axis=1)
-        part = _Sums(totals=sums.totals[rows][:, columns], counts=sums.counts[rows][:, columns])
-        means = _draw_means(part, np.random.default_rng([seed, number]), resamples)
-        for place, column in enumerate(columns):
-            intervals[column] = find_interval(means[:, place], int(n_clusters[column]))
-    return intervals
+def _find_intervals(differences: Floats, places: Integers, scales: Floats) -> list[tuple[float, float] | None]:
+    """By metric its interval, None with fewer than two clusters.
+
+    Moves are measured by the widest one; of fewer than FEW_MOVED clusters that moved, by the scale.
+    """
+    gains, losses = (np.maximum(sign * differences, 0.0) for sign in (1.0, -1.0))  # NaN stays NaN
+    widest = np.nan_to_num(np.maximum(gains, losses)).max(axis=0, initial=0.0)
+    n_moved = (sum_groups(np.maximum(gains, losses), places).totals > 0).sum(axis=0)
+    units = np.where(n_moved < FEW_MOVED, np.maximum(scales, widest), widest)
+    gained, lost = (sum_groups(part / units, places) for part in (gains, losses))
+    is_whole = np.isnan(differences) | (differences == 0) | (np.maximum(gains, losses) == units)
+    is_binary = is_whole.all(axis=0) & (gained.counts <= 1).all(axis=0)
+    found = find_difference(gained, lost, is_binary)
+    ends = zip((found.low * units).tolist(), (found.high * units).tolist(), strict=True)
+    return [pair if n > 1 else None for pair, n in zip(ends, gained.n, strict=True)]
 
 
-def _group_columns(sums: _Sums, n_clusters: Integers) -> list[list[int]]:
-    """Columns that are resampled together: all with many clusters, and of the others those with the same clusters."""
-    groups: dict[bytes, list[int]] = {}
-    for column in np.flatnonzero(n_clusters >= 2).tolist():
-        key = b"" if n_clusters[column] >= _FEW_CLUSTERS else (sums.counts[:, column] > 0).tobytes()
-        groups.setdefault(key, []).append(column)
-    return list(groups.values())
-
-
-def _draw_means(sums: _Sums, generator: np.random.Generator, resamples: int) -> Floats:
-    """Resamples × metrics: the mean difference in each draw of the clusters."""
-    n, n_columns = sums.totals.shape
-    # Metrics mostly have the same samples, so that few columns of counts are different.
-    counts, places = np.unique(sums.counts, axis=1, return_inverse=True)
-    both = np.hstack([sums.totals, counts])
-    drawn_sums = np.concatenate([weights @ both for weights in draw_weights(n, generator, resamples)])
-    return np.asarray(drawn_sums[:, :n_columns] / drawn_sums[:, n_columns:][:, places.ravel()], dtype=np.float64)
-
-
-def _flip_signs(sums: _Sums, *, seed: int, resamples: int) -> list[_Test]:
+def _flip_signs(sums: GroupSums, family: Flags, *, seed: int, resamples: int) -> list[_Test]:
     """Two-sided sign-flip test of each metric: the share of sign patterns that move the mean at least as far.
 
     Clusters without a difference play no part, whatever their sign. What is drawn at random counts the pattern found
     as one of those drawn, so that p is never 0 (Phipson and Smyth 2010, arXiv:1603.05766).
+
+    All metrics are flipped by the same patterns, so that what goes together stays together, and p is adjusted by the
+    step-down maxT of Westfall and Young (1993, Resampling-Based Multiple Testing, algorithm 4.1; Ge, Dudoit and Speed
+    2003, TEST 12(1)): the largest |z| of all metrics that moved no further than this one must seldom be as large as
+    its own. z is the sum of the differences over the root of their sum of squares, which no flip changes. A p of at
+    most α may be called a finding, with a chance of α for one false finding among all. Twelve metrics that say the same
+    cost no more than one; Holm's correction takes them for twelve.
     """
-    tests = [_go_through_signs(sums, column, resamples) for column in range(sums.totals.shape[1])]
-    open_columns = [column for column, test in enumerate(tests) if test is None]
-    if open_columns:
-        totals = sums.totals[:, open_columns]
-        distances = np.abs(totals.sum(axis=0)) * (1 - TIE)
-        n_as_far = _count_as_far(
-            totals[totals.any(axis=1)], distances, np.random.default_rng([seed, -1 % 2**32]), resamples
-        )
-        for column, n in zip(open_columns, n_as_far, strict=True):
-            tests[column] = _Test(p=(1 + int(n)) / (1 + resamples), is_exact=False)
-    return [test for test in tests if test is not None]
+    lengths = np.sqrt((sums.totals**2).sum(axis=0))
+    scaled = np.divide(sums.totals, lengths, out=np.zeros_like(sums.totals), where=lengths > 0)
+    scaled = scaled[scaled.any(axis=1)]
+    found = np.abs(scaled.sum(axis=0))
+    order = np.flatnonzero(family & sums.counts.any(axis=0))
+    order = order[np.argsort(-found[order], kind="stable")]
+    is_whole = 2 ** len(scaled) <= resamples
+    signs = _list_signs(len(scaled)) if is_whole else _draw_signs(len(scaled), seed, resamples)
+    n_as_far, n_largest = np.zeros(len(found), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+    for stays in signs:
+        moved = np.abs(2.0 * (stays @ scaled) - scaled.sum(axis=0))
+        n_as_far += (moved >= found * (1 - TIE)).sum(axis=0)
+        largest = np.maximum.accumulate(moved[:, order[::-1]], axis=1)[:, ::-1]
+        n_largest += (largest >= found[order] * (1 - TIE)).sum(axis=0)
+    n_more, n_patterns = (0, 2 ** len(scaled)) if is_whole else (1, 1 + resamples)
+    adjusted = dict(zip(order.tolist(), np.maximum.accumulate((n_more + n_largest) / n_patterns), strict=True))
+    n_tested = sums.counts.sum(axis=0)
+    return [
+        _finish_test(sums.totals[:, column], (n_more + n) / n_patterns, adjusted.get(column), is_whole, resamples)
+        if n_tested[column]
+        else _Test(p=None, p_adjusted=None, is_exact=True)
+        for column, n in enumerate(n_as_far.tolist())
+    ]
 
 
-def _go_through_signs(sums: _Sums, column: int, most: int) -> _Test | None:
-    """The exact test where there are at most so many sign patterns; without a sample there is nothing to test."""
-    if not sums.counts[:, column].any():
-        return _Test(p=None, is_exact=True)
-    totals = sums.totals[sums.totals[:, column] != 0, column]
-    if len(totals) > np.log2(most):
-        return None
-    patterns = np.arange(2 ** len(totals))[:, None] >> np.arange(len(totals)) & 1
-    moved = np.abs((2.0 * patterns - 1.0) @ totals)
-    return _Test(p=float(np.mean(moved >= abs(totals.sum()) * (1 - TIE))), is_exact=True)
+def _finish_test(totals: Floats, p: float, adjusted: float | None, is_exact: bool, resamples: int) -> _Test:
+    """The test of one metric, with its exact p where at least its own sign patterns can be gone through."""
+    moved = totals[totals != 0]
+    if not is_exact and 2 ** len(moved) <= resamples:
+        (signs,) = _list_signs(len(moved))
+        p, is_exact = float(np.mean(np.abs((2.0 * signs - 1.0) @ moved) >= abs(moved.sum()) * (1 - TIE))), True
+    return _Test(p=p, p_adjusted=None if adjusted is None else max(p, float(adjusted)), is_exact=is_exact)
 
 
-def _count_as_far(totals: Floats, distances: Floats, generator: np.random.Generator, resamples: int) -> Integers:
-    n = len(totals)
-    n_as_far = np.zeros(totals.shape[1], dtype=np.int64)
+def _list_signs(n: int) -> Iterator[Floats]:
+    """All patterns of n signs in one block: 1 where a sign stays as it is, 0 where it is turned."""
+    yield (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(np.float64)
+
+
+def _draw_signs(n: int, seed: int, resamples: int) -> Iterator[Floats]:
+    """Random patterns in blocks, from a random bit a sign."""
+    generator = np.random.default_rng([seed, -1 % 2**32])
     step = max(1, _MOST_SIGNS // n)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
-        # A random bit a sign, eight at a time.
         drawn = generator.integers(0, 256, size=(size, -(-n // 8)), dtype=np.uint8)
-        stays = np.unpackbits(drawn, axis=1, count=n).astype(np.float64)
-        n_as_far += (np.abs(2.0 * (stays @ totals) - totals.sum(axis=0)) >= distances).sum(axis=0)
-    return n_as_far
+        yield np.unpackbits(drawn, axis=1, count=n).astype(np.float64)
 
 
 def _describe(differences: Floats, counts: Floats, interval: tuple[float, float] | None, test: _Test) -> Paired:
@@ -206,18 +176,18 @@ def _describe(differences: Floats, counts: Floats, interval: tuple[float, float]
         ci_low=low,
         ci_high=high,
         p=test.p,
-        p_holm=None,
+        p_adjusted=test.p_adjusted,
         is_exact=test.is_exact,
         verdict="undecided",
     )
 
 
 def _decide(paired: Paired, *, low_is_good: bool) -> Paired:
-    """A difference is called better or worse when the corrected test says so and the interval does not hold 0."""
+    """A difference is called better or worse when the adjusted test says so and the interval does not hold 0."""
     if paired.n and not paired.n_higher and not paired.n_lower:
         return replace(paired, verdict="same")
     difference = paired.difference
-    if difference is None or paired.p_holm is None or paired.p_holm > ALPHA:
+    if difference is None or paired.p_adjusted is None or paired.p_adjusted > ALPHA:
         return paired
     if paired.ci_low is not None and paired.ci_high is not None and paired.ci_low <= 0 <= paired.ci_high:
         return paired

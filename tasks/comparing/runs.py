@@ -5,7 +5,7 @@ data that commands print.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evalhouse.prompts import list_rubric_metrics
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
-from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise
+from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
@@ -29,6 +29,7 @@ from evalhouse.tasks.comparing.parts import (
     name_changes,
     split_difference,
 )
+from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.pipeline.step_inputs import Templates
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -45,11 +46,13 @@ class ComparisonError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
-    """How to compare. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS."""
+    """How to compare. `cluster` is a metadata column, NO_CLUSTER, or None to look for one of CLUSTER_COLUMNS. p is
+    adjusted over `metrics`, or over all there are where that is None; the others have no adjusted one."""
 
     cluster: str | None = None
     seed: int = 0
     resamples: int = RESAMPLES
+    metrics: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ class MetricComparison:
 
     @property
     def is_real(self) -> bool:
-        """Whether the difference is called better or worse: more than chance, and, where it is known, than noise."""
+        """Whether the difference is called better or worse: more than chance. It says nothing of what caused it."""
         return self.paired.verdict in ("better", "worse")
 
 
@@ -92,7 +95,8 @@ class MetricComparison:
 class Comparison:
     """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
     and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
-    `noise_run_ids` are the noise runs that floors rest on.
+    `noise_run_ids` are the noise runs that floors rest on, `shifts` the metrics in which the judge is by them another
+    than it was.
     """
 
     n_base: int
@@ -103,6 +107,7 @@ class Comparison:
     warnings: tuple[str, ...]
     moves: pl.DataFrame
     noise_run_ids: tuple[str, ...] = ()
+    shifts: tuple[Shift, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +167,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         differences,
         clusters,
         low_is_good=[column.better == "low" for column in columns],
+        scales=[find_scale(np.concatenate([column.base, column.candidate])) for column in columns],
+        family=[settings.metrics is None or column.metric in settings.metrics for column in columns],
         seed=settings.seed,
         resamples=settings.resamples,
     )
@@ -170,15 +177,21 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         _join(samples, column, result, _find_noise(noise, samples, column, clusters))
         for column, result in zip(columns, paired, strict=True)
     )
+    shifts = noise.find_shifts()
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
         n_common=int(samples.common.sum()),
         cluster=cluster,
         metrics=metrics,
-        warnings=(*_list_warnings(pair.base, pair.candidate, scores, other_judges), *_warn_of_noise(metrics)),
+        warnings=(
+            *_list_warnings(pair.base, pair.candidate, scores, other_judges),
+            *_warn_of_noise(metrics),
+            *describe_shifts(shifts),
+        ),
         moves=_list_moves(samples, columns),
         noise_run_ids=tuple(noise.run_ids),
+        shifts=tuple(shifts),
     )
 
 
@@ -311,7 +324,7 @@ def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise
         mean_candidate=mean_candidate,
         common_base=_mean(column.base[both]),
         common_candidate=_mean(column.candidate[both]),
-        paired=_hold_against(noise, paired),
+        paired=paired,
         noise=noise,
         better=column.better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
@@ -325,13 +338,6 @@ def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise
             )
         ),
     )
-
-
-def _hold_against(noise: MetricNoise | None, paired: Paired) -> Paired:
-    """A change that the judge's noise would reach by itself is called nothing else, whatever the test says."""
-    if noise is None or not noise.floor or paired.difference is None or paired.verdict == "same":
-        return paired
-    return replace(paired, verdict="within_noise") if abs(paired.difference) <= noise.floor else paired
 
 
 def _mean(values: Floats) -> float | None:

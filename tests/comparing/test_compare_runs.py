@@ -216,7 +216,7 @@ def test_the_numbers_are_those_of_polars(make: Make) -> None:
         values = np.clip(generator.choice([0.0, 0.25, 0.5, 1.0], size=len(ids)) + lift, 0, 1)
         return {name: None if generator.random() < 0.1 else float(v) for name, v in zip(ids, values, strict=True)}
 
-    given = {metric: (draw(before, 0.0), draw(after, lift)) for metric, lift in (("up", 0.2), ("flat", 0.0))}
+    given = {metric: (draw(before, 0.0), draw(after, lift)) for metric, lift in (("up", 0.3), ("flat", 0.0))}
     for metric, (base, candidate) in given.items():
         nights.add_scores(BASE, metric, base)
         nights.add_scores(CANDIDATE, metric, candidate)

@@ -16,7 +16,7 @@ def make_metric(name: str = "factual_f1", **columns: object) -> dict[str, Any]:
         "metric": name, "n_base": 8, "n_candidate": 9, "coverage_base": 0.8, "coverage_candidate": 0.9,
         "mean_base": 0.5, "mean_candidate": 0.6, "common_base": 0.51, "common_candidate": 0.62, "change": 0.1,
         "n_common": 7, "n_clusters": 7, "n_higher": 2, "n_lower": 0, "difference": 0.11, "ci_low": 0.01,
-        "ci_high": 0.21, "p": 0.02, "p_holm": 0.04, "is_exact": True, "verdict": "better", "noise_floor": 0.0,
+        "ci_high": 0.21, "p": 0.02, "p_adjusted": 0.04, "is_exact": True, "verdict": "better", "noise_floor": 0.0,
         "noise": None, "is_real": True,
         "parts": [
             {"name": "noise", "n": 5, "n_moved": 0, "value": 0.0},
@@ -89,18 +89,20 @@ def test_the_head_names_runs_clusters_and_warnings(show: Any) -> None:  # noqa: 
 
 def test_differences_have_signs_and_what_is_missing_a_dash(show: Any) -> None:  # noqa: ANN401
     missing = dict.fromkeys(
-        ("common_base", "common_candidate", "difference", "ci_low", "ci_high", "p", "p_holm", "change")
+        ("common_base", "common_candidate", "difference", "ci_low", "ci_high", "p", "p_adjusted", "change")
     )
     lines = show(
         make_document(
-            make_metric(p_holm=0.0004),
-            make_metric("mrr", difference=-0.25, ci_low=None, ci_high=None, p_holm=1.0, verdict="undecided", parts=[]),
+            make_metric(p_adjusted=0.0004),
+            make_metric(
+                "mrr", difference=-0.25, ci_low=None, ci_high=None, p_adjusted=1.0, verdict="undecided", parts=[]
+            ),
             make_metric("tiny", difference=-0.0001, verdict="undecided", parts=[]),
             make_metric("absent", **missing, n_common=0, n_base=0, coverage_base=0.0, verdict="undecided", parts=[]),
         )
     )
     cells = {line.split()[0]: line.split()[1:] for line in lines if line}
-    assert "Samples that both runs scored (p corrected for 3 metrics)" in lines
+    assert "Samples that both runs scored (p adjusted for 3 metrics)" in lines
     assert cells["mrr"] == ["0.510", "0.620", "-0.250", "–", "1.000", "7", "8", "(80%)", "9", "(90%)", "undecided"]
     assert cells["tiny"][2] == "0.000"
     assert cells["absent"] == ["–", "–", "–", "–", "–", "0", "0", "(0%)", "9", "(90%)", "undecided"]
@@ -146,7 +148,7 @@ def test_the_noise_floor_stands_beside_the_difference_and_says_what_it_rests_on(
     steps = [{"step": "classify", "n_items": 80, "n_flipped": 8, "flip_rate": 0.1}]
     lines = show(
         make_document(
-            make_metric(noise_floor=0.15, noise=make_noise(), verdict="within_noise"),
+            make_metric(noise_floor=0.15, noise=make_noise()),
             make_metric(
                 "mrr", noise_floor=None, noise=make_noise(n_pairs=0, n_changed=0), verdict="undecided", parts=[]
             ),
@@ -156,7 +158,7 @@ def test_the_noise_floor_stands_beside_the_difference_and_says_what_it_rests_on(
     rows = [" ".join(line.split()) for line in lines]
     header = next(row for row in rows if row.startswith("metric base"))
     assert "95 % interval noise floor p" in header
-    assert any("0.010 to 0.210 0.150 0.040" in row and row.endswith("within the judge's noise") for row in rows)
+    assert any("0.010 to 0.210 0.150 0.040" in row and row.endswith("better") for row in rows)
     start = rows.index("The judge against itself: what was judged twice, in 2 noise runs")
     assert rows[start + 2 :] == ["classify 80 8 0.100 –", "factual_f1 20 3 0.150 0.100"]
 

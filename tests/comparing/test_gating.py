@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from gate_comparisons import make_comparison
+from gate_comparisons import compare_values, make_comparison
 from scipy import stats
 
 from evalhouse.tasks.comparing.gate_checks import (
@@ -111,36 +111,23 @@ def test_a_drop_is_decided_by_the_paired_interval(
 @pytest.mark.parametrize(
     ("difference", "low", "high", "floor", "outcome", "told"),
     [
-        (-0.05, -0.07, -0.03, 0.0, "failed", "whole interval is beyond"),
-        (-0.05, -0.07, -0.03, 0.0299, "failed", "whole interval is beyond"),
-        (-0.05, -0.07, -0.03, 0.0301, "undecided", "beyond the limit by no more than the judge's noise"),
-        (-0.05, -0.07, -0.03, 0.05, "undecided", "it is within the judge's noise"),
-        (-0.01, -0.03, 0.01, 0.02, "undecided", "it is within the judge's noise"),
-        (0.01, -0.03, 0.05, 0.02, "undecided", "it is within the judge's noise"),
-        (-0.03, -0.05, -0.01, 0.02, "undecided", "the limit is inside the interval"),
+        (-0.05, -0.07, -0.03, 0.0, "failed", "whole interval is beyond the limit, p 0.001"),
+        (-0.05, -0.07, -0.03, 0.0499, "failed", "whole interval is beyond the limit, p 0.001"),
+        (-0.05, -0.07, -0.03, 0.05, "failed", "p 0.001; the judge's noise alone may make changes of up to 0.050"),
+        (-0.01, -0.03, 0.01, 0.02, "undecided", "the judge's noise alone may make changes of up to 0.020"),
+        (0.01, -0.03, 0.05, 0.02, "undecided", "the judge's noise alone may make changes of up to 0.020"),
+        (-0.03, -0.05, -0.01, 0.02, "undecided", "the limit is inside the interval of 50 samples"),
         (-0.01, -0.02, 0.0, 0.05, "passed", "keeps the limit"),  # with the noise that is in it
-        (0.0, None, None, 0.05, "passed", "keeps the limit"),
     ],
 )
-def test_a_drop_must_be_beyond_the_limit_by_more_than_the_judges_noise(
-    *, difference: float, low: float | None, high: float | None, floor: float, outcome: str, told: str
+def test_the_judges_noise_is_told_and_decides_nothing(
+    *, difference: float, low: float, high: float, floor: float, outcome: str, told: str
 ) -> None:
     check = check_drop(make_comparison(difference, low, high, floor=floor), 0.02)
     assert (check.outcome, check.noise_floor) == (outcome, floor)
-    assert told in check.detail
-    if "noise" in told:
-        assert check.reason == "within_noise"
-        assert check.detail.endswith(f"up to {floor:.3f}")
-
-
-def test_without_a_known_floor_chance_alone_decides() -> None:
-    check = check_drop(make_comparison(-0.05, -0.07, -0.03), 0.02)
-    assert (check.outcome, check.noise_floor) == ("failed", None)
-
-
-def test_of_a_metric_of_faults_the_floor_holds_as_well() -> None:
-    check = check_drop(make_comparison(0.05, 0.03, 0.07, metric="hallucination", floor=0.06), 0.02)
-    assert (check.outcome, check.reason) == ("undecided", "within_noise")
+    assert check.detail.endswith(told)
+    without = check_drop(make_comparison(difference, low, high), 0.02)
+    assert (without.outcome, without.reason, without.noise_floor) == (outcome, check.reason, None)
 
 
 def test_of_a_metric_of_faults_a_rise_is_the_drop() -> None:
@@ -150,8 +137,19 @@ def test_of_a_metric_of_faults_a_rise_is_the_drop() -> None:
 
 
 def test_no_drop_is_0_and_not_minus_0() -> None:
-    check = check_drop(make_comparison(0.0, None, None, p=1.0, counts={"n_higher": 0, "n_lower": 0}), 0.02)
+    check = check_drop(make_comparison(0.0, -0.01, 0.01, p=1.0, counts={"n_higher": 0, "n_lower": 0}), 0.02)
     assert (check.outcome, str(check.value)) == ("passed", "0.0")
+
+
+@pytest.mark.parametrize(("n", "outcome"), [(20, "undecided"), (180, "undecided"), (200, "passed")])
+def test_samples_that_did_not_move_pass_where_they_are_enough_to_exclude_a_drop(n: int, outcome: str) -> None:
+    (comparison,) = compare_values({"factual_f1": np.zeros(n)}).values()
+    check = check_drop(comparison, 0.02)
+    assert (check.outcome, check.value) == (outcome, 0.0)
+    if outcome == "undecided":
+        assert check.reason == "too_few_samples"
+        assert check.detail == f"no sample has another score, but {n} cannot exclude a drop of {check.ci_high:.3f}"
+    assert check.ci_high == pytest.approx(stats.binomtest(0, n).proportion_ci(method="wilson").high)
 
 
 def test_a_drop_that_may_be_chance_does_not_fail_whatever_its_interval() -> None:
@@ -160,21 +158,9 @@ def test_a_drop_that_may_be_chance_does_not_fail_whatever_its_interval() -> None
     assert (check.outcome, check.reason) == ("undecided", "not_beyond_chance")
 
 
-def test_p_is_corrected_over_the_drops_that_are_checked() -> None:
-    names = ("factual_f1", "faithfulness", "context_recall")
-    ps = (0.02, 0.01, 0.5)  # by Holm 0.04, 0.03 and 0.5
-    found = {name: make_comparison(-0.05, -0.07, -0.03, metric=name, p=p) for name, p in zip(names, ps, strict=True)}
-    checks = check_drops(dict.fromkeys(names, 0.01), found)
-    assert [check.outcome for check in checks] == ["failed", "failed", "undecided"]
-    found |= {f"further_{place}": make_comparison(-0.05, -0.07, -0.03, p=0.02) for place in range(3)}
-    assert check_drops({"factual_f1": 0.01}, found)[0].outcome == "failed", "what is not checked does not count"
-    assert {check.outcome for check in check_drops(dict.fromkeys(found, 0.01), found)} == {"undecided"}
-
-
-@pytest.mark.parametrize(("drop", "outcome"), [(0.1, "failed"), (0.02, "passed"), (0.01, "passed")])
-def test_where_all_samples_drop_by_the_same_the_drop_is_its_own_interval(drop: float, outcome: str) -> None:
-    check = check_drop(make_comparison(-drop, None, None), 0.02)
-    assert (check.outcome, check.ci_low, check.ci_high) == (outcome, None, None)
+def test_without_an_interval_nothing_is_decided() -> None:
+    check = check_drop(make_comparison(-0.1, None, None, counts={"n_clusters": 1}), 0.02)
+    assert (check.outcome, check.reason, check.ci_low) == ("undecided", "too_few_samples", None)
 
 
 @pytest.mark.parametrize(
@@ -203,16 +189,6 @@ def test_fewer_than_six_independent_samples_tell_nothing(high: float) -> None:
     assert (check_drop(five, 0.02).outcome, check_drop(five, 0.02).reason) == ("undecided", "too_few_samples")
     six = make_comparison(high, high - 0.1, high + 0.1, counts={"n_clusters": 6})
     assert check_drop(six, 0.02).outcome == ("failed" if high < 0 else "passed")
-
-
-def test_few_samples_that_did_not_move_pass_when_they_are_all_there_are() -> None:
-    few = {"n": 3, "n_clusters": 3, "n_higher": 0, "n_lower": 0}
-    assert (
-        check_drop(make_comparison(0.0, None, None, p=1.0, counts=few | {"n_base": 3, "n_candidate": 3}), 0.02).outcome
-        == "passed"
-    )
-    of_many = check_drop(make_comparison(0.0, None, None, p=1.0, counts=few | {"n_base": 3, "n_candidate": 90}), 0.02)
-    assert (of_many.outcome, of_many.reason) == ("undecided", "too_few_samples")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,14 @@ def make_comparison(
     values = {"n": 50, "n_clusters": 50, "n_higher": 10, "n_lower": 40, "n_base": 50, "n_candidate": 50} | dict(counts)
     n_base, n_candidate = values.pop("n_base"), values.pop("n_candidate")
     paired = Paired(
-        **values, difference=difference, ci_low=low, ci_high=high, p=p, p_holm=p, is_exact=False, verdict="undecided"
+        **values,
+        difference=difference,
+        ci_low=low,
+        ci_high=high,
+        p=p,
+        p_adjusted=p,
+        is_exact=False,
+        verdict="undecided",
     )
     return MetricComparison(
         metric=metric,
@@ -58,7 +65,7 @@ def compare_values(
     found = compare_paired(columns, np.arange(len(columns)), low_is_good=[False] * len(differences), resamples=999)
     return {
         name: make_comparison(
-            one.difference, one.ci_low, one.ci_high, metric=name, p=one.p,
+            one.difference, one.ci_low, one.ci_high, metric=name, p=one.p_adjusted,
             counts={"n": one.n, "n_clusters": one.n_clusters, "n_higher": one.n_higher, "n_lower": one.n_lower,
                     "n_base": one.n, "n_candidate": one.n},
             floor=floor,

@@ -73,6 +73,11 @@ def read_noise(warehouse: Warehouse, noise_run_ids: Sequence[str]) -> pl.DataFra
     return _read_of(warehouse, read_query("noise/noise_rows"), noise_run_ids)
 
 
+def read_noise_differences(warehouse: Warehouse, noise_run_ids: Sequence[str]) -> pl.DataFrame:
+    """One row per sample and metric of these runs with both scores: `difference` is the second less the first."""
+    return _read_of(warehouse, read_query("noise/differences"), noise_run_ids)
+
+
 def read_asked(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """By run and step of its calls: `judges`, each with the hash of its prompt, and the `models` that answered."""
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run_id: {} for run_id in run_ids}

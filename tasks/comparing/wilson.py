@@ -1,0 +1,114 @@
+"""The interval of a mean of values from 0 to 1, and of the mean of paired differences.
+
+A mean of zeros and ones has Wilson's interval (1927, Journal of the American Statistical Association 22, 209-212): all
+true means from which the one found is no further than chance takes it. It keeps to 0 and 1, and a width where all
+values are equal. Other values vary less than zeros and ones of the same mean do, so that they say as much as more of
+those would: with v the variance of their mean m, as much as n = m·(1 - m) / v (the effective number of Korn and
+Graubard 1998, Survey Methodology 24, 193-201). As v is estimated, Student's quantile takes the place of the normal one.
+Samples of a group (a document, a conversation) are not independent: v is then that of the groups' sums about the mean,
+Student's degrees of freedom are the groups less one. The view `run_scores` has the same interval in SQL.
+
+A difference is what was gained less what was lost. Both are means of values from 0 to 1 with an interval of their own,
+and from these comes that of the difference (MOVER: Zou and Donner 2008, Statistics in Medicine 27, 1693-1702; with
+their correlation as in Newcombe 1998, Statistics in Medicine 17, 2635-2650). So few moves, or none, have an interval
+too: twenty samples without a loss do not exclude that one in ten has one.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
+
+from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
+
+Flags = NDArray[np.bool_]
+
+FEW_MOVED: Final = 6
+"""Of fewer groups that moved nobody knows how far others may: then a move can be as wide as the scale."""
+_NO_VARIANCE: Final = 1e-20
+"""Sums of floats that are equal on paper have a variance of less."""
+_NORMAL: Final = -float(ndtri(ALPHA / 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Means, one a column, with their 95 % interval; NaN without a value."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSums:
+    """Groups × columns: the sum of the values of a group, and how many they are."""
+
+    totals: Floats
+    counts: Floats
+
+    @property
+    def n(self) -> Floats:
+        """How many groups have a value."""
+        return np.asarray((self.counts > 0).sum(axis=0), dtype=np.float64)
+
+    @property
+    def mean(self) -> Floats:
+        """Over all values."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(self.totals.sum(axis=0) / self.counts.sum(axis=0), dtype=np.float64)
+
+    def covary(self, other: "GroupSums") -> Floats:
+        """The covariance of the two means, by what each group adds to them; NaN for a single group."""
+        products = (self.totals - self.counts * self.mean) * (other.totals - other.counts * other.mean)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = products.sum(axis=0) / self.counts.sum(axis=0) ** 2
+            return np.asarray(spread * self.n / (self.n - 1), dtype=np.float64)
+
+
+def find_interval(sums: GroupSums, is_binary: Flags) -> Interval:
+    """The interval of means of values from 0 to 1; `is_binary` where they are zeros and ones, each its own group.
+
+    The variance of zeros and ones follows from their mean, so that they have Wilson's own interval. Where all groups
+    are equal at another value there is no variance to go by: at most a share u of further ones differ, as none of n
+    does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1.
+    """
+    mean, variance, n = sums.mean, sums.covary(sums), sums.n
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quantile = np.where(is_binary, _NORMAL, -stdtrit(n - 1, ALPHA / 2))
+        pull = quantile**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
+        centre = (mean + pull / 2) / (1 + pull)
+        half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
+        unseen = 1 - (ALPHA / 2) ** (1 / n)
+    is_level = ~is_binary & ((n < 2) | (variance < _NO_VARIANCE))
+    low = np.where(is_level, mean * (1 - unseen), centre - half)
+    high = np.where(is_level, mean + (1 - mean) * unseen, centre + half)
+    return Interval(mean=mean, low=np.clip(low, 0.0, mean), high=np.clip(high, mean, 1.0))
+
+
+def find_difference(gained: GroupSums, lost: GroupSums, is_binary: Flags) -> Interval:
+    """The interval of what was gained less what was lost, each from 0 to 1; `is_binary` where all moves are by 1."""
+    gain, loss = find_interval(gained, is_binary), find_interval(lost, is_binary)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = gained.covary(lost) / np.sqrt(gained.covary(gained) * lost.covary(lost))
+    correlation = np.where(np.isfinite(correlation), correlation, 0.0)
+    mean = gain.mean - loss.mean
+    low = _join(gain.mean - gain.low, loss.high - loss.mean, correlation)
+    high = _join(gain.high - gain.mean, loss.mean - loss.low, correlation)
+    return Interval(mean=mean, low=mean - low, high=mean + high)
+
+
+def _join(of_gain: Floats, of_loss: Floats, correlation: Floats) -> Floats:
+    squares = of_gain**2 + of_loss**2 - 2 * correlation * of_gain * of_loss
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), dtype=np.float64)
+
+
+def sum_groups(values: Floats, places: NDArray[np.int64]) -> GroupSums:
+    """Sum samples × columns by the group at each place; NaN is no value."""
+    is_known = ~np.isnan(values)
+    totals = np.zeros((int(places.max()) + 1 if len(places) else 0, values.shape[1]))
+    counts = np.zeros_like(totals)
+    np.add.at(totals, places, np.where(is_known, values, 0.0))
+    np.add.at(counts, places, is_known)
+    return GroupSums(totals=totals, counts=counts)
