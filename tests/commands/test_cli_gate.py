@@ -124,12 +124,13 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     }  # fmt: skip
 
 
-def test_two_equal_nights_pass_every_drop_of_what_is_scored(house: House, ask: Ask) -> None:
+def test_two_equal_nights_of_few_samples_exclude_no_drop_and_fail_no_gate(house: House, ask: Ask) -> None:
     scored = [name for name, one in house.first.document["metrics"].items() if one["n_scored"]]
     drops = [text for name in scored for text in ("--max-drop", f"{name}=0")]
-    finished = ask("gate", "latest", "--against", "previous", *drops, "--undecided", "fail", "--json")
+    finished = ask("gate", "latest", "--against", "previous", *drops, "--json")
     assert finished.status == 0
-    assert finished.document["counts"] == {"failed": 0, "undecided": 0, "passed": len(scored)}
+    assert finished.document["counts"] == {"failed": 0, "undecided": len(scored), "passed": 0}
+    assert {check["reason"] for check in finished.document["checks"]} == {"too_few_samples"}
 
 
 def test_a_minimum_passes_fails_or_is_open(nights: Nights) -> None:
@@ -318,7 +319,7 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
     with_json = nights.gate(*arguments, "--markdown", str(path), "--json")
     assert printed.stdout == path.read_text(encoding="utf-8")
     assert with_json.document["outcome"] == "failed"
-    assert printed.lines[0] == "### ❌ evalhouse gate failed: 2 failed, 0 undecided, 1 passed"
+    assert printed.lines[0] == "### ❌ evalhouse gate failed: 2 failed, 1 undecided (which passes), 0 passed"
     assert printed.lines[2] == "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`"
     rows = [line for line in printed.lines if line.startswith("| ")]
     assert rows[1] == (

@@ -131,7 +131,7 @@ def test_what_was_measured_is_what_the_judge_does(nights: Nights) -> None:
     run_id = nights.second.document["run_id"]
     compared = nights.place.call("compare", "previous", "latest", "--json")
     assert compared.status == 0, compared.stderr
-    assert compared.document["noise"] == {"run_ids": [], "steps": []}, "every reply is that of the first night"
+    assert compared.document["noise"] == {"run_ids": [], "steps": [], "shifts": []}, "replies of the first night"
     rows = {row["metric"]: row for row in nights.read(f"select * from noise where run_id = '{run_id}'")}
     assert rows.keys() == {"factual_f1", "faithfulness", "bleu"}
     assert {row["n_samples"] for row in rows.values()} == {N_AGAIN}
