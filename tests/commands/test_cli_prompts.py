@@ -84,7 +84,7 @@ def test_a_folder_is_checked_by_argument_or_by_variable(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
 ) -> None:
     write_prompt(tmp_path, read_content("rank"))
-    write_prompt(tmp_path, read_content("classify") | {"version": 2})
+    write_prompt(tmp_path, read_content("classify") | {"version": 70})
     write_prompt(tmp_path, make_tone())
     if by_variable:
         monkeypatch.setenv("EVALHOUSE_PROMPTS", str(tmp_path))

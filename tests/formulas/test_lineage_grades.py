@@ -92,7 +92,7 @@ def test_a_rubrics_score_leads_to_what_was_said_what_rules_made_of_it_and_the_re
         "unrelated 0 of 1  — It is about the mill.",
     ]
     assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 6])
-    assert re.fullmatch(r"prompt relevance version 1 en \([0-9a-f]{8}\)", lines[at + 7])
+    assert re.fullmatch(r"prompt relevance version \d+ en \([0-9a-f]{8}\)", lines[at + 7])
     assert lines[at + 8].startswith('reply: {"unrelated":{"reason":"It is about the mill."')
     assert "contexts_role: supplementary" in lines
 
@@ -161,7 +161,7 @@ def test_a_rubric_of_ones_own_leads_down_as_well(show: Show) -> None:
     at = lines.index("grade_tone")
     assert lines[at + 1] == "friendly 2 of 5  — Curt."
     assert re.fullmatch(r"call [0-9a-f]{8}: judge ok", lines[at + 2])
-    assert re.fullmatch(r"prompt tone version 1 en \([0-9a-f]{8}\)", lines[at + 3])
+    assert re.fullmatch(r"prompt tone version \d+ en \([0-9a-f]{8}\)", lines[at + 3])
     assert lines[at + 4] == 'reply: {"friendly":{"reason":"Curt.","rating":2}}'
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from grades import flag, grade_with, judge_relevance, rate, read_ratings, read_row, say, score_work, spread
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
 
-from evalhouse.tasks.grade import grade_sample
+from evalhouse.prompts import load_prompts
+from evalhouse.tasks.grade import grade_sample, read_grades
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
 from evalhouse.tasks.pipeline.shard import make_work
 
@@ -24,6 +26,33 @@ async def test_relevance_is_the_sum_over_thirty_and_not_what_the_judge_makes_of_
     final = read_row(work, "final")
     assert (final["said"], final["rule"]) == (0.95, "recomputed: the judge said 0.95")
     assert final["reason"] == "(9 + 8 + 7) / 30"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_worked_examples_come_to_the_finals_they_are_meant_to_show(language: str) -> None:
+    """Half right for an essential omission, low for a refusal where the contexts answer, high, and unrelated."""
+    prompt = load_prompts(language)["relevance"]
+    assert prompt.rubric is not None
+    finals = []
+    for example in prompt.examples:
+        said = orjson.dumps(example.reply).decode()
+        grades = read_grades(said, prompt.rubric, has_contexts=bool(example.data["contexts"]))
+        finals.append({grade.criterion: grade.rating for grade in grades}["final"])
+    assert finals == [0.5, 0.2, 0.9, 0]
+
+
+async def test_relevance_needs_no_ground_truth_and_is_shown_none(tmp_path: Path) -> None:
+    judge, work = await grade_with(tmp_path, "relevance", judge_relevance(), sample=make_sample(ground_truth=None))
+    assert read_ratings(work)["final"] == 0.8
+    assert judge.asked[0].data.keys() == {"question", "answer", "contexts", "contexts_role"}
+
+
+async def test_a_refusal_is_rated_low_and_only_an_unrelated_answer_gets_nothing(tmp_path: Path) -> None:
+    low = {"accuracy": 2, "comprehensiveness": 2, "context_precision": 2}
+    _, work = await grade_with(tmp_path / "refusal", "relevance", judge_relevance(**low))
+    assert read_ratings(work)["final"] == 0.2
+    _, work = await grade_with(tmp_path / "other", "relevance", judge_relevance(unrelated=True, **low))
+    assert read_ratings(work)["final"] == 0
 
 
 @pytest.mark.parametrize("contexts", [None, []])

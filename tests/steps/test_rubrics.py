@@ -278,10 +278,10 @@ def test_a_name_that_is_built_in_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_built_in_rubric_may_have_other_words_and_no_other_scale(tmp_path: Path) -> None:
-    content = read_content("accuracy") | {"version": 2}
+    content = read_content("accuracy") | {"version": 70}
     content["system"] += "\nBe kind."
     write_prompt(tmp_path, content)
-    assert load_prompts("en", tmp_path)["accuracy"].version == "2"
+    assert load_prompts("en", tmp_path)["accuracy"].version == "70"
     content["rubric"]["criteria"]["accuracy"]["max"] = 20
     write_prompt(tmp_path, content)
     assert [problem.key for problem in check_prompts(tmp_path)] == ["rubric"]

@@ -124,7 +124,7 @@ def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> N
 def test_worked_examples_come_in_pairs_in_the_wire_shape(language: str, name: str) -> None:
     prompt = load_prompts(language)[name]
     examples = read_content(name, language)["examples"]
-    assert 1 <= len(examples) <= 2
+    assert 1 <= len(examples) <= 9
     assert [message.role for message in prompt.opening] == ["system"] + ["human", "ai"] * len(examples)
     for position, example in enumerate(examples):
         human, ai = prompt.opening[1 + 2 * position : 3 + 2 * position]
@@ -132,6 +132,57 @@ def test_worked_examples_come_in_pairs_in_the_wire_shape(language: str, name: st
                   for name, value in example["data"].items()}  # fmt: skip
         assert human == prompt.render(blocks)[-1]
         assert json.loads(ai.content) == example["reply"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_instructions_that_answer_a_question_are_statements(language: str) -> None:
+    """The steps of a how-to answer must be checked like any other; only orders to the judge are none."""
+    content = read_content("extract", language)
+    how_to = [example for example in content["examples"] if re.search("^How do I|怎么", example["data"]["question"])]
+    (example,) = how_to
+    statements = example["reply"]["statements"]
+    assert len(statements) >= 5
+    assert any(re.match("To reset|补办", statement) for statement in statements)
+    # The order to whoever counts them stands in the text, and in no statement.
+    assert re.search("reviewer|评分的人", example["data"]["text"])
+    assert not re.search("reviewer|评分的人", " ".join(statements))
+    silent = content["system"].partition("# What is not" if language == "en" else "# 什么不是")[2]
+    assert not re.search("requests and orders|请求和命令", silent)
+
+
+ACCURACIES = [(language, name) for language, name in BUILT_IN if name in ("accuracy", "accuracy_3", "accuracy_5")]
+
+
+@pytest.mark.parametrize(("language", "name"), ACCURACIES)
+def test_the_shape_of_the_reply_shows_another_case_than_the_examples(language: str, name: str) -> None:
+    """Small models copy the rating that the shape shows, so that one case must not have two of them."""
+    prompt = load_prompts(language)[name]
+    reason = json.loads(prompt.system.splitlines()[-1])[name]["reason"]
+    words = re.findall("[a-z]{5,}", reason) + [reason[i : i + 2] for i in range(len(reason)) if HAN.match(reason, i)]
+    worked = " ".join(walk_texts([[example.data, str(example.reply)] for example in prompt.examples]))
+    assert words
+    assert [word for word in words if word in worked] == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    ("name", "half", "main", "detail"), [("accuracy", 5, 3, 7), ("accuracy_5", 3, 2, 4), ("accuracy_3", 2, 1, 2)]
+)
+def test_an_answer_to_half_of_the_question_is_half_right_on_every_scale(
+    language: str, name: str, half: int, main: int, detail: int
+) -> None:
+    prompt = load_prompts(language)[name]
+    ratings = {
+        str(example.data["question"]): example.reply[name]["rating"]  # type: ignore[call-overload, index]
+        for example in prompt.examples
+    }
+    worked = [("built, and by whom|由谁主持", half), ("laser|激光", main), ("glue|胶水", detail)]
+    for words, expected in worked:
+        assert [rating for question, rating in ratings.items() if re.search(words, question)] == [expected]
+    anchors = {
+        rating for rating in ratings.values() if f"- {rating}: " in prompt.system or f"- {rating}：" in prompt.system
+    }
+    assert anchors == set(ratings.values()), "an example has the rating of a described step"
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
@@ -311,47 +362,88 @@ def test_the_hash_is_that_of_canonical_json() -> None:
 # A released version never changes: whoever changes a word raises the version and adds a line.
 RELEASED = {
     "en/accuracy/1": "c0783c747c518d7e",
+    "en/accuracy/2": "3475e2c1cf955adc",
     "en/accuracy_3/1": "8eb7d8debdff6475",
+    "en/accuracy_3/2": "ffb45bde0adfd8e3",
     "en/accuracy_5/1": "d116fdc7d440f5b0",
+    "en/accuracy_5/2": "8f5b4dd4542f69e2",
     "en/accuracy_binary/1": "36194ae35e3334b1",
+    "en/accuracy_binary/2": "f39d2908ce4c7100",
     "en/answer_validity/1": "cd4e14628fd75f66",
+    "en/answer_validity/2": "1d327597670b1b0f",
     "en/attribute/1": "85a337e4fd5a6cee",
     "en/classify/1": "715ebdc12b3a6a41",
+    "en/classify/2": "269ec13e2cfd36b9",
     "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
+    "en/contexts_usefulness/2": "deb9f0a753bc4af0",
     "en/extract/1": "94f308414400cdb9",
+    "en/extract/2": "87691eb4f09e56a6",
     "en/passage_precision/1": "48723b65a558d847",
     "en/passage_precision/2": "a30fbc6e288fea8c",
     "en/passage_recall/1": "2dd90c7bb5380565",
     "en/passage_recall/2": "5f7cbd4059d467e8",
     "en/questions/1": "281d1c62663612e4",
+    "en/questions/2": "da198ec953ed219d",
     "en/rank/1": "29c22f8a73d05d45",
     "en/rank/2": "ba1decdbbb088c12",
+    "en/rank/3": "f0e5e12cccf8b088",
     "en/relevance/1": "d9396ee0e86f725e",
+    "en/relevance/2": "0df1014d6e5b30fd",
     "en/sql_equivalence/1": "9cb57f2b14fce450",
+    "en/sql_equivalence/2": "68b9763ae052c114",
     "zh/accuracy/1": "d7a18dc2d2726431",
+    "zh/accuracy/2": "a9739bb134be71f5",
     "zh/accuracy_3/1": "03c2834712ef4e90",
+    "zh/accuracy_3/2": "2c77871581847bdb",
     "zh/accuracy_5/1": "55fe865baff8241f",
+    "zh/accuracy_5/2": "98a1f0ed36220d4a",
     "zh/accuracy_binary/1": "a201fdcda2d07ee1",
+    "zh/accuracy_binary/2": "b706f7702243df73",
     "zh/answer_validity/1": "d482b9399a8bc382",
+    "zh/answer_validity/2": "dce9fa1d9dd0ec07",
     "zh/attribute/1": "005082709a7d6884",
     "zh/attribute/2": "59327a923af41d5a",
     "zh/classify/1": "15facb3c8ce9338d",
     "zh/classify/2": "3906adc3a685dbca",
+    "zh/classify/3": "5ee35d68a014464f",
     "zh/contexts_usefulness/1": "5eff3dee24b9b574",
+    "zh/contexts_usefulness/2": "c96e8cea827ea09b",
     "zh/extract/1": "7690b9fcf222bfa9",
+    "zh/extract/2": "e32382204381b6e1",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
     "zh/passage_recall/1": "ae27479cc8907ce0",
     "zh/passage_recall/2": "38b16fd7953878e9",
     "zh/questions/1": "617e8fe6a2c262e4",
     "zh/questions/2": "94570dc8dfd3aa9e",
+    "zh/questions/3": "b07720b0abb81bb9",
     "zh/rank/1": "b13de2202214b7ce",
+    "zh/rank/2": "9e6d9dcae5c8f4dc",
     "zh/relevance/1": "6d7d29404f5b8a01",
+    "zh/relevance/2": "2fc421a06f087aaf",
     "zh/sql_equivalence/1": "5515c766b0309696",
+    "zh/sql_equivalence/2": "3767133331b0cac0",
 }
 
 
 def identify(prompt: Prompt) -> str:
     return f"{prompt.language}/{prompt.name}/{prompt.version}"
+
+
+# What OpenAI's cache takes at least; `tests/benchmarks/prompt_tokens.py` counts.
+LEAST_CACHED = 1024
+COUNTED = json.loads(Path(__file__).with_name("prompt_tokens.json").read_text(encoding="utf-8"))
+
+
+# These are still too short.
+SHORT = {"attribute", "passage_precision", "passage_recall"}
+
+
+@pytest.mark.parametrize(("language", "name"), [pair for pair in BUILT_IN if pair[1] not in SHORT])
+def test_what_stands_before_the_data_is_long_enough_for_a_providers_cache(language: str, name: str) -> None:
+    counted = COUNTED[f"{language}/{name}"]
+    prompt = load_prompts(language)[name]
+    assert counted["prompt_hash"] == prompt.prompt_hash[:16], "count again: python tests/benchmarks/prompt_tokens.py"
+    assert counted["tokens"] > LEAST_CACHED
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
