@@ -26,7 +26,10 @@ OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optio
 Better = Literal["high", "low"]
 """Which way a metric is better."""
 
-_KEYS: Final = ("metric", "version", "needs", "parameter", "better", "default", "correctable")
+Embeddings = Literal["model", "hashing"]
+"""What a metric has texts compared by: an embedding model, or the hashed n-grams that need none."""
+
+_KEYS: Final = ("metric", "version", "needs", "parameter", "embeddings", "better", "default", "correctable")
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
@@ -49,7 +52,8 @@ class MetricFile:
     `default_place` is where it stands among the metrics of a run that names none; None where it is not one of them.
     `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
     `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
-    for a metric that rests on no verdict which people review.
+    for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
+    where it takes any.
     """
 
     name: str
@@ -59,9 +63,14 @@ class MetricFile:
     parameters: dict[str, float]
     description: str
     sql: str
+    embeddings: Embeddings | None = None
     better: Better = "high"
     default_place: int | None = None
     correctable: str | None = None
+
+    def fits(self, embeddings: str | None) -> bool:
+        """Whether it has a value in a run with these embeddings; None stands for any."""
+        return embeddings is None or self.embeddings in (None, "hashing" if embeddings == "hashing" else "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +146,7 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         parameters=header.parameters,
         description=" ".join(header.description),
         sql=sql,
+        embeddings=_read_embeddings(header, place),
         better="low" if _read_choice(header, "better", ("high", "low"), place) == "low" else "high",
         default_place=_read_default_place(header.values.get("default", "no"), place),
         correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
@@ -256,6 +266,11 @@ def _read_choice(header: _Header, key: str, allowed: tuple[str, ...], place: str
     return value
 
 
+def _read_embeddings(header: _Header, place: str) -> Embeddings | None:
+    kind = _read_choice(header, "embeddings", ("model", "hashing"), place)
+    return None if kind is None else "model" if kind == "model" else "hashing"
+
+
 def _read_default_place(value: str, place: str) -> int | None:
     match = _DEFAULT.fullmatch(value)
     if match is None:
@@ -327,21 +342,35 @@ class Plan:
     optional_steps: frozenset[str]
 
 
-def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile]) -> Plan:
+def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embeddings: str | None = None) -> Plan:
     """The plan for some metrics; without any, the default ones and all that follow from the same verdicts.
 
-    Raises UnknownMetric with the list of known names.
+    Raises UnknownMetric with the list of known names, and MetricFileError for a metric without a value in a run with
+    these `embeddings` (None where they do not matter).
     """
     unknown = [name for name in wanted if name not in metrics]
     if unknown:
         raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(metrics))}")
     chosen = [metrics[name] for name in dict.fromkeys(wanted or list_default(metrics))]
+    for metric in chosen:
+        if not metric.fits(embeddings):
+            raise MetricFileError(_explain_unfit(metric, embeddings))
     steps = add_earlier([step for metric in chosen for step in metric.needs])
     if not wanted:
         # `steps` holds what its steps rest on, so that a metric's own needs say enough.
-        chosen += [metric for metric in metrics.values() if metric not in chosen and steps.issuperset(metric.needs)]
+        following = (metric for metric in metrics.values() if steps.issuperset(metric.needs))
+        chosen += [metric for metric in following if metric not in chosen and metric.fits(embeddings)]
     optional = add_earlier([step for metric in chosen for step in metric.optional_needs]) - steps
     return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
+
+
+def _explain_unfit(metric: MetricFile, embeddings: str | None) -> str:
+    if metric.embeddings == "hashing":
+        return f"metric {metric.name!r} compares spelling, and embeddings is {embeddings!r}; take --embeddings hashing"
+    return (
+        f"metric {metric.name!r} compares meaning, and embeddings is {embeddings!r}, which compares spelling; name a "
+        "model with --embeddings openai:MODEL, or take surface_similarity"
+    )
 
 
 def list_default(metrics: Mapping[str, MetricFile]) -> list[str]:

@@ -248,7 +248,8 @@ def _look_at_prompts(settings: RunSettings) -> CheckResult:
 
 def _look_at_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
-    return "ok", f"a run scores {len(plan_run(settings.metrics, metrics).metrics)} of {len(metrics)}"
+    plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
+    return "ok", f"a run scores {len(plan.metrics)} of {len(metrics)}"
 
 
 def _look_at_prefect(_: RunSettings) -> CheckResult:

@@ -27,6 +27,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.documents.run_origin import (
     describe_responses,
+    explain_surface,
     print_response_errors,
     print_responses,
     read_response_counts,
@@ -60,7 +61,12 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.command()
 @click.argument("dataset", metavar="DATASET|SUITE.toml")
 @click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
-@click.option("--embeddings", metavar="E", help="hashing (offline, default), openai:MODEL, or module:factory.")
+@click.option(
+    "--embeddings",
+    metavar="E",
+    help="hashing (offline; spelling alone), openai:MODEL, or module:factory; default: openai:text-embedding-3-small "
+    "beside an openai: judge, else hashing.",
+)
 @click.option("--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them.")
 @click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each.")
 @click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
@@ -217,6 +223,7 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
         "problem": outcome.problem,
         "n_samples": outcome.run.n_samples,
         "judge": outcome.run.judge,
+        "embeddings": outcome.run.embeddings,
         "metrics": {row["metric"]: {key: row[key] for key in row if key != "metric"} for row in rows},
         "calls": outcome.counts.pick(
             "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
@@ -240,6 +247,8 @@ def _print_outcome(
         print_line()
         print_table(metrics_table(rows, run.metrics))
         print_line()
+        if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
+            print_line(note)
     print_line(_describe_calls(outcome))
     print_responses(responses)
     if outcome.noise is not None:

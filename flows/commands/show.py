@@ -23,6 +23,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
+    explain_surface,
     list_trail,
     print_changes_of_samples,
     print_responses,
@@ -169,6 +170,8 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
     if document["metrics"]:
         print_line()
         print_table(metrics_table(document["metrics"], run.metrics))
+        if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
+            print_line(note)
         _print_changes(document["metrics"])
     elif run.kind != "collection":
         print_line()

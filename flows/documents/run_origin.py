@@ -7,6 +7,7 @@ from typing import Any
 from evalhouse.flows.display.output import print_line, print_section
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -14,6 +15,7 @@ from evalhouse.warehouse.store import Warehouse
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
 """The metrics that stand first where there is room for few."""
+_WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
 
@@ -53,6 +55,24 @@ def list_trail(run: RunRow) -> list[str]:
         "code": run.code_version,
     }
     return [f"{name}: {value}" for name, value in named.items() if value]
+
+
+def explain_surface(
+    embeddings: str | None, metrics: Sequence[str], metric_settings: Mapping[str, Mapping[str, float]]
+) -> str | None:
+    """Which of a run's metrics compare spelling because no embedding model was named; None where none does."""
+    if embeddings != "hashing":
+        return None
+    weights = resolve_parameters(load_metrics()[_WEIGHTED], metric_settings.get(_WEIGHTED, {}))
+    share = weights["similarity_weight"] / (sum(weights.values()) or 1)
+    parts = {_WEIGHTED: f" (as {share:.2g} of it)" if share else None, "answer_relevancy": ""}
+    told = " and ".join(f"{name}{part}" for name, part in parts.items() if name in metrics and part is not None)
+    if not told:
+        return None
+    return (
+        f"No embedding model: in {told} surface_similarity, which compares spelling, stands in for meaning; "
+        "--embeddings openai:MODEL compares meaning."
+    )
 
 
 def describe_responses(counts: Mapping[str, Any]) -> str:

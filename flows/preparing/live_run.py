@@ -130,7 +130,7 @@ def make_plan(settings: RunSettings) -> Plan:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     if settings.prompts is not None:
         metrics |= make_rubric_metrics(load_prompts(settings.language, Path(settings.prompts)).values(), metrics)
-    plan = plan_run(settings.metrics, metrics)
+    plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
     chosen = {metric.name: metric for metric in plan.metrics}
     for name, parameters in settings.metric_settings.items():
         if name in chosen:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
+from evalhouse.warehouse.steps import list_calls
 
 if TYPE_CHECKING:
     from evalhouse.tasks.datasets.read import StagedDataset
@@ -83,7 +84,7 @@ def make_row(request: RunRequest, plan: "Plan", staged: "StagedDataset") -> RunR
         dataset=settings.dataset,
         dataset_hash=staged.content_hash,
         judge=NO_JUDGE if request.kind == "collection" else settings.judge,
-        embeddings=settings.embeddings if "similarity" in plan.steps else None,
+        embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,
         metrics=tuple(metric.name for metric in plan.metrics),
         trigger=trigger.kind,
         kb_name=trigger.kb_name,

@@ -66,7 +66,10 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
         values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
     if origins["judge"] == "default":
         origins["judge"] = "default, because no OPENAI_API_KEY is set"
-    return Resolved(settings=validate_settings(values, origins), origins=origins)
+    settings = validate_settings(values, origins)
+    if origins["embeddings"] == "default" and settings.embeddings != "hashing":
+        origins["embeddings"] = "default beside an openai: judge"
+    return Resolved(settings=settings, origins=origins)
 
 
 def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from evalhouse.flows.display.output import Table, make_table, print_json, print_line, print_table, write_dollars
+from evalhouse.flows.documents.run_origin import explain_surface
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
@@ -33,6 +34,7 @@ from evalhouse.tasks.targets.collection import KnownResponses, ParentResponses
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.steps import list_calls
 from evalhouse.warehouse.store import Warehouse
 
 _SAMPLES_AT_ONCE = 200
@@ -67,12 +69,15 @@ class NoiseEstimate:
 class Estimate:
     """What a run would need, by step and in all.
 
-    In `steps` `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request.
+    In `steps` `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request. `stand_in`
+    says where no embedding model compares meaning.
     """
 
     n_samples: int
     judge: str
     steps: Mapping[str, Usage]
+    embeddings: str | None = None
+    stand_in: str | None = None
     budget_usd: float | None = None
     noise: NoiseEstimate | None = None
 
@@ -86,6 +91,7 @@ class Estimate:
         return {
             "n_samples": self.n_samples,
             "judge": self.judge,
+            "embeddings": self.embeddings,
             **self.usage.pick(*_SHOWN),
             "steps": [{"step": step, **usage.pick(*_SHOWN)} for step, usage in self.steps.items()],
             "budget_usd": self.budget_usd,
@@ -142,6 +148,10 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         n_samples=staged.n_samples,
         judge=settings.judge,
         steps=dict(sorted(by_step.items())),
+        embeddings=settings.embeddings if "similarity" in list_calls(plan.steps) else None,
+        stand_in=explain_surface(
+            settings.embeddings, [metric.name for metric in plan.metrics], settings.metric_settings
+        ),
         budget_usd=settings.budget_usd,
     )
     return replace(estimate, noise=_estimate_noise(estimate, settings))
@@ -156,11 +166,14 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
     rows = [([name], of_step) for name, of_step in (*estimate.steps.items(), ("total", usage))]
     print_table(usage_table(["step"], rows, _SHOWN))
     print_line()
+    tools = f"judged by {estimate.judge}" + (f", embeddings {estimate.embeddings}" if estimate.embeddings else "")
     print_line(
-        f"{estimate.n_samples} samples, judged by {estimate.judge}: {usage.requests:,} requests to send and "
+        f"{estimate.n_samples} samples, {tools}: {usage.requests:,} requests to send and "
         f"{usage.reused:,} replies on record; about {usage.prompt_tokens:,} + {usage.completion_tokens:,} "
         f"tokens, cost {_write_cost(usage)}. Nothing was asked."
     )
+    if estimate.stand_in:
+        print_line(estimate.stand_in)
     if noise := estimate.noise:
         cost = f", cost {write_dollars(noise.cost_usd)}" if noise.cost_usd is not None else ""
         print_line(

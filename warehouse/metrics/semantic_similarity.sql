@@ -1,11 +1,20 @@
 -- metric: semantic_similarity
--- version: 1
+-- version: 2
 -- needs: similarity
+-- embeddings: model
 -- One row per sample of the run: cosine of the embeddings of answer and ground truth, clipped to 0 to 1; an
--- embedding without a direction has no cosine, so NaN counts as embedding_failed.
+-- embedding without a direction has no cosine, so NaN counts as embedding_failed. Of a run that named no embedding
+-- model, whose n-grams see spelling and not meaning, there is none: surface_similarity is what they give.
 with steps as (
-    select run_id, sample_id, arg_min(reason, precedence) as reason
+    select
+        run_id,
+        sample_id,
+        coalesce(
+            arg_min(reason, precedence),
+            case when any_value(runs.embeddings) = 'hashing' then 'embedding_failed' end
+        ) as reason
     from sample_steps
+    left join runs using (run_id)
     where step = 'similarity'
     group by run_id, sample_id
 ),
