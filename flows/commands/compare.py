@@ -110,6 +110,7 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
         "resamples": settings.resamples,
         "warnings": list(comparison.warnings),
         "metrics": [_flatten(compared) for compared in comparison.metrics],
+        "retrieval": [{**asdict(finding), "text": finding.describe()} for finding in comparison.retrieval],
         "noise": {
             "run_ids": list(comparison.noise_run_ids),
             "steps": read_flips(pair.warehouse, comparison.noise_run_ids) if comparison.noise_run_ids else [],

@@ -89,6 +89,8 @@ def _plan_rescoring(
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
             left_out[name] = "its file is not there any more"
+        elif not files[name].fits(run.embeddings):
+            left_out[name] = f"it has no value with embeddings {run.embeddings!r}"
         elif name in run.metrics or steps.issuperset(files[name].needs):
             scored.append(files[name])
         else:

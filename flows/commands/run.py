@@ -65,7 +65,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
     "--embeddings",
     metavar="E",
     help="hashing (offline; spelling alone), openai:MODEL, or module:factory; default: openai:text-embedding-3-small "
-    "beside an openai: judge, else hashing.",
+    "beside an openai: judge at OpenAI itself, else hashing.",
 )
 @click.option("--metrics", metavar="A,B", help="Metrics to score. Default: the usual ones and what comes with them.")
 @click.option("--metric-files", metavar="DIR", help="A folder with metrics of your own, one SQL file each.")

@@ -31,6 +31,12 @@ _CHANGED = {
     "judge": "judge or prompt",
     "formula": "formula",
 }
+_ALSO = {
+    "question": "another question",
+    "answer": "another answer",
+    "contexts": "other contexts",
+    "ground_truth": "another ground truth",
+}
 _PARTS = {
     "noise": "judge's own noise",
     "added": "samples added",
@@ -115,13 +121,17 @@ def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: in
 def _print_parts(document: Document) -> None:
     rows = [
         [metric["metric"], _write_difference(metric["change"]), name_part(part["name"]), part["n"], part["n_moved"],
-         _write_difference(part["value"])]
+         _write_difference(part["value"]), write_also(part["also"])]
         for metric in document["metrics"]
         for part in sorted(metric["parts"], key=lambda part: -abs(part["value"]))
         if part["n_moved"]
     ]  # fmt: skip
-    columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds"]
+    columns = ["metric", "#mean moved by", "because of", "#samples", "#moved", "#adds", "of these samples"]
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     print_section("Why the means over all scored samples moved", columns, rows)
+    for finding in document["retrieval"]:
+        print_line(finding["text"])
 
 
 def _print_noise(document: Document) -> None:
@@ -150,6 +160,11 @@ def name_part(name: str) -> str:
         return _PARTS[name]
     *others, last = [_CHANGED[cause] for cause in name.split("+")]
     return f"{', '.join(others)} and {last} changed" if others else f"{last} changed"
+
+
+def write_also(also: Mapping[Any, int]) -> str:
+    """What else changed in a part's samples, which its metric does not rest on: `28 also had other contexts`."""
+    return "; ".join(f"{n} also had {_ALSO[cause]}" for cause, n in also.items())
 
 
 def _print_sample(sample: Document) -> None:

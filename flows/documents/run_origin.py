@@ -70,7 +70,7 @@ def explain_surface(
     if not told:
         return None
     return (
-        f"No embedding model: in {told} surface_similarity, which compares spelling, stands in for meaning; "
+        f"note: no embedding model, so in {told} surface_similarity, which compares spelling, stands in for meaning; "
         "--embeddings openai:MODEL compares meaning."
     )
 

@@ -28,6 +28,7 @@ LIMITS_DIR = "EVALHOUSE_LIMITS_DIR"
 # How the origin of a suite's value begins; the name of its file follows.
 SUITE_ORIGIN = "suite "
 _DEFAULT_MODEL = "openai:gpt-4.1-mini"
+_DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,15 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
         values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
     if origins["judge"] == "default":
         origins["judge"] = "default, because no OPENAI_API_KEY is set"
-    settings = validate_settings(values, origins)
-    if origins["embeddings"] == "default" and settings.embeddings != "hashing":
-        origins["embeddings"] = "default beside an openai: judge"
-    return Resolved(settings=settings, origins=origins)
+    if "embeddings" not in values and str(values.get("judge")).startswith("openai:") and _is_openai():
+        values["embeddings"], origins["embeddings"] = _DEFAULT_EMBEDDINGS, "default beside an openai: judge"
+    return Resolved(settings=validate_settings(values, origins), origins=origins)
+
+
+def _is_openai() -> bool:
+    """Whether requests go to OpenAI itself. Of another endpoint nobody knows whether it has an embedding model."""
+    address = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+    return not address or "//api.openai.com" in address
 
 
 def resolve_changes(flags: Mapping[str, Any]) -> dict[str, Any]:

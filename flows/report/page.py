@@ -23,7 +23,7 @@ import orjson
 from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
-from evalhouse.flows.documents.comparison import name_part
+from evalhouse.flows.documents.comparison import name_part, write_also
 from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_surface
 from evalhouse.flows.report.charts import (
@@ -131,6 +131,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
             if metric.change is not None and (parts := _list_moved(metric))
         ],
         warnings=comparison.warnings if comparison else (),
+        retrieval=[finding.describe() for finding in comparison.retrieval] if comparison else (),
         stand_in=explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})),
         causes=[row | {"interval": _write_interval(row)} for row in diagnosis["causes"] if row["n_samples"]],
         costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
@@ -228,10 +229,16 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
 def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
     """The chart of the parts of a mean's change and their numbers; the last row is the sum."""
     rows = [
-        {"name": name_part(part.name), "n": part.n, "n_moved": part.n_moved, "value": write_change(part.value)}
+        {
+            "name": name_part(part.name),
+            "n": part.n,
+            "n_moved": part.n_moved,
+            "value": write_change(part.value),
+            "also": write_also(part.also),
+        }
         for part in parts
     ]
-    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change)}
+    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change), "also": ""}
     return {
         "metric": compared.metric,
         "base": write_value(compared.mean_base),

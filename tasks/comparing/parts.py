@@ -17,7 +17,7 @@ Where K is empty the middle between both means stands in for those over K. `pair
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -59,21 +59,30 @@ METADATA_INPUTS: Final = tuple(INPUTS)[6:]
 class Part:
     """One part of a difference of means. `name` is what changed, several things joined with `+`; `n_moved` of its `n`
     samples have another value (of those scored in one run only, all count); `value` is what it adds to the difference.
+    `also` counts those of the `n` samples in which something else changed that the metric does not rest on.
     """
 
     name: str
     n: int
     n_moved: int
     value: float
+    also: Mapping[Cause, int] = field(default_factory=dict)
 
 
 def split_difference(
-    *, base: Floats, candidate: Floats, in_base: Flags, in_candidate: Flags, changed: Sequence[str]
+    *,
+    base: Floats,
+    candidate: Floats,
+    in_base: Flags,
+    in_candidate: Flags,
+    changed: Sequence[str],
+    inputs: Mapping[Cause, Flags] | None = None,
 ) -> list[Part]:
     """The parts of mean(candidate) - mean(base), which they add up to; none when a run has no score at all.
 
     By sample: both values, NaN where unscored; whether each run has the sample; and the name of what changed in it
-    between the runs (see `name_changes`), which counts where both have scored it.
+    between the runs (see `name_changes`), which counts where both have scored it. `inputs` has a flag a sample of all
+    that changed in it, whether the metric rests on it or not.
     """
     has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
     if not has_base.any() or not has_candidate.any():
@@ -86,10 +95,11 @@ def split_difference(
     came = (candidate - around_candidate) / has_candidate.sum()
     went = (around_base - base) / has_base.sum()
     is_moved = np.abs(candidate - base) > ROUNDING
-    parts = [
-        _make_part(name, moves[both & (names == name)], n_moved=int((is_moved & both & (names == name)).sum()))
-        for name in _order_names(names[both])
-    ]
+    parts = []
+    for name in _order_names(names[both]):
+        there = both & (names == name)
+        also = _count_also(name, there, inputs or {})
+        parts.append(_make_part(name, moves[there], n_moved=int((is_moved & there).sum()), also=also))
     only_candidate, only_base = has_candidate & ~has_base, has_base & ~has_candidate
     parts += [
         _make_part(ADDED, came[only_candidate & ~in_base]),
@@ -150,9 +160,27 @@ def list_call_steps(steps: Iterable[str]) -> list[str]:
     )
 
 
-def _make_part(name: str, values: Floats, *, n_moved: int | None = None) -> Part:
+def join_inputs(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
+    """By cause the samples in which one of its inputs changed."""
+    joined: dict[Cause, Flags] = {}
+    for name, flags in inputs.items():
+        cause = INPUTS[name]
+        joined[cause] = joined[cause] | flags if cause in joined else flags
+    return joined
+
+
+def _count_also(name: str, there: Flags, inputs: Mapping[Cause, Flags]) -> dict[Cause, int]:
+    own = name.split("+")
+    counts = {cause: int((flags & there).sum()) for cause, flags in inputs.items() if cause not in own}
+    return {cause: count for cause, count in counts.items() if count}
+
+
+def _make_part(
+    name: str, values: Floats, *, n_moved: int | None = None, also: Mapping[Cause, int] | None = None
+) -> Part:
     n = len(values)
-    return Part(name=name, n=n, n_moved=n if n_moved is None else n_moved, value=float(values.sum()))
+    n_moved = n if n_moved is None else n_moved
+    return Part(name=name, n=n, n_moved=n_moved, value=float(values.sum()), also=also or {})
 
 
 def _order_names(names: NDArray[np.object_]) -> list[str]:

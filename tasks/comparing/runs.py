@@ -20,15 +20,19 @@ from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compar
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
     METADATA_INPUTS,
+    Cause,
     Flags,
     Part,
     find_causes,
     is_changed_everywhere,
+    join_inputs,
     list_call_steps,
     list_changed_settings,
+    list_inputs,
     name_changes,
     split_difference,
 )
+from evalhouse.tasks.comparing.retrieval import MetricMoves, RetrievalFinding, find_retrieval
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.pipeline.step_inputs import Templates
 from evalhouse.warehouse.metric_files import Better
@@ -96,7 +100,7 @@ class Comparison:
     """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
     and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
     `noise_run_ids` are the noise runs that floors rest on, `shifts` the metrics in which the judge is by them another
-    than it was.
+    than it was, `retrieval` what of the answers looks like retrieval.
     """
 
     n_base: int
@@ -108,17 +112,19 @@ class Comparison:
     moves: pl.DataFrame
     noise_run_ids: tuple[str, ...] = ()
     shifts: tuple[Shift, ...] = ()
+    retrieval: tuple[RetrievalFinding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """One metric by sample, in the order of the samples; `steps` and `version` are of the metric itself."""
+    """One metric by sample, in the order of the samples; `steps`, `rests_on` and `version` are of the metric itself."""
 
     metric: str
     base: Floats
     candidate: Floats
     changed: Sequence[str]
     steps: frozenset[str]
+    rests_on: frozenset[Cause]
     version: str | None
     better: Better
 
@@ -158,7 +164,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     samples = _Samples(pair.read_samples())
     scores = pair.read_scores()
     other_judges = pair.read_changed_judges()
-    columns = list(_build_columns(pair, samples, scores, other_judges))
+    inputs = _find_changed_inputs(pair, samples)
+    columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
     cluster, clusters = _find_clusters(pair, samples, settings.cluster)
     differences = np.column_stack(
         [column.candidate - column.base for column in columns] or [np.empty((len(samples.ids), 0))]
@@ -174,7 +181,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     noise = PairNoise(pair)
     metrics = tuple(
-        _join(samples, column, result, _find_noise(noise, samples, column, clusters))
+        _join(samples, column, result, _find_noise(noise, samples, column, clusters), inputs)
         for column, result in zip(columns, paired, strict=True)
     )
     shifts = noise.find_shifts()
@@ -192,14 +199,39 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         moves=_list_moves(samples, columns),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
+        retrieval=_find_retrieval(columns, metrics, inputs),
     )
 
 
+def _find_changed_inputs(pair: RunPair, samples: _Samples) -> dict[str, Flags]:
+    """By input the samples in which it is another."""
+    changed = pair.read_changed_inputs(METADATA_INPUTS)
+    return {name: samples.flag(changed.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
+
+
+def _find_retrieval(
+    columns: Sequence[_Column], metrics: Sequence[MetricComparison], inputs: Mapping[str, Flags]
+) -> tuple[RetrievalFinding, ...]:
+    moves = [
+        MetricMoves(
+            metric=column.metric,
+            rests_on=column.rests_on,
+            moves=column.candidate - column.base,
+            verdict=compared.paired.verdict,
+        )
+        for column, compared in zip(columns, metrics, strict=True)
+    ]
+    changed = join_inputs(inputs)
+    return tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"]))
+
+
 def _build_columns(
-    pair: RunPair, samples: _Samples, scores: pl.DataFrame, other_judges: pl.DataFrame
+    pair: RunPair,
+    samples: _Samples,
+    scores: pl.DataFrame,
+    other_judges: pl.DataFrame,
+    inputs: Mapping[str, Flags],
 ) -> Iterator[_Column]:
-    changed_inputs = pair.read_changed_inputs(METADATA_INPUTS)
-    inputs = {name: samples.flag(changed_inputs.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
     rubrics = pair.read_rubrics()
     metric_steps = _find_graded(rubrics) | pair.read_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
@@ -226,6 +258,7 @@ def _build_columns(
             candidate=samples.place_values(sample_ids, frame["candidate"]),
             changed=name_changes(causes),
             steps=of_metric,
+            rests_on=frozenset(INPUTS[name] for name in list_inputs(of_metric, rubrics)),
             version=next(iter(frame["candidate_version"].drop_nulls()), None),
             better="low" if "low" in frame["better"] else "high",
         )
@@ -311,7 +344,9 @@ def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, A
     return None
 
 
-def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None) -> MetricComparison:
+def _join(
+    samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None, inputs: Mapping[str, Flags]
+) -> MetricComparison:
     has_base, has_candidate, both = ~np.isnan(column.base), ~np.isnan(column.candidate), column.in_both
     mean_base, mean_candidate = _mean(column.base[has_base]), _mean(column.candidate[has_candidate])
     return MetricComparison(
@@ -335,6 +370,7 @@ def _join(samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise
                 in_base=samples.in_base,
                 in_candidate=samples.in_candidate,
                 changed=column.changed,
+                inputs=join_inputs(inputs),
             )
         ),
     )

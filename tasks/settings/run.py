@@ -37,11 +37,6 @@ class Where:
     compares: Literal["given", "always"] | None = None
 
 
-def choose_embeddings(chosen: Mapping[str, object]) -> str:
-    """The embeddings of a run that names none: OpenAI's small model beside an `openai:` judge, else hashed n-grams."""
-    return "openai:text-embedding-3-small" if str(chosen.get("judge")).startswith("openai:") else "hashing"
-
-
 class RunSettings(BaseModel):
     """What a run is made with. Unknown keys are refused."""
 
@@ -53,9 +48,7 @@ class RunSettings(BaseModel):
         default=None, ge=1, description="judge only the first N samples"
     )
     judge: Annotated[str, Where(judges=True, compares="given")] = "lexical"
-    embeddings: Annotated[str, Where(judges=True)] = Field(
-        default_factory=choose_embeddings, description="what compares meaning: hashing, openai:MODEL or module:factory"
-    )
+    embeddings: Annotated[str, Where(judges=True)] = "hashing"
     language: Annotated[str, Where(compares="given")] = "en"
     prompts: Annotated[str | None, Where(is_path=True, judges=True)] = Field(
         default=None, description="folder whose prompt files override ours"
@@ -178,8 +171,5 @@ def list_settings(chosen: Callable[[Where], object]) -> tuple[str, ...]:
 
 def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSettings:
     """The settings with the defaults in place of those of which this holds."""
-    defaults = {
-        name: RunSettings.model_fields[name].get_default(call_default_factory=True, validated_data={})
-        for name in list_settings(chosen)
-    }
+    defaults = {name: RunSettings.model_fields[name].get_default() for name in list_settings(chosen)}
     return settings.model_copy(update=defaults)

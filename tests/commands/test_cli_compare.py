@@ -132,8 +132,8 @@ def test_two_equal_runs_are_the_same_in_every_metric(house: House, equal: dict[s
 def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     document = equal
     assert document.keys() == {
-        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "noise",
-        "moved", "corrected",
+        "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "retrieval",
+        "noise", "moved", "corrected",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",
@@ -202,19 +202,19 @@ def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> No
 )
 def test_another_judge_is_warned_of_and_has_the_change(copy: Copy, assignment: str, warned: str) -> None:
     copy.change(f"update runs set {assignment} where run_id = 'copied'")
-    copy.move(TIDE, "0.25", "factual_f1", "semantic_similarity")
+    copy.move(TIDE, "0.25", "factual_f1", "surface_similarity")
     document = copy.compare()
     assert warned in document["warnings"]
     assert list_parts(document, "factual_f1").keys() == {"judge"}
-    assert list_parts(document, "semantic_similarity").keys() == {"noise"}, "embeddings alone make it"
+    assert list_parts(document, "surface_similarity").keys() == {"noise"}, "embeddings alone make it"
 
 
 def test_other_embeddings_have_the_change_of_what_they_measure(copy: Copy) -> None:
     copy.change("update runs set embeddings = 'other' where run_id = 'copied'")
-    copy.move(TIDE, "0.25", "semantic_similarity", "factual_f1", "answer_correctness")
+    copy.move(TIDE, "0.25", "surface_similarity", "factual_f1", "answer_correctness")
     document = copy.compare()
     assert "the runs differ in embeddings: hashing and other" in document["warnings"]
-    for metric in ("semantic_similarity", "answer_correctness"):
+    for metric in ("surface_similarity", "answer_correctness"):
         assert list_parts(document, metric).keys() == {"judge"}
     assert list_parts(document, "factual_f1").keys() == {"noise"}
 
@@ -320,11 +320,11 @@ def test_samples_that_share_a_conversation_are_found_and_named(copy: Copy) -> No
     copy.change(f"update run_samples set metadata = '{other}' where run_id = 'copied' and sample_id = '{TIDE}'")
     document = copy.compare()
     assert document["cluster"] == "conversation_id"
-    assert find_metric(document, "semantic_similarity")["n_clusters"] == 2
+    assert find_metric(document, "surface_similarity")["n_clusters"] == 2
     assert copy.compare("--cluster", "half")["cluster"] == "half"
     alone = copy.compare("--cluster", "none")
     assert alone["cluster"] is None
-    assert find_metric(alone, "semantic_similarity")["n_clusters"] == 3
+    assert find_metric(alone, "surface_similarity")["n_clusters"] == 3
 
 
 def test_equal_seeds_give_equal_documents(moved: str, ask: Ask) -> None:

@@ -101,11 +101,14 @@ def test_a_metric_without_verdicts_is_left_out_and_told(house: House, url: str, 
             column = "step" if table == "outcomes" else "'similarity'"
             connection.execute(f"delete from {table} where run_id = ? and {column} = 'similarity'", [house.run_id])
         connection.execute("update runs set metrics = ['factual_f1'] where run_id = ?", [house.run_id])
-    arguments = ("rescore", house.run_id, "--metrics", "semantic_similarity,factual_recall", "--warehouse", url)
+    arguments = ("rescore", house.run_id, "--metrics", "semantic_similarity,bleu,factual_recall", "--warehouse", url)
     (item,) = ask(*arguments, "--json").document
     assert item["metrics"] == ["factual_f1", "factual_recall"]
-    assert item["left_out"] == {"semantic_similarity": "the run has no verdicts for it"}
-    assert "semantic_similarity: the run has no verdicts for it" in ask(*arguments).stdout
+    assert item["left_out"] == {
+        "semantic_similarity": "it has no value with embeddings 'hashing'",
+        "bleu": "the run has no verdicts for it",
+    }
+    assert "bleu: the run has no verdicts for it" in ask(*arguments).stdout
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_show_has_scores_worst_samples_calls_and_what_is_unscored(house: House, 
 
 
 def test_the_next_command_can_be_pasted_whatever_the_samples_are_called(house: House, ask: Ask) -> None:
-    worst = ask("show", house.run_id, "--by", "semantic_similarity", "--worst", "9", "--json").document["worst"]
+    worst = ask("show", house.run_id, "--by", "surface_similarity", "--worst", "9", "--json").document["worst"]
     assert [row["value"] for row in worst] == sorted(row["value"] for row in worst)
     assert HOSTILE_ID in {row["sample_id"] for row in worst}
     finished = ask("show", house.run_id, "--by", "context_utilization")
@@ -159,7 +159,7 @@ def test_in_a_terminal_every_line_fits_and_no_text_reaches_it_raw(house: House, 
         # Rich's own styles are bold and colours of its own; red is what the dataset asks for.
         assert "\x1b[31m" not in finished.stdout
         if "csv" not in arguments:
-            tables = [line for line in plain.splitlines() if not line.startswith(("run ", "next: "))]
+            tables = [line for line in plain.splitlines() if not line.startswith(("run ", "next: ", "note: "))]
             assert all(cell_len(line) <= columns for line in tables), arguments
 
 

@@ -19,9 +19,9 @@ def make_metric(name: str = "factual_f1", **columns: object) -> dict[str, Any]:
         "ci_high": 0.21, "p": 0.02, "p_adjusted": 0.04, "is_exact": True, "verdict": "better", "noise_floor": 0.0,
         "noise": None, "is_real": True,
         "parts": [
-            {"name": "noise", "n": 5, "n_moved": 0, "value": 0.0},
-            {"name": "added", "n": 2, "n_moved": 2, "value": 0.02},
-            {"name": "answer", "n": 2, "n_moved": 1, "value": 0.08},
+            {"name": "noise", "n": 5, "n_moved": 0, "value": 0.0, "also": {}},
+            {"name": "added", "n": 2, "n_moved": 2, "value": 0.02, "also": {}},
+            {"name": "answer", "n": 2, "n_moved": 1, "value": 0.08, "also": {}},
         ],
         **columns,
     }  # fmt: skip
@@ -32,7 +32,8 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
     return {
         "base": {"run_id": "b", **run}, "candidate": {"run_id": "c", **run, "label": "v2"},
         "n_samples": {"base": 10, "candidate": 10, "common": 9}, "cluster": None, "warnings": [],
-        "metrics": list(metrics), "noise": {"run_ids": [], "steps": []}, "moved": [], **columns,
+        "metrics": list(metrics), "noise": {"run_ids": [], "steps": []}, "moved": [], "retrieval": [],
+        **columns,
     }  # fmt: skip
 
 
@@ -114,8 +115,16 @@ def test_parts_that_moved_nothing_are_left_out_and_the_largest_is_first(show: An
     start = lines.index("Why the means over all scored samples moved")
     rows = [" ".join(line.split()) for line in lines[start + 2 :]]
     assert rows == ["factual_f1 +0.100 answer changed 2 1 +0.080", "factual_f1 +0.100 samples added 2 2 +0.020"]
-    still = [{"name": "noise", "n": 5, "n_moved": 0, "value": 0.0}]
+    still = [{"name": "noise", "n": 5, "n_moved": 0, "value": 0.0, "also": {}}]
     assert not any(line.startswith("Why") for line in show(make_document(make_metric(parts=still))))
+
+
+def test_what_else_changed_stands_beside_a_part_and_what_looks_like_retrieval_below(show: Any) -> None:  # noqa: ANN401
+    part = {"name": "answer", "n": 31, "n_moved": 30, "value": 0.1, "also": {"contexts": 28}}
+    lines = show(make_document(make_metric(parts=[part]), retrieval=[{"text": "it looks like retrieval"}]))
+    rows = [" ".join(line.split()) for line in lines]
+    assert "factual_f1 +0.100 answer changed 31 30 +0.100 28 also had other contexts" in rows
+    assert rows[-1] == "it looks like retrieval"
 
 
 def test_a_narrow_terminal_keeps_what_decides(show: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401

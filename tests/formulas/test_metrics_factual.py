@@ -2,7 +2,7 @@
 
 import duckdb
 import pytest
-from rows import Sample, add_samples, open_rows, reason_of, score, value_of
+from rows import Sample, add_samples, fill, open_rows, reason_of, score, value_of
 
 # The worked example published with the metrics' usual definition: two true positives, one false positive, one missed.
 PUBLISHED = Sample(answer=["TP", "TP", "FP"], ground_truth=["TP", "TP", "FN"], similarity=0.8)
@@ -80,6 +80,21 @@ def test_similarity_is_clipped(stored: float, expected: float) -> None:
 def test_similarity_without_a_number() -> None:
     assert reason_of("semantic_similarity", Sample(similarity=float("nan"))) == "embedding_failed"
     assert reason_of("semantic_similarity", Sample()) == "embedding_failed"
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "named", "other"),
+    [
+        ("hashing", "surface_similarity", "semantic_similarity"),
+        ("openai:embedder", "semantic_similarity", "surface_similarity"),
+    ],
+)
+def test_spelling_is_never_called_meaning(embeddings: str, named: str, other: str) -> None:
+    with open_rows() as con:
+        add_samples(con, Sample(similarity=0.8))
+        fill(con, "runs", {"run_id": "r", "embeddings": embeddings})
+        assert score(con, named)["s"].value == pytest.approx(0.8)
+        assert (score(con, other)["s"].value, score(con, other)["s"].unscored_reason) == (None, "embedding_failed")
 
 
 def test_similarity_of_another_kind_does_not_count() -> None:

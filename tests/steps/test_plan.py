@@ -7,7 +7,7 @@ from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, split
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.make import check_embeddings_name, check_judge_name, make_judge
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.metric_files import UnknownMetric, list_default, load_metrics, plan_run
+from evalhouse.warehouse.metric_files import MetricFileError, UnknownMetric, list_default, load_metrics, plan_run
 
 KNOWN = load_metrics()
 
@@ -39,6 +39,20 @@ def test_a_metric_takes_its_own_steps_and_those_they_rest_on(metric: str, steps:
     plan = plan_run((metric,), KNOWN)
     assert plan.steps == steps
     assert [chosen.name for chosen in plan.metrics] == [metric]
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "named", "other"),
+    [
+        ("hashing", "surface_similarity", "semantic_similarity"),
+        ("openai:embedder", "semantic_similarity", "surface_similarity"),
+    ],
+)
+def test_similarity_is_called_what_the_embeddings_compare(embeddings: str, named: str, other: str) -> None:
+    names = {metric.name for metric in plan_run((), KNOWN, embeddings=embeddings).metrics}
+    assert names & {named, other} == {named}
+    with pytest.raises(MetricFileError, match=rf"metric '{other}' compares .*, and embeddings is '{embeddings}'"):
+        plan_run((other,), KNOWN, embeddings=embeddings)
 
 
 def test_a_metric_named_twice_is_scored_once() -> None:

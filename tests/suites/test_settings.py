@@ -217,3 +217,26 @@ def test_lists() -> None:
     assert split_list(" a, b ,,c") == ("a", "b", "c")
     with pytest.raises(SettingsError, match="--metrics got ''"):
         split_list("")
+
+
+@pytest.mark.parametrize(
+    ("judge", "variables", "embeddings"),
+    [
+        (None, {}, "hashing"),
+        ("lexical", {"OPENAI_API_KEY": "k"}, "hashing"),
+        ("module:factory", {"OPENAI_API_KEY": "k"}, "hashing"),
+        ("openai:gpt-4.1", {}, "openai:text-embedding-3-small"),
+        (None, {"OPENAI_API_KEY": "k"}, "openai:text-embedding-3-small"),
+        ("openai:m", {"OPENAI_BASE_URL": "https://api.openai.com/v1/"}, "openai:text-embedding-3-small"),
+        # Of another endpoint nobody knows whether it has an embedding model.
+        ("openai:m", {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, "hashing"),
+        ("openai:m", {"OPENAI_API_BASE": "http://localhost:8000/v1"}, "hashing"),
+        ("openai:m", {"EVALHOUSE_EMBEDDINGS": "hashing"}, "hashing"),
+    ],
+)
+def test_the_judge_at_openai_brings_its_embeddings(
+    monkeypatch: pytest.MonkeyPatch, judge: str | None, variables: dict[str, str], embeddings: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert resolve_settings({"judge": judge}).settings.embeddings == embeddings
