@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.prompt_file import (
@@ -142,16 +143,29 @@ def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[s
 
     None for a rubric that is neither on record nor built in.
     """
-    declared = [yaml.safe_load(template)["variables"] for template in templates]
+    read = [_read_recorded(template) for template in templates]
+    declared = [content["variables"] for content in read if content is not None]
     if not declared and name in _list_built_in(_REFERENCE_LANGUAGE):
         declared = [_load_built_in(_REFERENCE_LANGUAGE, name).variables]
     return frozenset(SAMPLE_COLUMNS[block] for variables in declared for block in variables) if declared else None
 
 
 def list_rubric_metrics(template: str) -> list[str]:
-    """The scores that a rubric gives, by the text of its prompt on record."""
-    parsed = yaml.safe_load(template)
-    return list(make_rubric(parsed["name"], RubricContent.model_validate(parsed["rubric"])).metrics)
+    """The scores that a rubric gives, by the text of its prompt on record; none by a text that cannot be read."""
+    content = _read_recorded(template)
+    if content is None:
+        return []
+    return list(make_rubric(content["name"], RubricContent.model_validate(content["rubric"])).metrics)
+
+
+def _read_recorded(template: str) -> dict[str, Any] | None:
+    """A rubric's prompt as it stands on record; None for what another version of evalhouse, or another tool, wrote."""
+    try:
+        content = yaml.safe_load(template)
+        RubricContent.model_validate(content["rubric"])
+    except (yaml.YAMLError, TypeError, KeyError, ValidationError):
+        return None
+    return content if {"name", "variables"} <= content.keys() else None
 
 
 def list_languages() -> list[str]:

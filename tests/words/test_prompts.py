@@ -21,6 +21,8 @@ from evalhouse.prompts import (
     PromptError,
     check_prompts,
     list_languages,
+    list_rubric_columns,
+    list_rubric_metrics,
     load_prompts,
     loader,
 )
@@ -452,3 +454,12 @@ def test_a_released_version_is_as_it_was_released(language: str, name: str) -> N
     assert RELEASED.get(identify(prompt)) == prompt.prompt_hash[:16], (
         f"{identify(prompt)} now has the hash {prompt.prompt_hash[:16]}: raise its version and list it here"
     )
+
+
+@pytest.mark.parametrize(
+    "template", ["Judge each item.", "", "a: [", "name: tone\nvariables: [question]", "rubric: {}"]
+)
+def test_a_rubric_on_record_that_cannot_be_read_says_nothing(template: str) -> None:
+    assert list_rubric_metrics(template) == []
+    assert list_rubric_columns("tone", [template]) is None
+    assert list_rubric_columns("accuracy", [template]) == list_rubric_columns("accuracy")
