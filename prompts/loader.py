@@ -28,7 +28,7 @@ from evalhouse.prompts.prompt_file import (
     strip_descriptions,
 )
 from evalhouse.prompts.render import BLOCKS, BlockKind, BlockValue, Message, render_blocks
-from evalhouse.prompts.rubric import SAMPLE_COLUMNS, Rubric, RubricContent, make_rubric
+from evalhouse.prompts.rubric import Rubric, RubricContent, list_columns, make_rubric
 
 _BUILT_IN = Path(__file__).parent
 _REFERENCE_LANGUAGE = "en"
@@ -141,13 +141,15 @@ def check_prompts(folder: Path | None = None, language: str = "en") -> list[Prom
 def list_rubric_columns(name: str, templates: Iterable[str] = ()) -> frozenset[str] | None:
     """The columns of a sample that a rubric is given, by the texts of its prompts on record, else by the built-in one.
 
-    None for a rubric that is neither on record nor built in.
+    An answer that only stands in for contexts is `answer_as_contexts`. None for a rubric that is neither on record nor
+    built in.
     """
     read = [_read_recorded(template) for template in templates]
-    declared = [content["variables"] for content in read if content is not None]
+    declared = [content for content in read if content is not None]
     if not declared and name in _list_built_in(_REFERENCE_LANGUAGE):
-        declared = [_load_built_in(_REFERENCE_LANGUAGE, name).variables]
-    return frozenset(SAMPLE_COLUMNS[block] for variables in declared for block in variables) if declared else None
+        declared = [yaml.safe_load(_load_built_in(_REFERENCE_LANGUAGE, name).template)]
+    columns = [column for one in declared for column in list_columns(one["variables"], one["rubric"]["needs"])]
+    return frozenset(columns) or None
 
 
 def list_rubric_metrics(template: str) -> list[str]:

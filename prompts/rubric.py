@@ -9,12 +9,12 @@ judge: `Rubric.settle` works it out, and says for each criterion what was said a
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from evalhouse.prompts.errors import PromptProblem, make_fault
 
@@ -26,6 +26,8 @@ SAMPLE_COLUMNS: Mapping[str, str] = {
     name: name for name in ("question", "answer", "ground_truth", "contexts", "contexts_role", "schema")
 } | {"expected_sql": "ground_truth", "sql": "answer"}
 """The blocks that are made from a sample, each with the column it is made from; other blocks belong to single steps."""
+_AS_CONTEXTS = "answer_as_contexts"
+"""The answer of samples without contexts, which is another input than the answer of all."""
 # A sample's two queries stand where others have their texts.
 _SQL_BLOCKS: Mapping[Need, str] = {"answer": "sql", "ground_truth": "expected_sql"}
 # Steps that are no rubrics keep their grades under these names.
@@ -83,13 +85,22 @@ class Total(BaseModel):
 
 
 class RubricContent(BaseModel):
-    """The section `rubric` of a prompt file."""
+    """The section `rubric` of a prompt file.
+
+    `needs` are the texts without which a sample is not rated. In a file each is a name, or a list of names of which the
+    first that the sample has is rated, and the others are left empty.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    needs: list[Need]
+    needs: list[Annotated[list[Need], Field(min_length=1)]]
     criteria: dict[str, Criterion] = Field(min_length=1)
     rules: list[Rule] = []
     totals: dict[str, Total] = {}
+
+    @field_validator("needs", mode="before")
+    @classmethod
+    def _list_names(cls, needs: object) -> object:
+        return [[need] if isinstance(need, str) else need for need in needs] if isinstance(needs, list) else needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +136,12 @@ class Rubric(RubricContent):
     """A checked rubric under its name. `metrics` gives each score's name its criterion or total."""
 
     name: str
+
+    @property
+    def stand_in(self) -> str | None:
+        """What is rated where a text is missing, in a sentence; None where nothing stands in for another."""
+        lists = [(first, " or ".join(others)) for first, *others in self.needs if others]
+        return " ".join(f"A sample without {first} is rated by its {others}." for first, others in lists) or None
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -180,6 +197,13 @@ def round_half_up(value: float, decimals: int) -> float:
     return float(math.floor(round(scaled, 9) + 0.5) / 10**decimals)
 
 
+def list_columns(variables: Iterable[str], needs: Iterable[object]) -> Iterator[str]:
+    """The columns of a sample that these blocks are made from."""
+    has_stand_in = ["contexts", "answer"] in list(needs)
+    for name in variables:
+        yield _AS_CONTEXTS if has_stand_in and name == "answer" else SAMPLE_COLUMNS[name]
+
+
 def make_rubric(name: str, content: RubricContent) -> Rubric:
     """The rubric of a section in which `find_rubric_faults` found nothing."""
     return Rubric(name=name, **dict(content))
@@ -201,7 +225,7 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
         if name not in SAMPLE_COLUMNS:
             message = f"is not a block that a rubric is given; allowed: {', '.join(SAMPLE_COLUMNS)}"
             yield make_fault(f"variables.{name}", message)
-    for need in content.needs:
+    for need in (name for names in content.needs for name in names):
         if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
             yield make_fault("rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`")
     for position, rule in enumerate(content.rules):

@@ -53,16 +53,17 @@ grade = make_task("grade", grade_sample)
 async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None:
     rubric, step = prompt.rubric, f"grade_{prompt.name}"
     assert rubric is not None
-    reason, detail = _why_not(work.sample, rubric), None
+    rated = _pick_texts(work.sample, rubric)
+    reason, detail = next((f"no_{need}" for need, name in rated.items() if name is None), None), None
     proof = await _PROOFS[prompt.name](work.sample) if reason is None and prompt.name in _PROOFS else None
     if proof is not None:
         work.add_grade(rubric.name, proof)
-    elif reason is None and "contexts" in rubric.needs and not work.sample.contexts:
-        for given in _grade_nothing(rubric):
+    elif reason is None and not getattr(work.sample, rated.get("contexts") or "question"):
+        for given in _grade_nothing(rubric, rated):
             work.add_grade(rubric.name, given)
     elif reason is None:
         try:
-            answer = await _ask_grades(live_run, work, prompt, rubric)
+            answer = await _ask_grades(live_run, work, prompt, rubric, rated)
             for given in answer.value:
                 work.add_grade(rubric.name, given, answer.call_id)
         except JudgeFailed as error:
@@ -70,24 +71,28 @@ async def _grade_by(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> None
     work.note_outcome(step, reason, detail)
 
 
-def _why_not(sample: StoredSample, rubric: Rubric) -> str | None:
-    for need in rubric.needs:
-        if getattr(sample, need) is None:
-            return f"no_{need}"
-    return None
+def _pick_texts(sample: StoredSample, rubric: Rubric) -> dict[str, str | None]:
+    """By text that the rubric needs the one that is rated: itself, what stands in for it, or None without either."""
+    return {
+        first: next((name for name in (first, *others) if getattr(sample, name) is not None), None)
+        for first, *others in rubric.needs
+    }
 
 
-def _grade_nothing(rubric: Rubric) -> list[Grade]:
-    """What a retrieval that found nothing gets where contexts are what is rated: the lowest ratings, by rule."""
-    lowest = {
-        name: Rating(reason="no context was retrieved", rating=float(criterion.min))
+def _grade_nothing(rubric: Rubric, rated: Mapping[str, str | None]) -> list[Grade]:
+    """What a retrieval that found nothing gets where contexts are what is rated: the worst ratings, by rule."""
+    reason = "no context was retrieved" if rated["contexts"] == "contexts" else "the answer is empty"
+    worst = {
+        name: Rating(reason=reason, rating=float(criterion.min if criterion.better == "high" else criterion.max))
         for name, criterion in rubric.criteria.items()
     }
-    grades = rubric.settle(lowest, has_contexts=False, totals_said={})
+    grades = rubric.settle(worst, has_contexts=False, totals_said={})
     return [replace(grade, said=None, rule="settled without asking") for grade in grades]
 
 
-async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric) -> Answer[list[Grade]]:
+async def _ask_grades(
+    live_run: LiveRun, work: SampleWork, prompt: Prompt, rubric: Rubric, rated: Mapping[str, str | None]
+) -> Answer[list[Grade]]:
     def read(text: str) -> _Reading:
         return _read_reply(text, rubric)
 
@@ -95,7 +100,7 @@ async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubri
         step=f"grade_{prompt.name}",
         sample_id=work.sample.sample_id,
         prompt=prompt,
-        data=build_data(live_run, work, prompt),
+        data=_build_data(live_run, work, prompt, rated),
         logprobs=live_run.settings.logprobs and bool(find_expectable(rubric)),
     )
     answer = await live_run.asker.ask(question, read)
@@ -104,11 +109,20 @@ async def _ask_grades(live_run: LiveRun, work: SampleWork, prompt: Prompt, rubri
     if question.logprobs:
         ratings = expect_ratings(ratings, reading.reply, reading.text, answer.logprobs, rubric)
     grades = _settle(ratings, reading, rubric, has_contexts=bool(work.sample.contexts))
-    return Answer(call_id=answer.call_id, value=grades)
+    return Answer(call_id=answer.call_id, value=_note_stand_ins(grades, rated))
 
 
-def build_data(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> Mapping[str, BlockValue]:
-    """The blocks a rubric declares, from the sample; what the sample does not have is empty."""
+def _note_stand_ins(grades: list[Grade], rated: Mapping[str, str | None]) -> list[Grade]:
+    notes = [f"{name} rated in place of {need}" for need, name in rated.items() if name != need]
+    if not notes:
+        return grades
+    return [replace(grade, rule="; ".join([*notes, *([grade.rule] if grade.rule else [])])) for grade in grades]
+
+
+def _build_data(
+    live_run: LiveRun, work: SampleWork, prompt: Prompt, rated: Mapping[str, str | None]
+) -> Mapping[str, BlockValue]:
+    """The blocks a rubric declares, from the sample. What the sample lacks is empty, and so is what only stands in."""
     sample, metadata = work.sample, work.sample.metadata
     offered: dict[str, BlockValue] = {
         "question": sample.question,
@@ -120,7 +134,9 @@ def build_data(live_run: LiveRun, work: SampleWork, prompt: Prompt) -> Mapping[s
         "sql": sample.answer or "",
         "expected_sql": sample.ground_truth or "",
     }
-    return {name: offered[name] for name in prompt.variables}
+    assert prompt.rubric is not None
+    spare = {name for names in prompt.rubric.needs for name in names} - set(rated.values())
+    return {name: ([] if name == "contexts" else "") if name in spare else offered[name] for name in prompt.variables}
 
 
 def _find_role(sample: StoredSample, settings: RunSettings) -> str:

@@ -153,14 +153,18 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
     )
 
 
-def write_rubric_metric(metric: str, *, rubric: str, criterion: str, better: Better = "high") -> str:
+def write_rubric_metric(
+    metric: str, *, rubric: str, criterion: str, better: Better = "high", stand_in: str | None = None
+) -> str:
     """The text of a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
-    The built-in rubrics have such files; those of users' rubrics are made while a run is planned.
+    `stand_in` is a sentence on what is rated where a text is missing. The built-in rubrics have such files; those of
+    users' rubrics are made while a run is planned.
     """
     direction = "-- better: low\n" if better == "low" else ""
     text = read_query("rubric_metric")
-    return text.format(metric=metric, rubric=rubric, criterion=criterion, direction=direction)
+    further = f" {stand_in}" if stand_in else ""
+    return text.format(metric=metric, rubric=rubric, criterion=criterion, direction=direction, stand_in=further)
 
 
 def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:

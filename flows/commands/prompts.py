@@ -254,9 +254,10 @@ def _describe(prompt: Prompt) -> dict[str, object]:
 def _describe_rubric(rubric: Rubric | None) -> dict[str, object] | None:
     if rubric is None:
         return None
-    names = {"kind", "min", "max", "anchors"}
+    names = {"kind", "min", "max", "anchors", "better"}
     criteria = {name: criterion.model_dump(include=names) for name, criterion in rubric.criteria.items()}
-    return {"needs": list(rubric.needs), "criteria": criteria, "metrics": rubric.metrics}
+    needs = [names if len(names) > 1 else names[0] for names in rubric.needs]
+    return {"needs": needs, "criteria": criteria, "metrics": rubric.metrics}
 
 
 def _to_path(folder: str | None) -> Path | None:

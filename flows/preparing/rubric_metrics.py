@@ -20,7 +20,11 @@ def make_rubric_metrics(prompts: Iterable[Prompt], metrics: Mapping[str, MetricF
     return {
         metric: parse_metric(
             write_rubric_metric(
-                metric, rubric=prompt.name, criterion=criterion, better=prompt.rubric.find_better(criterion)
+                metric,
+                rubric=prompt.name,
+                criterion=criterion,
+                better=prompt.rubric.find_better(criterion),
+                stand_in=prompt.rubric.stand_in,
             ),
             name=metric,
             place=f"the metric of the rubric {prompt.name}",

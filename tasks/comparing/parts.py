@@ -40,6 +40,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "answer": "answer",
     "ground_truth": "ground_truth",
     "contexts": "contexts",
+    "answer_as_contexts": "answer",  # where a sample lacks contexts, and a rubric rates its answer in their place
     "context_ids": "contexts",
     "reference_context_ids": "ground_truth",
     "tool_calls": "answer",
@@ -51,7 +52,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "schema": "question",
     "contexts_role": "contexts",
 }
-METADATA_INPUTS: Final = tuple(INPUTS)[6:]
+METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """Those of them that stand in a sample's metadata."""
 
 

@@ -72,8 +72,10 @@ def test_a_program_gets_criteria_and_metrics_of_rubrics(ask: Ask) -> None:
     listed = {item["name"]: item["rubric"] for item in ask("prompts", "list", "--json").document}
     assert listed["extract"] is None
     assert listed["passage_recall"] == {
-        "needs": ["ground_truth", "contexts"],
-        "criteria": {"passage_recall": {"kind": "spread", "min": 1, "max": 5, "anchors": [1, 2, 3, 4, 5]}},
+        "needs": ["ground_truth", ["contexts", "answer"]],
+        "criteria": {
+            "passage_recall": {"kind": "spread", "min": 1, "max": 5, "anchors": [1, 2, 3, 4, 5], "better": "high"}
+        },
         "metrics": {"passage_recall": "passage_recall"},
     }
     assert listed["relevance"]["metrics"]["relevance_final"] == "final"

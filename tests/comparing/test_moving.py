@@ -223,6 +223,9 @@ READ_BY_PROOFS = {"sql_equivalence": {"setup", "tables"}}
 @pytest.mark.parametrize("rubric", RUBRICS)
 def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: str) -> None:
     taken = {OTHER_NAMES.get(name, name) for name in RUBRICS[rubric].variables} | READ_BY_PROOFS.get(rubric, set())
+    if rubric.startswith("passage_"):
+        # The answer of a sample with contexts is not shown.
+        taken = taken - {"answer"} | {"answer_as_contexts"}
     for name, cause in INPUTS.items():
         assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
 
@@ -230,7 +233,10 @@ def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: st
 @pytest.mark.parametrize("rubric", ["own_rubric", "relevance"])
 def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> None:
     """Also of a user's, and of a built-in one of which an earlier version took something else."""
-    template, later = (f"variables: {{{name}: text, question: text}}" for name in ("ground_truth", "schema"))
+    template, later = (
+        f"name: {rubric}\nvariables: {{{name}: text, question: text}}\nrubric: {{needs: [], criteria: {{tone: {{}}}}}}"
+        for name in ("ground_truth", "schema")
+    )
     on_record = {f"grade_{rubric}": [template]}
     named = {name: name_one({f"grade_{rubric}"}, name, rubrics=on_record) for name in INPUTS}
     assert {name for name, cause in named.items() if cause != NOISE} == {"ground_truth", "question"}

@@ -139,3 +139,20 @@ def test_verdicts_hold_the_split_itself() -> None:
         ("extract_answer", "A2", "split"),
         ("extract_ground_truth", "G1", "split"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rating", "least", "most", "share"),
+    [(1, 1, 3, 0), (2, 1, 3, 0.5), (3, 1, 3, 1), (1, 1, 10, 0), (10, 1, 10, 1), (3.7, 1, 5, 0.675), (5, 0, 10, 0.5)],
+)
+def test_a_rating_is_told_as_its_place_on_the_scale_too(rating: float, least: int, most: int, share: float) -> None:
+    """So that scales compare: rating / maximum is 0.33 on three points and 0.1 on ten for what is wrong."""
+    graded = {"rubric": "accuracy", "criterion": "accuracy", "rating": rating, "scale_min": least, "scale_max": most}
+    sample = {"run_id": "r", "sample_id": "s"}
+    with open_rows() as con:
+        fill(con, "samples", {"sample_id": "s", "input_hash": "h"})
+        fill(con, "run_samples", sample | {"input_hash": "h"})
+        fill(con, "scores", sample | {"metric": "accuracy", "value": rating / most, "metric_version": "1"})
+        fill(con, "grades", sample | graded)
+        for view in ("verdicts", "score_lineage"):
+            assert [row["share"] for row in read(con, f"from {view}")] == [pytest.approx(share)]

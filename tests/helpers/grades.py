@@ -10,7 +10,7 @@ import orjson
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_settings
 from rows import fill, open_rows, score
 
-from evalhouse.prompts import Rubric
+from evalhouse.prompts import Prompt, Rubric
 from evalhouse.tasks.grade import grade_sample, read_grades
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.warehouse.rows.samples import StoredSample
@@ -44,7 +44,7 @@ def judge_relevance(totals: Mapping[str, object] | None = None, **changes: Any) 
 
 async def grade_with(
     folder: Path,
-    rubric: str,
+    rubric: str | Prompt,
     *replies: Reply,
     sample: StoredSample | None = None,
     **settings: Any,  # noqa: ANN401
@@ -53,7 +53,7 @@ async def grade_with(
     left = list(replies)
     judge = ScriptedJudge(lambda question: say(left.pop(0) if len(left) > 1 else left[0]))
     async with lay_out_run(folder, make_settings(**settings), judge=judge, metrics=["faithfulness"]) as live_run:
-        live_run.rubrics = (PROMPTS[rubric],)
+        live_run.rubrics = (PROMPTS[rubric] if isinstance(rubric, str) else rubric,)
         work = make_work(sample or make_sample())
         await grade_sample(live_run, work)
     return judge, work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from grades import flag, grade_with, judge_relevance, rate, read_ratings, read_row, say, score_work, spread
 from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
 
-from evalhouse.prompts import load_prompts
+from evalhouse.prompts import Criterion, Rubric, load_prompts
 from evalhouse.tasks.grade import grade_sample, read_grades
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
 from evalhouse.tasks.pipeline.shard import make_work
@@ -131,7 +132,7 @@ async def test_an_unknown_role_of_contexts_stops_the_run_and_names_the_sample(tm
     [
         ("accuracy", {"answer": None}, "no_answer"),
         ("accuracy", {"ground_truth": None}, "no_ground_truth"),
-        ("passage_recall", {"contexts": None}, "no_contexts"),
+        ("passage_recall", {"contexts": None, "answer": None}, "no_contexts"),
         ("passage_recall", {"contexts": None, "ground_truth": None}, "no_ground_truth"),
         ("contexts_usefulness", {"contexts": None}, "no_contexts"),
     ],
@@ -155,6 +156,45 @@ async def test_contexts_that_were_not_found_get_the_lowest_rating_unasked(
     (row,) = work.rows["grades"]
     assert (row["rating"], row["said"], row["rule"]) == (rating, None, "settled without asking")
     assert row["reason"] == "no context was retrieved"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("rubric", ["passage_recall", "passage_precision"])
+async def test_an_answer_without_contexts_is_rated_as_the_passage_and_the_record_says_so(
+    tmp_path: Path, rubric: str, language: str
+) -> None:
+    prompt = load_prompts(language)[rubric]
+    reply = spread((3, 0.25), (4, 0.75), name=rubric)
+    written, retrieved = make_sample(contexts=None), make_sample()
+    judge, work = await grade_with(tmp_path / "written", prompt, reply, sample=written)
+    assert (judge.asked[0].data["answer"], judge.asked[0].data["contexts"]) == (written.answer, [])
+    assert (read_row(work, rubric)["rating"], read_row(work, rubric)["rule"]) == (
+        3.75, "answer rated in place of contexts",
+    )  # fmt: skip
+    assert score_work(work, rubric) == (0.75, None)
+
+    judge, work = await grade_with(tmp_path / "retrieved", prompt, reply, sample=retrieved)
+    assert judge.asked[0].data["answer"] == ""
+    assert len(judge.asked[0].data["contexts"]) == len(retrieved.contexts or ())
+    assert read_row(work, rubric)["rule"] is None
+
+
+async def test_an_empty_answer_in_place_of_contexts_holds_nothing(tmp_path: Path) -> None:
+    sample = make_sample(contexts=None, answer="")
+    judge, work = await grade_with(tmp_path, "passage_recall", rate(5), sample=sample)
+    assert judge.asked == []
+    row = read_row(work, "passage_recall")
+    assert (row["rating"], row["reason"], row["rule"]) == (1, "the answer is empty", "settled without asking")
+
+
+async def test_where_low_is_good_nothing_retrieved_is_no_praise(tmp_path: Path) -> None:
+    criteria = {
+        "noise": Criterion.model_validate({"min": 1, "max": 4, "better": "low"}), "fit": Criterion(min=1, max=4),
+    }  # fmt: skip
+    own = Rubric(name="own", needs=["contexts"], criteria=criteria)
+    prompt = replace(PROMPTS["contexts_usefulness"], name="own", rubric=own)
+    _, work = await grade_with(tmp_path, prompt, rate(5), sample=make_sample(contexts=[]))
+    assert read_ratings(work) == {"noise": 4, "fit": 1}
 
 
 async def test_an_empty_answer_is_rated_as_any_refusal_is(tmp_path: Path) -> None:

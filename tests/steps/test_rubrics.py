@@ -161,6 +161,7 @@ FINAL = {"sum": ["tone"], "over": 10, "decimals": 1, "metric": "manners_final"}
         ({"criteria": {"tone": {**TONE, "metric": "My Tone"}}}, "rubric", "'My Tone' cannot be a name"),
         ({"criteria": {"a": {**TONE, "metric": "m"}, "b": {**TONE, "metric": "m"}}}, "rubric", "'m' is given 2 times"),
         ({"needs": ["contexts"]}, "rubric.needs", "'contexts' is needed but no variable"),
+        ({"needs": [["answer", "contexts"]]}, "rubric.needs", "'contexts' is needed but no variable"),
         ({"rules": [{"when": {}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_contexts: true}"),
         ({"rules": [{"when": {"criterion": "tone"}, "cap": {"tone": 1}}]}, "rubric.rules[0].when", "must be {no_co"),
         ({"rules": [{"when": {"no_contexts": True, "criterion": "tone"}, "cap": {"tone": 1}}]},
@@ -214,7 +215,8 @@ def test_a_query_may_stand_for_answer_and_ground_truth() -> None:
         ({"criteria": {"tone": {"max": 1000}}}, "rubric.criteria.tone.max"),
         ({"criteria": {"tone": {"min": -1, "max": 5}}}, "rubric.criteria.tone.min"),
         ({"criteria": {"tone": {"kind": "guess"}}}, "rubric.criteria.tone.kind"),
-        ({"needs": ["sleep"]}, "rubric.needs.0"),
+        ({"needs": ["sleep"]}, "rubric.needs.0.0"),
+        ({"needs": [["answer"], []]}, "rubric.needs.1"),
         ({"weights": {}}, "rubric.weights"),
     ],
 )
@@ -232,7 +234,7 @@ def test_what_the_section_cannot_hold_is_refused_with_its_key(tmp_path: Path, ed
 def test_each_score_of_a_built_in_rubric_has_the_metric_file_that_would_be_written(language: str) -> None:
     metrics = load_metrics()
     scores = {
-        metric: write_rubric_metric(metric, rubric=prompt.name, criterion=criterion)
+        metric: write_rubric_metric(metric, rubric=prompt.name, criterion=criterion, stand_in=prompt.rubric.stand_in)
         for prompt in load_prompts(language).values()
         if prompt.rubric
         for metric, criterion in prompt.rubric.metrics.items()
@@ -322,3 +324,51 @@ def test_a_rubric_in_a_folder_is_checked_and_gives_its_scores(
     ]
     unscored = place.call("query", "select distinct unscored_reason from scores where value is null", "--format", "csv")
     assert unscored.lines[1:] == ["no_answer"]
+
+
+# Which way is better
+
+
+def test_a_rubric_can_say_that_low_is_good_and_nothing_else(tmp_path: Path) -> None:
+    content = make_manners("rudeness")
+    for better in ("low", "high"):
+        content["rubric"]["criteria"]["tone"]["better"] = better
+        write_prompt(tmp_path, content)
+        rubric = load_prompts("en", tmp_path)["rudeness"].rubric
+        assert rubric is not None
+        assert (rubric.find_better("tone"), rubric.find_better("rude")) == (better, "high")
+    content["rubric"]["criteria"]["tone"]["better"] = "sideways"
+    write_prompt(tmp_path, content)
+    (problem,) = check_prompts(tmp_path)
+    assert problem.key == "rubric.criteria.tone.better"
+    assert problem.message == "Input should be 'high' or 'low', not 'sideways'"
+
+
+def test_a_rise_of_a_rubric_of_faults_is_worse_from_its_file_to_the_gate(
+    tmp_path: Path, prefect_home: Path, endpoint: Endpoint
+) -> None:
+    """The endpoint rates with the lowest of the scale: 1 of 4 on the first night, and 3 of 4 when it begins there."""
+    rows = [{"id": f"s{n}", "question": "Who is there?", "answer": f"It is I, number {n}."} for n in range(8)]
+    write_dataset(tmp_path, rows, "calls.jsonl")
+    content = make_manners("rudeness")
+    content["rubric"]["criteria"] = {"tone": {"kind": "rating", "min": 1, "max": 4, "better": "low"}}
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-any"}
+    place = Place(folder=tmp_path, variables=variables)
+    for night, least in (("calm", 1), ("rude", 3)):
+        content["rubric"]["criteria"]["tone"]["min"] = least
+        write_prompt(tmp_path / night, content | {"version": least})
+        options = ("--judge", "openai:judge", "--prompts", night, "--metrics", "rudeness", "--label", night)
+        done = place.call("run", "calls.jsonl", *options, "--json")
+        assert done.status == 0, done.stderr
+        assert done.document["metrics"]["rudeness"]["mean"] == least / 4
+    (compared,) = place.call("compare", "calm", "rude", "--json").document["metrics"]
+    assert (compared["difference"], compared["verdict"]) == (0.5, "worse")
+    assert [part["name"] for part in compared["parts"]] == ["judge"]
+    gated = place.call("gate", "rude", "--max", "rudeness=0.3")
+    assert (gated.status, "rudeness" in gated.stdout) == (1, True)
+    refused = place.call("gate", "rude", "--min", "rudeness=0.3")
+    assert (refused.status, "this metric is better when low" in refused.stderr) == (2, True)
+    sql = "select distinct step, rating, share from verdicts where run_id like (select max(run_id) from runs)"
+    assert place.call("query", sql, "--format", "json").document == [
+        {"step": "grade_rudeness", "rating": 3.0, "share": 0.0},
+    ]

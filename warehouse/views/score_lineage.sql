@@ -79,6 +79,7 @@ select
     replied.criterion,
     replied.rating,
     replied.scale_max,
+    replied.share,
     replied.said,
     replied.rule,
     replied.reason,
@@ -133,8 +134,9 @@ comment on column score_lineage.similarity is 'Similarity of two texts, 0 to 1; 
 comment on column score_lineage.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';
 comment on column score_lineage.rating is 'Rating after the rubric''s rules; NULL where nothing was rated.';
 comment on column score_lineage.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
+comment on column score_lineage.share is 'How far the rating is up its scale, (rating - lowest) / (highest - lowest), 0 to 1 on scales of any length; NULL where nothing was rated.';
 comment on column score_lineage.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
-comment on column score_lineage.rule is 'Rule that changed the rating, and what came of log-probabilities where they were asked for; NULL when neither.';
+comment on column score_lineage.rule is 'Rule that changed the rating, what was rated in place of a missing text, and what came of log-probabilities where they were asked for; NULL when none of these.';
 comment on column score_lineage.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column score_lineage.statement_call_id is 'Call that the statement was split by; NULL without a statement.';
 comment on column score_lineage.call_id is 'Call of this run that gave the verdict; NULL when no request was needed.';

@@ -127,6 +127,7 @@ select
     rating,
     scale_min,
     scale_max,
+    (rating - scale_min) / nullif(scale_max - scale_min, 0) as share,
     said,
     rule,
     reason,
@@ -152,8 +153,9 @@ comment on column verdicts.criterion is 'Criterion or total of a rubric, or kind
 comment on column verdicts.rating is 'Rating after the rubric''s rules; NULL where nothing was rated.';
 comment on column verdicts.scale_min is 'Lowest rating of the scale; NULL where nothing was rated.';
 comment on column verdicts.scale_max is 'Highest rating of the scale; NULL where nothing was rated.';
+comment on column verdicts.share is 'How far the rating is up its scale, (rating - lowest) / (highest - lowest), 0 to 1 on scales of any length; NULL where nothing was rated.';
 comment on column verdicts.said is 'Rating as the judge gave it; NULL where nothing was rated, or when it was not asked.';
-comment on column verdicts.rule is 'Rule that changed the rating, and what came of log-probabilities where they were asked for; NULL when neither.';
+comment on column verdicts.rule is 'Rule that changed the rating, what was rated in place of a missing text, and what came of log-probabilities where they were asked for; NULL when none of these.';
 comment on column verdicts.reason is 'The judge''s reason; NULL when the step gives none.';
 comment on column verdicts.call_id is 'Call in llm_calls that gave the verdict; NULL when no request was needed.';
 comment on column verdicts.statement_call_id is 'Call in llm_calls that the statement was split by; NULL without a statement, or when the step is the split itself.';

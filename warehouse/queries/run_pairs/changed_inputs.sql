@@ -23,6 +23,8 @@ texts as (
         base.answer is distinct from candidate.answer as answer,
         base.ground_truth is distinct from candidate.ground_truth as ground_truth,
         base.contexts is distinct from candidate.contexts as contexts,
+        base.answer is distinct from candidate.answer
+            and (base.contexts is null or candidate.contexts is null) as answer_as_contexts,
         base.context_ids is distinct from candidate.context_ids as context_ids,
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
