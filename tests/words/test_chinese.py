@@ -155,6 +155,13 @@ def test_chinese_prompts_are_punctuated_as_chinese(name: str) -> None:
     assert faults == []
 
 
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name != "attribute"])
+def test_a_verdict_has_one_name_and_ids_stand_apart_from_the_words_around_them(name: str) -> None:
+    text = "\n".join(list_prose(read_content(name, "zh")))
+    assert not re.search("(有且只有一个|给出|再写)判断|(下|写|出的)结论|结论是", text), "a verdict is a 判定"
+    assert not re.search(f"{_HAN}[ACG][0-9]|[ACG][0-9]{_HAN}", text)
+
+
 @pytest.mark.parametrize(
     "line", ["首先, 比较。", "先比较,再判断。", "比较(逐条)。", "写出理由:", '是"否"', "共３条。", "比较完毕."]
 )
