@@ -152,6 +152,13 @@ class Rubric(RubricContent):
         """Which way the score of a criterion or total is better."""
         return (self.criteria.get(name) or self.totals[name]).better
 
+    def find_minimum(self, name: str) -> float:
+        """The lowest score of a criterion or total."""
+        if name in self.criteria:
+            return self.criteria[name].min / self.criteria[name].max
+        total = self.totals[name]
+        return round_half_up(sum(self.criteria[part].min for part in total.sum) / total.over, total.decimals)
+
     def settle(
         self, ratings: Mapping[str, Rating], *, has_contexts: bool, totals_said: Mapping[str, float]
     ) -> list[Grade]:

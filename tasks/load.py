@@ -26,7 +26,8 @@ async def load(run_id: str) -> int:
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
     elif live_run.staged is not None:
-        await asyncio.to_thread(take_in_samples, live_run.warehouse, run_id, live_run.staged.staging)
+        staging, cluster = live_run.staged.staging, _find_cluster(live_run)
+        await asyncio.to_thread(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster)
     return live_run.progress.n_samples
 
 
@@ -37,11 +38,16 @@ def load_responses(live_run: LiveRun, collection: Collection) -> None:
     staging = stage_responses(collection, live_run.settings.shard_size)
     try:
         if live_run.staged is not None:
-            take_in_samples(live_run.warehouse, live_run.run_id, staging)
+            take_in_samples(live_run.warehouse, live_run.run_id, staging, cluster=_find_cluster(live_run))
         else:
-            renew_samples(live_run.warehouse, live_run.run_id, staging)
+            renew_samples(live_run.warehouse, live_run.run_id, staging, cluster=_find_cluster(live_run))
     finally:
         staging.discard()
+
+
+def _find_cluster(live_run: LiveRun) -> str | None:
+    """The metadata column of samples that are not independent, where the suite names one for its gate."""
+    return live_run.settings.gate.cluster if live_run.settings.gate else None
 
 
 def keep_prompts(live_run: LiveRun) -> None:

@@ -29,7 +29,7 @@ Better = Literal["high", "low"]
 Embeddings = Literal["model", "hashing"]
 """What a metric has texts compared by: an embedding model, or the hashed n-grams that need none."""
 
-_KEYS: Final = ("metric", "version", "needs", "parameter", "embeddings", "better", "default", "correctable")
+_KEYS: Final = ("metric", "version", "needs", "parameter", "embeddings", "better", "minimum", "default", "correctable")
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
@@ -49,7 +49,8 @@ class MetricFileError(WarehouseError):
 class MetricFile:
     """One metric: `sql` is one SELECT that gives run_id, sample_id, value, unscored_reason for $run_id.
 
-    `default_place` is where it stands among the metrics of a run that names none; None where it is not one of them.
+    `minimum` is the lowest value it can have. `default_place` is where it stands among the metrics of a run that names
+    none; None where it is not one of them.
     `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
     `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
     for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
@@ -65,6 +66,7 @@ class MetricFile:
     sql: str
     embeddings: Embeddings | None = None
     better: Better = "high"
+    minimum: float = 0.0
     default_place: int | None = None
     correctable: str | None = None
 
@@ -148,23 +150,30 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         sql=sql,
         embeddings=_read_embeddings(header, place),
         better="low" if _read_choice(header, "better", ("high", "low"), place) == "low" else "high",
+        minimum=_read_minimum(header.values.get("minimum", "0"), place),
         default_place=_read_default_place(header.values.get("default", "no"), place),
         correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
     )
 
 
 def write_rubric_metric(
-    metric: str, *, rubric: str, criterion: str, better: Better = "high", stand_in: str | None = None
+    metric: str,
+    *,
+    rubric: str,
+    criterion: str,
+    better: Better = "high",
+    minimum: float = 0.0,
+    stand_in: str | None = None,
 ) -> str:
     """The text of a metric file for a rubric's criterion or total: its rating as a share of the scale's maximum.
 
     `stand_in` is a sentence on what is rated where a text is missing. The built-in rubrics have such files; those of
     users' rubrics are made while a run is planned.
     """
-    direction = "-- better: low\n" if better == "low" else ""
+    further = ("-- better: low\n" if better == "low" else "") + (f"-- minimum: {minimum!r}\n" if minimum else "")
     text = read_query("rubric_metric")
-    further = f" {stand_in}" if stand_in else ""
-    return text.format(metric=metric, rubric=rubric, criterion=criterion, direction=direction, stand_in=further)
+    says = f" {stand_in}" if stand_in else ""
+    return text.format(metric=metric, rubric=rubric, criterion=criterion, further=further, stand_in=says)
 
 
 def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dict[str, float]:
@@ -273,6 +282,16 @@ def _read_choice(header: _Header, key: str, allowed: tuple[str, ...], place: str
 def _read_embeddings(header: _Header, place: str) -> Embeddings | None:
     kind = _read_choice(header, "embeddings", ("model", "hashing"), place)
     return None if kind is None else "model" if kind == "model" else "hashing"
+
+
+def _read_minimum(value: str, place: str) -> float:
+    try:
+        minimum = float(value)
+    except ValueError:
+        minimum = math.nan
+    if not 0 <= minimum < 1:
+        raise MetricFileError(f"{place}: minimum is {value!r}; it must be a number from 0 to below 1")
+    return minimum
 
 
 def _read_default_place(value: str, place: str) -> int | None:

@@ -15,17 +15,11 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise
-from evalhouse.tasks.comparing.runs import (
-    CLUSTER_COLUMNS,
-    NO_CLUSTER,
-    Comparison,
-    ComparisonSettings,
-    MetricComparison,
-    compare_runs,
-)
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.tasks.reviews.corrected_means import pair_corrected
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.rows.scores import read_flips
 from evalhouse.warehouse.store import Warehouse
 

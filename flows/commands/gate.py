@@ -12,8 +12,9 @@ from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scor
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
-from evalhouse.tasks.comparing.runs import NO_CLUSTER, ComparisonSettings
+from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
 _LIMIT = "METRIC=NUMBER"
@@ -78,7 +79,8 @@ class RunUnfinished(click.ClickException):
 @click.option(
     "--cluster",
     metavar="COLUMN",
-    help=f"Metadata column of samples that are not independent, as for `evalhouse compare`; `{NO_CLUSTER}` for none.",
+    help="Metadata column of samples that are not independent, as for `evalhouse compare`, for means as for drops; "
+    f"`{NO_CLUSTER}` for none.",
 )
 @SEED_OPTION
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML there.")
@@ -114,7 +116,7 @@ def gate(
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
     checked_run = find_run(warehouse, run)
     _check_status(checked_run)
-    scores = read_scores(warehouse, checked_run)
+    scores = read_scores(warehouse, checked_run, cluster=cluster)
     limits = Limits(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),

@@ -172,6 +172,7 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
         print_table(metrics_table(document["metrics"], run.metrics))
         if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
             print_line(note)
+        _print_groups(document["metrics"])
         _print_changes(document["metrics"])
     elif run.kind != "collection":
         print_line()
@@ -182,6 +183,14 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
     print_changes_of_samples(document["changes"])
     _print_sections(document)
     _print_next(run, document)
+
+
+def _print_groups(scores: Sequence[Mapping[str, Any]]) -> None:
+    """What intervals count where that is not single samples."""
+    grouped = {row["cluster"]: row["n_clusters"] for row in sorted(scores, key=lambda row: row["n_clusters"] or 0)}
+    for cluster, n in grouped.items():
+        if cluster is not None:
+            print_line(f"intervals count groups of samples by {cluster}, up to {n} a metric, and not single samples")
 
 
 def _name_tools(run: RunRow) -> str:

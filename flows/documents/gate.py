@@ -33,7 +33,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
 )
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
@@ -92,13 +92,20 @@ def decide(
     }
 
 
-def read_scores(warehouse: Warehouse, run: RunRow) -> dict[str, Score]:
-    """Every metric of the run, in its order; one that left no row has no score."""
+def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
+    """Every metric of the run, in its order; one that left no row has no score.
+
+    Intervals count the groups that the run has; of a metadata column that is named here, its groups, or none for
+    NO_CLUSTER. Raises ComparisonError where no sample has that column.
+    """
     of_run = {"run_id": run.run_id}
     n_samples = int(str(warehouse.read_rows(_SAMPLES, of_run)[0]["n"]))
     scores = warehouse.read_rows(read_query("gate/scores"), of_run)
     rows: dict[str, dict[str, Any]] = {str(row.pop("metric")): row for row in scores}
-    none = {"mean": None, "ci_low": None, "ci_high": None, "spread": None, "n_scored": 0}
+    minimums = {name: row.pop("minimum") for name, row in rows.items()}
+    for grouped in group_means(warehouse, run, cluster, minimums) if cluster else ():
+        rows[grouped.metric] |= {name: value for name, value in asdict(grouped).items() if name != "metric"}
+    none = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0}
     names = dict.fromkeys((*run.metrics, *sorted(rows)))
     return {name: Score(n_samples=n_samples, **rows.get(name, none)) for name in names}
 

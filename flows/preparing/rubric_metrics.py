@@ -25,6 +25,7 @@ def make_rubric_metrics(prompts: Iterable[Prompt], metrics: Mapping[str, MetricF
                 criterion=criterion,
                 better=prompt.rubric.find_better(criterion),
                 stand_in=prompt.rubric.stand_in,
+                minimum=prompt.rubric.find_minimum(criterion),
             ),
             name=metric,
             place=f"the metric of the rubric {prompt.name}",

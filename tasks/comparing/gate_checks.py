@@ -9,10 +9,7 @@ numbers from the record, `compare_runs` makes those of two runs; here they are o
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
 from typing import Final, Literal
-
-from scipy.special import stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.paired import ROUNDING, Paired
@@ -42,17 +39,20 @@ _SMALLEST_P = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One metric of the run as `run_scores` has it, and `spread`, the standard deviation of its values.
+    """One metric of the run as `run_scores` has it.
 
-    `ci_low` and `ci_high` are None when nothing is scored or values leave 0 to 1; `n_samples` are all of the run.
+    `ci_low` and `ci_high` are None when nothing is scored, and when values leave 0 to 1 and do not differ; `n_samples`
+    are all of the run. `n_clusters` groups by the column `cluster` are what the interval counts, None where each sample
+    counts for itself.
     """
 
     mean: float | None
     ci_low: float | None
     ci_high: float | None
-    spread: float | None
     n_scored: int
     n_samples: int
+    cluster: str | None = None
+    n_clusters: int | None = None
     better: Better = "high"
 
 
@@ -145,12 +145,10 @@ def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Sc
     """A mean against its least or most value.
 
     Passed when the whole 95 % interval of the mean keeps the limit, failed when the whole interval breaks it or nothing
-    is scored, undecided when the limit is inside. The interval is that of `run_scores`; a metric whose values leave 0
-    to 1 has none there, and gets the mean ± t · s / √n of Student (1908, Biometrika 6(1)), which takes two values that
-    differ. Each minimum stands for itself: at a true mean of exactly the limit it fails in about 2.5 % of runs.
+    is scored, undecided when the limit is inside. The interval is that of `run_scores`. Each minimum stands for itself:
+    at a true mean of exactly the limit it fails in about 2.5 % of runs.
     """
-    low, high = _find_interval(score)
-    finding = _judge_mean(kind, limit, score, low, high)
+    finding = _judge_mean(kind, limit, score)
     beyond = None
     if score.mean is not None:
         beyond = limit - score.mean if kind == "min" else score.mean - limit
@@ -159,24 +157,16 @@ def check_mean(kind: Literal["min", "max"], metric: str, limit: float, score: Sc
         metric=metric,
         limit=limit,
         value=score.mean,
-        ci_low=low,
-        ci_high=high,
+        ci_low=score.ci_low,
+        ci_high=score.ci_high,
         n=score.n_scored,
         beyond=beyond,
         **vars(finding),
     )
 
 
-def _find_interval(score: Score) -> tuple[float | None, float | None]:
-    if score.ci_low is not None or score.mean is None or not score.spread:
-        return score.ci_low, score.ci_high
-    half = -float(stdtrit(score.n_scored - 1, ALPHA / 2)) * score.spread / sqrt(score.n_scored)
-    return score.mean - half, score.mean + half
-
-
-def _judge_mean(
-    kind: Literal["min", "max"], limit: float, score: Score, low: float | None, high: float | None
-) -> _Finding:
+def _judge_mean(kind: Literal["min", "max"], limit: float, score: Score) -> _Finding:
+    low, high = score.ci_low, score.ci_high
     if score.mean is None:
         return _Finding("failed", "nothing_scored", "no sample is scored")
     if low is None or high is None:
@@ -186,7 +176,12 @@ def _judge_mean(
         return _Finding("passed", None, "the whole interval keeps the limit")
     if breaks:
         return _Finding("failed", "beyond_limit", "the whole interval is beyond the limit")
-    return _undecided("interval_holds_limit", f"the limit is inside the interval of {score.n_scored} samples")
+    return _undecided("interval_holds_limit", f"the limit is inside the interval of {_count(score)}")
+
+
+def _count(score: Score) -> str:
+    samples = f"{score.n_scored} samples"
+    return f"{samples} in {score.n_clusters} groups by {score.cluster}" if score.n_clusters else samples
 
 
 def check_drops(limits: Mapping[str, float], comparisons: Mapping[str, MetricComparison]) -> list[Check]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers
-from evalhouse.tasks.comparing.wilson import FEW_MOVED, Flags, GroupSums, find_difference, sum_groups
+from evalhouse.tasks.comparing.wilson import FEW_MOVED, GroupSums, find_difference, sum_groups
 
 Verdict = Literal["better", "worse", "same", "undecided"]
 
@@ -70,7 +71,7 @@ def compare_paired(
     n_columns = differences.shape[1]
     places = np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     sums = sum_groups(differences, places)
-    intervals = _find_intervals(differences, places, np.asarray(scales or [1.0] * n_columns))
+    intervals = _find_intervals(differences, places, sums, np.asarray(scales or [1.0] * n_columns))
     tests = _flip_signs(sums, np.asarray(family or [True] * n_columns, dtype=bool), seed=seed, resamples=resamples)
     return [
         _decide(_describe(differences[:, column], sums.counts[:, column], intervals[column], test), low_is_good=is_low)
@@ -85,24 +86,23 @@ class _Test:
     is_exact: bool
 
 
-def _find_intervals(differences: Floats, places: Integers, scales: Floats) -> list[tuple[float, float] | None]:
+def _find_intervals(
+    differences: Floats, places: Integers, sums: GroupSums, scales: Floats
+) -> list[tuple[float, float] | None]:
     """By metric its interval, None with fewer than two clusters.
 
     Moves are measured by the widest one; of fewer than FEW_MOVED clusters that moved, by the scale.
     """
     gains, losses = (np.maximum(sign * differences, 0.0) for sign in (1.0, -1.0))  # NaN stays NaN
-    widest = np.nan_to_num(np.maximum(gains, losses)).max(axis=0, initial=0.0)
-    n_moved = (sum_groups(np.maximum(gains, losses), places).totals > 0).sum(axis=0)
+    moves = np.nan_to_num(gains + losses)
+    widest, n_moved = moves.max(axis=0, initial=0.0), (sum_groups(moves, places).totals > 0).sum(axis=0)
     units = np.where(n_moved < FEW_MOVED, np.maximum(scales, widest), widest)
-    gained, lost = (sum_groups(part / units, places) for part in (gains, losses))
-    is_whole = np.isnan(differences) | (differences == 0) | (np.maximum(gains, losses) == units)
-    is_binary = is_whole.all(axis=0) & (gained.counts <= 1).all(axis=0)
-    found = find_difference(gained, lost, is_binary)
+    found = find_difference(gains / units, losses / units, places)
     ends = zip((found.low * units).tolist(), (found.high * units).tolist(), strict=True)
-    return [pair if n > 1 else None for pair, n in zip(ends, gained.n, strict=True)]
+    return [pair if n > 1 else None for pair, n in zip(ends, (sums.counts > 0).sum(axis=0), strict=True)]
 
 
-def _flip_signs(sums: GroupSums, family: Flags, *, seed: int, resamples: int) -> list[_Test]:
+def _flip_signs(sums: GroupSums, family: NDArray[np.bool_], *, seed: int, resamples: int) -> list[_Test]:
     """Two-sided sign-flip test of each metric: the share of sign patterns that move the mean at least as far.
 
     Clusters without a difference play no part, whatever their sign. What is drawn at random counts the pattern found

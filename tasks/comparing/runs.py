@@ -6,7 +6,7 @@ data that commands print.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import orjson
@@ -34,14 +34,13 @@ from evalhouse.tasks.comparing.parts import (
 )
 from evalhouse.tasks.comparing.retrieval import MetricMoves, RetrievalFinding, find_retrieval
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
+from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import Templates
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
-
-CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
-"""Metadata columns that are taken for clusters without being named, when every common sample has one."""
-NO_CLUSTER: Final = "none"
+from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
+from evalhouse.warehouse.store import Warehouse
 
 
 class ComparisonError(ValueError):
@@ -113,6 +112,18 @@ class Comparison:
     noise_run_ids: tuple[str, ...] = ()
     shifts: tuple[Shift, ...] = ()
     retrieval: tuple[RetrievalFinding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedMean:
+    """The 95 % interval of a run's mean by groups of its samples; `cluster` is their column, None where each sample
+    counts for itself."""
+
+    metric: str
+    ci_low: float | None
+    ci_high: float | None
+    cluster: str | None
+    n_clusters: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +335,7 @@ def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tupl
     if not any(values[sample_id] is not None for sample_id in common):
         columns = sorted({name for sample_id in common for name in metadata[sample_id]})
         raise ComparisonError(
-            f"--cluster: no sample of both runs has a metadata column {column!r}; known: {', '.join(columns) or 'none'}"
+            f"--cluster: no sample has a metadata column {column!r}; known: {', '.join(columns) or 'none'}"
         )
     numbers: dict[bytes, int] = {}
     clusters = [
@@ -333,6 +344,24 @@ def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tupl
         for sample_id, value in values.items()
     ]
     return column, np.array(clusters, dtype=np.int64)
+
+
+def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mapping[str, float]) -> list[GroupedMean]:
+    """The intervals of a run's means with its samples grouped by another column than at its start, or by none; raises
+    ComparisonError for a column that no sample has."""
+    pair = RunPair(warehouse, run, run)
+    samples = _Samples(pair.read_samples())
+    column, places = _find_clusters(pair, samples, cluster)
+    means = []
+    for key, rows in pair.read_scores().drop_nulls("candidate").partition_by("metric", as_dict=True).items():
+        values = samples.place_values(rows["sample_id"].to_list(), rows["candidate"])
+        is_scored = ~np.isnan(values)
+        groups = np.unique(places[is_scored], return_inverse=True)[1].astype(np.int64)
+        ends = find_mean_interval(values[is_scored], groups, minimum=minimums[str(key[0])])
+        low, high = ends or (None, None)
+        n = int(groups.max()) + 1 if column else None
+        means.append(GroupedMean(metric=str(key[0]), ci_low=low, ci_high=high, cluster=column, n_clusters=n))
+    return means
 
 
 def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -23,10 +23,8 @@ from scipy.special import ndtri, stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
 
-Flags = NDArray[np.bool_]
-
 FEW_MOVED: Final = 6
-"""Of fewer groups that moved nobody knows how far others may: then a move can be as wide as the scale."""
+"""Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""
 _NO_VARIANCE: Final = 1e-20
 """Sums of floats that are equal on paper have a variance of less."""
 _NORMAL: Final = -float(ndtri(ALPHA / 2))
@@ -67,29 +65,57 @@ class GroupSums:
             return np.asarray(spread * self.n / (self.n - 1), dtype=np.float64)
 
 
-def find_interval(sums: GroupSums, is_binary: Flags) -> Interval:
-    """The interval of means of values from 0 to 1; `is_binary` where they are zeros and ones, each its own group.
+def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
+    """The interval of means of values from 0 to 1: samples × columns, NaN is no value; `places` numbers the groups.
 
-    The variance of zeros and ones follows from their mean, so that they have Wilson's own interval. Where all groups
-    are equal at another value there is no variance to go by: at most a share u of further ones differ, as none of n
-    does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1.
+    Zeros and ones of which each is its own group have Wilson's own interval, as their variance follows from the mean.
+    Where all groups are equal at another value there is no variance to go by: at most a share u of further ones differ,
+    as none of n does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1. As much is left
+    open where most are at an end of the scale, and fewer than FEW_MOVED are off it: a single loss of 0.05 does not say
+    that others are as small.
     """
+    sums = sum_groups(values, places)
     mean, variance, n = sums.mean, sums.covary(sums), sums.n
+    n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
+    is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         quantile = np.where(is_binary, _NORMAL, -stdtrit(n - 1, ALPHA / 2))
         pull = quantile**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
         centre = (mean + pull / 2) / (1 + pull)
         half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
         unseen = 1 - (ALPHA / 2) ** (1 / n)
-    is_level = ~is_binary & ((n < 2) | (variance < _NO_VARIANCE))
-    low = np.where(is_level, mean * (1 - unseen), centre - half)
-    high = np.where(is_level, mean + (1 - mean) * unseen, centre + half)
+    is_level = (n < 2) | (variance < _NO_VARIANCE)
+    n_off = sums.counts.sum(axis=0) - n_at_ends
+    is_open = ~is_binary & (is_level | (n_off < np.minimum(FEW_MOVED, n_at_ends)))
+    half = np.where(is_level & ~is_binary, 0.0, half)
+    centre = np.where(is_level & ~is_binary, mean, centre)
+    low = np.where(is_open, np.minimum(mean * (1 - unseen), centre - half), centre - half)
+    high = np.where(is_open, np.maximum(mean + (1 - mean) * unseen, centre + half), centre + half)
     return Interval(mean=mean, low=np.clip(low, 0.0, mean), high=np.clip(high, mean, 1.0))
 
 
-def find_difference(gained: GroupSums, lost: GroupSums, is_binary: Flags) -> Interval:
-    """The interval of what was gained less what was lost, each from 0 to 1; `is_binary` where all moves are by 1."""
-    gain, loss = find_interval(gained, is_binary), find_interval(lost, is_binary)
+def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: float) -> tuple[float, float] | None:
+    """The interval of one mean, as `run_scores` has it, of values from `minimum` to 1.
+
+    On another scale it is mean ± t · √v of Student (1908, Biometrika 6(1)), and None without two groups that differ.
+    """
+    column = values[:, None]
+    if values.min(initial=1.0) >= minimum and values.max(initial=0.0) <= 1:
+        found = find_interval((column - minimum) / (1 - minimum), places)
+        low, high = (minimum + (1 - minimum) * float(end[0]) for end in (found.low, found.high))
+        return low, high
+    sums = sum_groups(column, places)
+    mean, variance, n = (float(figure[0]) for figure in (sums.mean, sums.covary(sums), sums.n))
+    if n < 2 or variance < _NO_VARIANCE:
+        return None
+    half = -float(stdtrit(n - 1, ALPHA / 2)) * float(np.sqrt(variance))
+    return mean - half, mean + half
+
+
+def find_difference(gains: Floats, losses: Floats, places: NDArray[np.int64]) -> Interval:
+    """The interval of what was gained less what was lost, each from 0 to 1."""
+    gain, loss = find_interval(gains, places), find_interval(losses, places)
+    gained, lost = sum_groups(gains, places), sum_groups(losses, places)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = gained.covary(lost) / np.sqrt(gained.covary(gained) * lost.covary(lost))
     correlation = np.where(np.isfinite(correlation), correlation, 0.0)

@@ -144,6 +144,27 @@ def test_a_minimum_passes_fails_or_is_open(nights: Nights) -> None:
     assert nights.check("--max", "own=0.65")["outcome"] == "passed"
 
 
+def test_questions_of_one_document_are_one_observation_each(nights: Nights, ask: Ask) -> None:
+    """Forty samples of ten documents, of each of which all four questions are right or all are wrong."""
+    nights.score("night", "own", "case when n // 4 < 7 then 1 else 0 end")  # mean 0.7
+    nights.change("update run_samples set ordinal = substr(sample_id, 2)::int where run_id = 'night'")
+    nights.change("update run_samples set metadata = '{\"page\": ' || (ordinal // 4) || '}' where run_id = 'night'")
+    limits = ("--min", "own=0.5")
+    assert nights.check(*limits)["outcome"] == "passed"
+    by_page = nights.check(*limits, "--cluster", "page")
+    assert (by_page["outcome"], by_page["reason"]) == ("undecided", "interval_holds_limit")
+    assert by_page["detail"] == "the limit is inside the interval of 40 samples in 10 groups by page"
+    # As a suite that names the column, or a known one, has it put on record when samples are loaded.
+    nights.change("update run_samples set cluster = 'page=' || (ordinal // 4) where run_id = 'night'")
+    assert nights.check(*limits) == by_page
+    assert nights.check(*limits, "--cluster", "none")["outcome"] == "passed"
+    shown = ask("show", "night", "--warehouse", nights.path)
+    assert "intervals count groups of samples by page, up to 10 a metric, and not single samples" in shown.lines
+    refused = nights.gate(*limits, "--cluster", "pages")
+    assert refused.status == 2
+    assert "no sample has a metadata column 'pages'; known: page" in refused.stderr
+
+
 def test_a_setting_makes_undecided_pass_or_fail(nights: Nights) -> None:
     nights.score("night", "own", "n % 2")
     for arguments, status, ending in (

@@ -321,12 +321,12 @@ def test_the_interval_covers_the_truth_where_flips_are_rare(n: int, rates: str) 
 def test_the_interval_covers_the_truth(n: int) -> None:
     generator = np.random.default_rng(n)
     evenly = generator.normal(0.2, 1.0, size=(n, N_RUNS))
-    assert 0.93 <= share_covered(compare_many(evenly, resamples=2000), 0.2) <= 0.975
+    assert 0.93 <= share_covered(compare_many(evenly, resamples=2000), 0.2) <= 0.985
     # Most samples stay as they are, a few gain or lose: the usual night.
     steps = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     shares = np.array([0.05, 0.1, 0.6, 0.15, 0.1])
     seldom = generator.choice(steps, p=shares, size=(n, N_RUNS))
-    assert 0.90 <= share_covered(compare_many(seldom, resamples=2000), float(steps @ shares)) <= 0.985
+    assert 0.90 <= share_covered(compare_many(seldom, resamples=2000), float(steps @ shares)) <= 0.995
 
 
 def test_only_the_clustered_interval_covers_when_samples_share_a_document() -> None:

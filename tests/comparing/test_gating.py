@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Literal
 
 import numpy as np
@@ -27,11 +26,9 @@ from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import MetricComparison
 
 
-def make_score(
-    mean: float | None, low: float | None, high: float | None, *, spread: float | None = 0.3, n: int = 50, of: int = 60
-) -> Score:
+def make_score(mean: float | None, low: float | None, high: float | None, *, n: int = 50, of: int = 60) -> Score:
     """A metric with `n` scored samples `of` all."""
-    return Score(mean=mean, ci_low=low, ci_high=high, spread=spread, n_scored=n, n_samples=of)
+    return Score(mean=mean, ci_low=low, ci_high=high, n_scored=n, n_samples=of)
 
 
 def check_drop(comparison: MetricComparison, limit: float) -> Check:
@@ -65,26 +62,21 @@ def test_a_mean_is_decided_by_where_its_interval_lies(
 
 @pytest.mark.parametrize("kind", ["min", "max"])
 def test_a_mean_of_nothing_fails(kind: Literal["min", "max"]) -> None:
-    check = check_mean(kind, "factual_f1", 0.5, make_score(None, None, None, spread=None, n=0))
+    check = check_mean(kind, "factual_f1", 0.5, make_score(None, None, None, n=0))
     assert (check.outcome, check.reason, check.value, check.beyond) == ("failed", "nothing_scored", None, None)
 
 
-def test_values_beyond_0_to_1_get_students_interval() -> None:
-    values = [120.0, 80.0, 100.0, 95.0]
-    spread = float(np.std(values, ddof=1))
-    score = make_score(float(np.mean(values)), None, None, spread=spread, n=4)
-    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=spread / sqrt(4))
-    check = check_mean("min", "answer_length", 90, score)
-    assert (check.ci_low, check.ci_high) == pytest.approx((low, high))
-    assert check.outcome == "undecided"
-    assert check_mean("min", "answer_length", low - 1, score).outcome == "passed"
-    assert check_mean("min", "answer_length", high + 1, score).outcome == "failed"
-
-
-@pytest.mark.parametrize(("spread", "n_scored"), [(None, 1), (0.0, 9)])
-def test_without_any_interval_a_mean_is_undecided(spread: float | None, n_scored: int) -> None:
-    check = check_mean("min", "answer_length", 90, make_score(100.0, None, None, spread=spread, n=n_scored))
+@pytest.mark.parametrize("n_scored", [1, 9])
+def test_without_any_interval_a_mean_is_undecided(n_scored: int) -> None:
+    check = check_mean("min", "answer_length", 90, make_score(100.0, None, None, n=n_scored))
     assert (check.outcome, check.reason) == ("undecided", "too_few_samples")
+
+
+def test_what_is_open_is_told_with_the_groups_that_count() -> None:
+    score = Score(mean=0.7, ci_low=0.5, ci_high=0.8, n_scored=50, n_samples=60, cluster="document_id", n_clusters=10)
+    check = check_mean("min", "factual_f1", 0.6, score)
+    assert (check.outcome, check.n) == ("undecided", 50)
+    assert check.detail == "the limit is inside the interval of 50 samples in 10 groups by document_id"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gate_comparisons import compare_values
+from scipy import stats
 
 from evalhouse.tasks.comparing.gate_checks import Score, check_drops, check_mean, is_passed
 from evalhouse.tasks.comparing.noise import Noise, find_floor
@@ -94,11 +95,8 @@ def test_a_mean_of_just_the_minimum_seldom_fails_and_one_far_below_mostly_does()
         n_true = generator.binomial(60, mean, size=1000)
         n_failed = 0
         for total in n_true:
-            centre = (total + 2) / 64
-            half = 1.96 * sqrt(centre * (1 - centre) / 64)
-            score = Score(
-                mean=total / 60, ci_low=centre - half, ci_high=centre + half, spread=0.3, n_scored=60, n_samples=60
-            )
+            low, high = stats.binomtest(int(total), 60).proportion_ci(method="wilson")
+            score = Score(mean=total / 60, ci_low=low, ci_high=high, n_scored=60, n_samples=60)
             n_failed += check_mean("min", "own", 0.8, score).outcome == "failed"
         shares[mean] = n_failed / 1000
     print(f"share of minimums that failed, by true mean: {shares}")

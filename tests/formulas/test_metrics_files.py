@@ -54,9 +54,11 @@ def test_whole_file() -> None:
 
 def test_a_header_says_which_way_is_better_and_whether_it_is_a_default() -> None:
     plain = parse(WHOLE)
-    assert (plain.better, plain.default_place, plain.correctable) == ("high", None, None)
-    further = parse(HEADER + "-- better: low\n-- default: yes\n-- correctable: no, ratio\n" + SAYS + BODY)
-    assert (further.better, further.correctable) == ("low", "no, ratio")
+    assert (plain.better, plain.minimum, plain.default_place, plain.correctable) == ("high", 0.0, None, None)
+    further = parse(
+        HEADER + "-- better: low\n-- minimum: 0.25\n-- default: yes\n-- correctable: no, ratio\n" + SAYS + BODY
+    )
+    assert (further.better, further.minimum, further.correctable) == ("low", 0.25, "no, ratio")
     assert further.default_place is not None
     assert metric_version(plain, {}) == metric_version(further, {}), "scores by an older header are the same formula's"
 
@@ -87,7 +89,7 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
         (
             WHOLE.replace("version", "revision"),
-            "unknown header 'revision'; known: metric, version, needs, parameter, embeddings, better, default, "
+            "unknown header 'revision'; known: metric, version, needs, parameter, embeddings, better, minimum, default, "
             "correctable",
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
@@ -99,6 +101,8 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),
         (WHOLE.replace("classify", "classify,"), "unknown step ''"),
         (HEADER + "-- better: lower\n" + SAYS + BODY, "better is 'lower'; it must be 'high' or 'low'"),
+        (HEADER + "-- minimum: low\n" + SAYS + BODY, "minimum is 'low'; it must be a number from 0 to below 1"),
+        (HEADER + "-- minimum: 1\n" + SAYS + BODY, "minimum is '1'; it must be a number from 0 to below 1"),
         (HEADER + "-- default: 3\n" + SAYS + BODY, "default is '3'; it must be 'no', 'yes' or 'yes, place <number>'"),
         (HEADER + "-- correctable: no\n" + SAYS + BODY, "correctable is 'no'; it must be 'yes' or 'no, ratio'"),
         (HEADER + "-- parameter: k\n" + SAYS + BODY, "parameter is 'k'; it must be '<name> = <default number>'"),

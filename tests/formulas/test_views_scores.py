@@ -5,15 +5,22 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 from rows import Row, fill, open_rows, read
+from scipy import stats
+
+from evalhouse.tasks.comparing.wilson import find_interval
 
 REPEATS = 400
 
 
-def scores_of(values: Sequence[float | None], metric: str = "faithfulness", run_id: str = "r") -> list[Row]:
+def scores_of(
+    values: Sequence[float | None], metric: str = "faithfulness", run_id: str = "r", **columns: object
+) -> list[Row]:
     """One score per value; None is a missing one."""
     return [
         {
@@ -22,17 +29,32 @@ def scores_of(values: Sequence[float | None], metric: str = "faithfulness", run_
             "metric": metric,
             "value": value,
             "unscored_reason": "judge_failed" if value is None else None,
+            **columns,
         }
         for n, value in enumerate(values)
     ]
 
 
-def summarise(values: Sequence[float | None]) -> Row:
+def members_of(clusters: Sequence[str | None], run_id: str = "r") -> list[Row]:
+    """The samples of a run with their clusters."""
+    return [
+        {"run_id": run_id, "sample_id": f"s{n}", "input_hash": "h", "ordinal": n, "cluster": cluster}
+        for n, cluster in enumerate(clusters)
+    ]
+
+
+def summarise(values: Sequence[float | None], clusters: Sequence[str | None] = (), **columns: object) -> Row:
     """The row of run_scores for one run and metric with these values."""
     with open_rows() as con:
-        fill(con, "scores", *scores_of(values))
+        fill(con, "scores", *scores_of(values, **columns))
+        if clusters:
+            fill(con, "run_samples", *members_of(clusters))
         (row,) = read(con, "from run_scores")
     return row
+
+
+def ends(row: Row) -> tuple[float, float]:
+    return float(str(row["ci_low"])), float(str(row["ci_high"]))
 
 
 def test_mean_is_over_scored_samples() -> None:
@@ -40,23 +62,24 @@ def test_mean_is_over_scored_samples() -> None:
     assert (row["mean"], row["n_scored"], row["n_unscored"]) == (0.5, 3, 2)
 
 
-def test_interval_on_binary_values_is_that_of_agresti_and_coull() -> None:
-    """8 of 10: four more trials with two more successes give 10 of 14."""
-    row = summarise([1.0] * 8 + [0.0] * 2)
-    centre = 10 / 14
-    half = 1.96 * math.sqrt(centre * (1 - centre) / 14)
-    assert row["ci_low"] == pytest.approx(centre - half)
-    assert row["ci_high"] == pytest.approx(centre + half)
+@pytest.mark.parametrize(("hits", "n"), [(8, 10), (0, 1), (1, 1), (20, 20), (0, 7), (3, 400)])
+def test_interval_on_binary_values_is_that_of_wilson(hits: int, n: int) -> None:
+    theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert ends(summarise([1.0] * hits + [0.0] * (n - hits))) == pytest.approx((theirs.low, theirs.high))
 
 
-def test_interval_on_shares_takes_their_own_variance() -> None:
-    values = [0.2, 0.4, 0.6, 0.9]
-    padded = [*values, 0, 0, 1, 1]
-    centre = sum(padded) / 8
-    half = 1.96 * math.sqrt(sum((value - centre) ** 2 for value in padded) / 8 / 8)
+@pytest.mark.parametrize("n", [2, 4, 5, 6, 9, 30, 1000])
+def test_interval_on_shares_is_wilsons_with_as_many_zeros_and_ones_as_vary_as_much(n: int) -> None:
+    """Both ends by their definition: true means from which the mean found is off by Student's t standard errors, where
+    the standard error is that of n_effective zeros and ones of the true mean."""
+    rng = random.Random(n)
+    values = [rng.choice([0.2, 0.4, 0.6, 0.9]) for _ in range(n - 1)] + [0.5]
+    mean, variance = np.mean(values), np.var(values, ddof=1)
+    n_effective = n * mean * (1 - mean) / variance
     row = summarise(values)
-    assert row["ci_low"] == pytest.approx(max(centre - half, 0))
-    assert row["ci_high"] == pytest.approx(min(centre + half, 1))
+    for end in ends(row):
+        distance = abs(mean - end) / math.sqrt(end * (1 - end) / n_effective)
+        assert distance == pytest.approx(stats.t.ppf(0.975, n - 1), rel=2e-4)
 
 
 @pytest.mark.parametrize("n", [1, 3, 20, 500])
@@ -76,9 +99,31 @@ def test_nothing_scored_has_no_mean_and_no_interval() -> None:
     assert (row["n_scored"], row["n_unscored"]) == (0, 2)
 
 
-def test_metric_on_another_scale_has_no_interval() -> None:
-    row = summarise([3.0, 4.0])
-    assert (row["mean"], row["ci_low"], row["ci_high"]) == (3.5, None, None)
+@pytest.mark.parametrize(("value", "n"), [(0.2, 20), (0.5, 1), (0.75, 200)])
+def test_equal_values_within_the_scale_are_no_certainty(value: float, n: int) -> None:
+    """That none of n is another leaves a share that may be, by as far as to 0 or to 1."""
+    unseen = stats.binomtest(0, n).proportion_ci(method="exact").high
+    low, high = ends(summarise([value] * n))
+    assert (low, high) == pytest.approx((value * (1 - unseen), value + (1 - value) * unseen))
+
+
+def test_metric_on_another_scale_has_students_interval() -> None:
+    values = [120.0, 80.0, 100.0, 95.0]
+    theirs = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert ends(summarise(values)) == pytest.approx(theirs)
+    for nothing in ([120.0], [120.0, 120.0]):
+        row = summarise(nothing)
+        assert (row["mean"], row["ci_low"], row["ci_high"]) == (120.0, None, None)
+
+
+def test_ratings_have_an_interval_that_ends_at_the_lowest_one() -> None:
+    """Of ratings from 1 to 10 the lowest score is 0.1; what lies between it and 1 is what shares lie in."""
+    values = [0.1, 0.1, 0.4, 0.1, 0.7, 0.1]
+    moved = ends(summarise([(value - 0.1) / 0.9 for value in values]))
+    low, high = ends(summarise(values, minimum=0.1))
+    assert (low, high) == pytest.approx([0.1 + 0.9 * end for end in moved])
+    assert ends(summarise([0.1] * 20, minimum=0.1))[0] == 0.1
+    assert ends(summarise(values))[0] < 0.1, "without it a mean below every rating is possible"
 
 
 def test_mean_lies_within_the_interval() -> None:
@@ -91,9 +136,10 @@ def test_mean_lies_within_the_interval() -> None:
     assert all(row["ci_low"] <= row["mean"] <= row["ci_high"] for row in rows)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("n", "at_least"), [(5, 0.90), (15, 0.93), (60, 0.94)])
+@pytest.mark.parametrize(("n", "at_least"), [(5, 0.855), (15, 0.855), (60, 0.93)])
 def test_interval_on_binary_values_covers_the_true_mean(n: int, at_least: float) -> None:
-    """Exactly, by the binomial distribution: for every true mean from 0.01 to 0.99, and 95 % on average over them.
+    """Exactly, by the binomial distribution: 95 % on average over all true means from 0.01 to 0.99. Wilson's weak spot
+    is a true mean nearer to an end than one sample in n would take it: at n = 15 and 0.01 it covers 0.86.
 
     The plain normal interval falls to 0.05, 0.14 and 0.45 at these n.
     """
@@ -132,13 +178,106 @@ SHARES = {
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("n", [5, 15, 60])
 def test_interval_on_shares_covers_the_true_mean(shares: str, n: int) -> None:
-    """95 % is promised: of 400 simulated runs at least 92 % must hold it."""
+    """95 % is promised: of 400 simulated runs at least 92 % must hold it, 90 % with five samples."""
     rng = random.Random(1998)
     runs = [[SHARES[shares].draw(rng) for _ in range(n)] for _ in range(REPEATS)]
     with open_rows() as con:
         fill(con, "scores", *(row for number, run in enumerate(runs) for row in scores_of(run, run_id=f"r{number}")))
         covering = read(con, f"from run_scores where {SHARES[shares].mean} between ci_low and ci_high")
-    assert len(covering) >= 0.92 * REPEATS
+    assert len(covering) >= (0.90 if n == 5 else 0.92) * REPEATS
+
+
+def test_samples_of_a_cluster_count_as_what_they_say_together() -> None:
+    """Four documents of five questions each, all right or all wrong: four observations."""
+    values = [1.0] * 15 + [0.0] * 5
+    clusters = [f"document_id={n // 5}" for n in range(20)]
+    row = summarise([*values, None], [*clusters, "document_id=0"])
+    assert (row["n_scored"], row["cluster"], row["n_clusters"]) == (20, "document_id", 4)
+    low, high = ends(row)
+    variance = np.var([1.0, 1.0, 1.0, 0.0], ddof=1) / 4
+    n_effective = 0.75 * 0.25 / variance
+    for end in (low, high):
+        assert abs(0.75 - end) / math.sqrt(end * (1 - end) / n_effective) == pytest.approx(stats.t.ppf(0.975, 3))
+    alone = summarise(values, [None] * 20)
+    assert (alone["cluster"], alone["n_clusters"]) == (None, None)
+    assert ends(alone)[0] > low + 0.2
+
+
+def test_clusters_that_are_all_right_are_as_many_observations_as_there_are_clusters() -> None:
+    row = summarise([1.0] * 40, [f"d={n // 10}" for n in range(40)])
+    assert ends(row) == pytest.approx((0.025 ** (1 / 4), 1.0))
+    assert ends(summarise([1.0] * 40, ["d=0"] * 40)) == pytest.approx((0.025, 1.0)), "one document says little"
+
+
+def draw_values(rng: np.random.Generator, kind: int, n: int) -> list[float]:
+    match kind % 4:
+        case 0:
+            return rng.integers(0, 2, n).astype(float).tolist()
+        case 1:
+            return rng.beta(0.5, 0.3, n).tolist()
+        case 2:
+            return [float(rng.choice([0.0, 0.2, 0.5, 1.0]))] * n
+        case _:
+            return rng.choice([0.0, 0.25, 1.0], n).tolist()
+
+
+def test_sql_and_python_have_one_interval() -> None:
+    """Of 160 runs with and without clusters: what `gate --cluster` works out and what stands in the view."""
+    rng = np.random.default_rng(5)
+    theirs, scores, members = {}, [], []
+    for number in range(160):
+        n = int(rng.integers(1, 40))
+        values = np.array(draw_values(rng, number, n))
+        places = np.arange(n) if number % 8 < 4 else rng.integers(0, max(2, n // 4), n)
+        run_id, is_alone = f"r{number}", number % 8 < 4
+        scores += scores_of(values.tolist(), run_id=run_id)
+        members += members_of([None if is_alone else f"d={place}" for place in places], run_id)
+        found = find_interval(values[:, None], np.unique(places, return_inverse=True)[1])
+        theirs[run_id] = (float(found.low[0]), float(found.high[0]))
+    with open_rows() as con:
+        fill(con, "scores", *scores)
+        fill(con, "run_samples", *members)
+        ours = {row["run_id"]: ends(row) for row in read(con, "from run_scores")}
+    assert ours == {run_id: pytest.approx(interval, abs=1e-4) for run_id, interval in theirs.items()}
+
+
+N_DRAWN = 4000
+DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray[Any, Any]]] = {
+    "0 or 1, 0.95": lambda rng, shape: (rng.random(shape) < 0.95).astype(float),
+    "like F1": lambda rng, shape: np.where(rng.random(shape) < 0.25, 0.0, rng.beta(3, 2, shape)),
+    "precision@5, 0 or 0.2": lambda rng, shape: np.where(rng.random(shape) < 0.85, 0.2, 0.0),
+    "94 % zeros": lambda rng, shape: np.where(rng.random(shape) < 0.94, 0.0, rng.beta(1, 2, shape)),
+    "similarity": lambda rng, shape: rng.beta(12, 5, shape),
+    "90 % ones": lambda rng, shape: np.where(rng.random(shape) < 0.9, 1.0, rng.beta(2, 2, shape)),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("n", [20, pytest.param(50, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)])
+def test_the_interval_covers_the_mean_of_metrics_as_they_are(n: int, kind: str) -> None:
+    draw = DRAWN[kind]
+    truth = float(draw(np.random.default_rng(0), (1, 2_000_000)).mean())
+    values = draw(np.random.default_rng(n), (n, N_DRAWN))
+    found = find_interval(values, np.arange(n))
+    covered = float(((found.low <= truth) & (truth <= found.high)).mean())
+    print(f"coverage, {kind}, n = {n}: {covered:.3f}, width {float((found.high - found.low).mean()):.3f}")
+    # Wilson's own interval swings about 0.95: 0.925 at 20 zeros and ones with a mean of 0.95.
+    assert covered >= (0.91 if kind.startswith("0 or 1") else 0.93)
+
+
+@pytest.mark.parametrize("n_clusters", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_with_five_questions_a_document_only_the_clustered_interval_covers(n_clusters: int) -> None:
+    """Right or wrong, 0.7 in all, with half of the variance between documents (an intraclass correlation of 0.5)."""
+    rng = np.random.default_rng(n_clusters)
+    of_document = rng.beta(0.7, 0.3, size=(n_clusters, N_DRAWN))
+    values = (rng.random((n_clusters * 5, N_DRAWN)) < np.repeat(of_document, 5, axis=0)).astype(float)
+    covered = {}
+    for name, places in (("clustered", np.repeat(np.arange(n_clusters), 5)), ("alone", np.arange(n_clusters * 5))):
+        found = find_interval(values, places)
+        covered[name] = float(((found.low <= 0.7) & (found.high >= 0.7)).mean())
+    print(f"coverage with {n_clusters} documents of five questions: {covered}")
+    assert covered["clustered"] >= 0.93
+    assert covered["alone"] < 0.8
 
 
 def add_run(

@@ -234,7 +234,13 @@ def test_what_the_section_cannot_hold_is_refused_with_its_key(tmp_path: Path, ed
 def test_each_score_of_a_built_in_rubric_has_the_metric_file_that_would_be_written(language: str) -> None:
     metrics = load_metrics()
     scores = {
-        metric: write_rubric_metric(metric, rubric=prompt.name, criterion=criterion, stand_in=prompt.rubric.stand_in)
+        metric: write_rubric_metric(
+            metric,
+            rubric=prompt.name,
+            criterion=criterion,
+            stand_in=prompt.rubric.stand_in,
+            minimum=prompt.rubric.find_minimum(criterion),
+        )
         for prompt in load_prompts(language).values()
         if prompt.rubric
         for metric, criterion in prompt.rubric.metrics.items()

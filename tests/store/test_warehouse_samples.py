@@ -30,7 +30,7 @@ def make_row(sample_id: str, **columns: object) -> Row:
     return {"sample_id": sample_id, **content, **columns}
 
 
-def load_rows(warehouse: Warehouse, run_id: str, *rows: Row, part: int = 2) -> int:
+def load_rows(warehouse: Warehouse, run_id: str, *rows: Row, part: int = 2, cluster: str | None = None) -> int:
     """Stage the rows in parts and take them in for a run that is put on record first."""
     staging = Staging()
     try:
@@ -39,7 +39,7 @@ def load_rows(warehouse: Warehouse, run_id: str, *rows: Row, part: int = 2) -> i
             staging.add(numbered[begin : begin + part])
         if not any(run_id == row["run_id"] for row in warehouse.read_rows("select run_id from runs")):
             insert_run(warehouse, make_run(run_id))
-        return take_in_samples(warehouse, run_id, staging)
+        return take_in_samples(warehouse, run_id, staging, cluster=cluster)
     finally:
         staging.discard()
 
@@ -63,6 +63,43 @@ def test_samples_come_back_as_they_went(tmp_path: Path) -> None:
     assert (first.contexts, first.context_ids, first.reference_context_ids) == (["one", "two"], ["1", "2"], ["2"])
     assert (second.answer, second.ground_truth, second.contexts, second.context_ids) == (None, None, [], None)
     assert find_run(warehouse, "r").n_samples == 2
+
+
+def make_grouped(*metadata: Row | None) -> list[Row]:
+    return [
+        make_row(f"s{number}", metadata=None if one is None else json.dumps(one)) for number, one in enumerate(metadata)
+    ]
+
+
+GROUPED: dict[str, tuple[list[Row | None], str | None, list[str | None]]] = {
+    "some share a value of a known column": (
+        [{"document_id": "a"}, {"document_id": "a"}, {"document_id": 7}], None,
+        ['document_id="a"', 'document_id="a"', "document_id=7"],
+    ),
+    "the first known column counts": (
+        [{"doc_id": 1, "thread_id": 1}, {"doc_id": 2, "thread_id": 1}, {"doc_id": 2, "thread_id": 2}], None,
+        ["thread_id=1", "thread_id=1", "thread_id=2"],
+    ),
+    "a column that all share tells nothing": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 1}], None, [None] * 3),
+    "nor does one that none share": ([{"doc_id": 1}, {"doc_id": 2}, {"doc_id": 3}], None, [None] * 3),
+    "nor one that a sample lacks": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}, {"doc_id": None}], None, [None] * 4),
+    "nor one that is not known": ([{"page": 1}, {"page": 1}, {"page": 2}], None, [None] * 3),
+    "one that is named may be lacking": (
+        [{"a/b~c": 1}, {"a/b~c": 1}, {"a/b~c": 2}, {"doc_id": 1}, None], "a/b~c",
+        ["a/b~c=1", "a/b~c=1", "a/b~c=2", "a/b~c=@s3", "a/b~c=@s4"],
+    ),
+    "none can be wanted": ([{"doc_id": 1}, {"doc_id": 1}, {"doc_id": 2}], "none", [None] * 3),
+    "without metadata there is none": ([None, None], None, [None, None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GROUPED)
+def test_samples_that_are_not_independent_are_known_by_their_group(tmp_path: Path, case: str) -> None:
+    metadata, cluster, expected = GROUPED[case]
+    warehouse = make_warehouse(tmp_path)
+    load_rows(warehouse, "r", *make_grouped(*metadata), cluster=cluster)
+    found = warehouse.read_rows("select cluster from run_samples where run_id = 'r' order by ordinal")
+    assert [row["cluster"] for row in found] == expected
 
 
 def test_repeats_without_an_id_are_numbered_in_file_order(tmp_path: Path) -> None:

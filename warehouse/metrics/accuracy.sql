@@ -1,6 +1,7 @@
 -- metric: accuracy
 -- version: 1
 -- needs: grade_accuracy
+-- minimum: 0.1
 -- One row per sample of the run: the rating of accuracy by the rubric accuracy, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: accuracy_3
 -- version: 1
 -- needs: grade_accuracy_3
+-- minimum: 0.3333333333333333
 -- One row per sample of the run: the rating of accuracy_3 by the rubric accuracy_3, after its rules, over
 -- the scale's maximum.
 

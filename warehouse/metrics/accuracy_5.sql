@@ -1,6 +1,7 @@
 -- metric: accuracy_5
 -- version: 1
 -- needs: grade_accuracy_5
+-- minimum: 0.2
 -- One row per sample of the run: the rating of accuracy_5 by the rubric accuracy_5, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: passage_precision
 -- version: 1
 -- needs: grade_passage_precision
+-- minimum: 0.2
 -- One row per sample of the run: the rating of passage_precision by the rubric passage_precision, after its rules, over
 -- the scale's maximum. A sample without contexts is rated by its answer.
 

@@ -1,6 +1,7 @@
 -- metric: passage_recall
 -- version: 1
 -- needs: grade_passage_recall
+-- minimum: 0.2
 -- One row per sample of the run: the rating of passage_recall by the rubric passage_recall, after its rules, over
 -- the scale's maximum. A sample without contexts is rated by its answer.
 

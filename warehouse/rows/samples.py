@@ -23,6 +23,9 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import build_frame
 
+CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
+"""Metadata columns that are taken for groups of samples without being named, when every sample has one."""
+NO_CLUSTER: Final = "none"
 # Reasons that a resumed run tries to fix; the others follow from the dataset.
 FAILURE_REASONS = ("judge_failed", "embedding_failed", "target_failed", "budget_exhausted", "cancelled")
 
@@ -106,35 +109,41 @@ class Staging:
         self._scratch.remove()
 
 
-def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> int:
+def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> int:
     """Write the staged rows for a run in one transaction and return how many there are.
 
-    Does nothing when the run has its samples already, so that a repeated load is harmless.
+    `cluster` is the metadata column whose values group samples that are not independent, NO_CLUSTER for none, or None
+    to look for one of CLUSTER_COLUMNS. Does nothing when the run has its samples already, so that a repeated load is
+    harmless.
     """
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])
-        _insert_staged(connection, run_id, staging)
+        _insert_staged(connection, run_id, staging, cluster)
         connection.execute("update runs set n_samples = ? where run_id = ?", [staging.n_rows, run_id])
     return staging.n_rows
 
 
-def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging) -> None:
+def renew_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> None:
     """Put staged rows in the place of those that a run has under the same ids, in one transaction."""
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
             "delete from run_samples where run_id = $run_id and ordinal in (select ordinal from read_parquet($parts))",
             {"run_id": run_id, "parts": staging.parts},
         )
-        _insert_staged(connection, run_id, staging)
+        _insert_staged(connection, run_id, staging, cluster)
 
 
-def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging) -> None:
+def _insert_staged(connection: duckdb.DuckDBPyConnection, run_id: str, staging: Staging, cluster: str | None) -> None:
     connection.execute(read_query("samples/staged_ids"), {"parts": staging.parts})
     connection.execute(read_query("samples/new_samples"), {"parts": staging.parts})
     connection.execute(read_query("samples/run_samples"), {"run_id": run_id, "parts": staging.parts})
     connection.execute("drop table staged_ids")
+    if cluster != NO_CLUSTER:
+        columns = list(CLUSTER_COLUMNS) if cluster is None else [cluster]
+        parameters = {"run_id": run_id, "columns": columns, "is_named": cluster is not None}
+        connection.execute(read_query("samples/clusters"), parameters)
 
 
 def read_samples_between(warehouse: Warehouse, run_id: str, first: int, last: int) -> list[StoredSample]:

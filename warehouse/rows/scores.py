@@ -141,7 +141,13 @@ def _score_metric(
             )
     connection.execute(
         read_query("runs/write_scores"),
-        {"run_id": run_id, "metric": metric.name, "version": version, "better": metric.better},
+        {
+            "run_id": run_id,
+            "metric": metric.name,
+            "version": version,
+            "better": metric.better,
+            "minimum": metric.minimum,
+        },
     )
 
 

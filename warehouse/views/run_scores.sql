@@ -1,9 +1,14 @@
 -- One row per run and metric: the mean with an interval, and how many samples stand behind it.
 --
--- The interval takes two pseudo-observations at 0 and two at 1 into mean and variance, then the normal 1.96. On binary
--- values this is the "add two successes and two failures" interval of Agresti and Coull (1998), The American Statistician
--- 52(2), 119-126; on values between 0 and 1 it is the same step with the sample's own variance. Unlike the plain normal
--- interval it keeps a width when all values are equal, and covers the mean at small n.
+-- The interval is that of Wilson (1927), Journal of the American Statistical Association 22, 209-212, with the effective
+-- number of values n = m * (1 - m) / v, where v is the variance of their mean m (Korn and Graubard 1998, Survey Methodology
+-- 24, 193-201): values that vary less than zeros and ones of the same mean say as much as more of those would. It keeps to
+-- 0 and 1. Zeros and ones have v = m * (1 - m) / n and so Wilson's own interval; for others v is estimated, and Student's
+-- quantile takes the place of the normal one. Where samples share a cluster v is that of the clusters' sums about the mean,
+-- and Student's degrees of freedom are the clusters less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
+-- Where all values are equal, and are not zeros or ones, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as none
+-- of n does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most
+-- values are at an end of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python: `tasks/comparing/wilson.py`.
 create or replace view run_scores as
 with sums as (
     select
@@ -11,53 +16,140 @@ with sums as (
         metric,
         any_value(metric_version) as metric_version,
         coalesce(any_value(better), 'high') as better,
+        coalesce(any_value(minimum), 0) as minimum,
         avg(value) as mean,
-        sum(value) as total,
-        sum(value * value) as total_squared,
+        var_samp(value) as spread,
         min(value) as lowest,
         max(value) as highest,
         count(value) as n_scored,
-        count(*) - count(value) as n_unscored
+        count(*) - count(value) as n_unscored,
+        count(value) filter (where value = coalesce(minimum, 0)) as n_lowest,
+        count(value) filter (where value = 1) as n_highest
     from scores
     group by run_id, metric
 ),
 
-adjusted as (
+clusters as (
     select
-        *,
-        (total + 2) / (n_scored + 4) as centre,
-        (total_squared + 2) / (n_scored + 4) - pow((total + 2) / (n_scored + 4), 2) as variance
-    from sums
+        scores.run_id,
+        scores.metric,
+        run_samples.cluster,
+        sum(scores.value) as total,
+        count(*) as size
+    from run_samples
+    inner join scores
+        on scores.run_id = run_samples.run_id
+        and scores.sample_id = run_samples.sample_id
+    where run_samples.cluster is not null and scores.value is not null
+    group by scores.run_id, scores.metric, run_samples.cluster
 ),
 
+-- For the squares, so that what is equal gives exactly 0.
+clustered as (
+    select
+        clusters.run_id,
+        clusters.metric,
+        count(*) as n_clusters,
+        any_value(regexp_extract(clusters.cluster, '^[^=]*')) as cluster,
+        sum(pow(clusters.total - clusters.size * sums.mean, 2)) / pow(sum(clusters.size), 2)
+        * count(*) / nullif(count(*) - 1, 0) as variance
+    from clusters
+    inner join sums on sums.run_id = clusters.run_id and sums.metric = clusters.metric
+    group by clusters.run_id, clusters.metric
+    having max(clusters.size) > 1
+),
+
+-- As shares of what lies between the lowest value and 1.
+shares as (
+    select
+        sums.*,
+        clustered.n_clusters,
+        clustered.cluster,
+        coalesce(clustered.n_clusters, sums.n_scored) as n,
+        coalesce(clustered.variance, sums.spread / sums.n_scored) as variance,
+        sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null as is_wilson,
+        sums.lowest >= sums.minimum and sums.highest <= 1 as is_share,
+        (sums.mean - sums.minimum) / (1 - sums.minimum) as share,
+        coalesce(clustered.variance, sums.spread / sums.n_scored) / pow(1 - sums.minimum, 2) as share_variance
+    from sums
+    left join clustered on clustered.run_id = sums.run_id and clustered.metric = sums.metric
+),
+
+-- Student's 97.5 % point: exact to 4 degrees of freedom, then the expansion of Fisher and Cornish (1960), Technometrics 2,
+-- which is too small by at most 0.011 %.
+quantiles as (
+    select
+        *,
+        case
+            when is_wilson then 1.959964
+            when n <= 5 then [12.706205, 4.302653, 3.182446, 2.776445][n - 1]
+            else 1.959964 + 2.372271 / (n - 1) + 2.822499 / pow(n - 1, 2) + 2.555850 / pow(n - 1, 3)
+                + 1.589534 / pow(n - 1, 4)
+        end as quantile,
+        not is_wilson and (n < 2 or share_variance < 1e-20) as is_level,
+        not is_wilson
+            and n_scored - greatest(n_lowest, n_highest) < least(greatest(n_lowest, n_highest), 6) as is_few,
+        1 - pow(0.025, 1 / nullif(n, 0)) as unseen
+    from shares
+),
+
+pulled as (
+    select
+        *,
+        case
+            when is_wilson then pow(quantile, 2) / nullif(n, 0)
+            when not is_level then pow(quantile, 2) * share_variance / (share * (1 - share))
+        end as pull
+    from quantiles
+),
+
+-- greatest and least leave NULL out.
 bounded as (
     select
         *,
-        1.96 * sqrt(variance / (n_scored + 4)) as half_width,
-        -- The pseudo-observations stand at the ends of the scale, so a metric on another scale has no interval.
-        n_scored > 0 and lowest >= 0 and highest <= 1 as has_interval
-    from adjusted
+        least(
+            (share + pull / 2 - sqrt(pull * (share * (1 - share) + pull / 4))) / (1 + pull),
+            case when is_level or is_few then share * (1 - unseen) end
+        ) as low,
+        greatest(
+            (share + pull / 2 + sqrt(pull * (share * (1 - share) + pull / 4))) / (1 + pull),
+            case when is_level or is_few then share + (1 - share) * unseen end
+        ) as high,
+        case when n > 1 and not is_level then quantile * sqrt(variance) end as half_width
+    from pulled
 )
 
 select
     run_id,
     metric,
     mean,
-    case when has_interval then greatest(centre - half_width, 0) end as ci_low,
-    case when has_interval then least(centre + half_width, 1) end as ci_high,
+    case
+        when is_share then minimum + (1 - minimum) * greatest(least(low, share), 0)
+        else mean - half_width
+    end as ci_low,
+    case
+        when is_share then minimum + (1 - minimum) * least(greatest(high, share), 1)
+        else mean + half_width
+    end as ci_high,
     n_scored,
     n_unscored,
     metric_version,
-    better
+    better,
+    minimum,
+    cluster,
+    n_clusters
 from bounded;
 
 comment on view run_scores is 'One row per run and metric: the mean over its scored samples with a 95 % interval.';
 comment on column run_scores.run_id is 'Run.';
 comment on column run_scores.metric is 'Metric.';
 comment on column run_scores.mean is 'Mean over the scored samples; NULL when none is scored.';
-comment on column run_scores.ci_low is 'Lower end of the 95 % interval of the mean, at least 0; NULL when nothing is scored or values leave 0 to 1.';
-comment on column run_scores.ci_high is 'Upper end of the 95 % interval of the mean, at most 1; NULL when nothing is scored or values leave 0 to 1.';
+comment on column run_scores.ci_low is 'Lower end of the 95 % interval of the mean, at least the lowest value the metric can have; NULL when nothing is scored, and when values leave 0 to 1 and do not differ.';
+comment on column run_scores.ci_high is 'Upper end of the 95 % interval of the mean, at most 1 where values are; NULL as ci_low.';
 comment on column run_scores.n_scored is 'Samples with a value.';
 comment on column run_scores.n_unscored is 'Samples without one; the view unscored says why.';
 comment on column run_scores.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
 comment on column run_scores.better is 'Which way is better: high or low.';
+comment on column run_scores.minimum is 'The lowest value that the metric can have.';
+comment on column run_scores.cluster is 'Column of the metadata whose values group samples that are not independent; NULL where none does.';
+comment on column run_scores.n_clusters is 'Groups of scored samples that the interval counts; NULL where each sample counts for itself.';

@@ -1,9 +1,4 @@
--- One row per metric of a run: its mean with the interval, and how far its scores spread.
-with spreads as (
-    select metric, stddev_samp(value) as spread from scores where run_id = $run_id group by metric
-)
-
-select metric, better, mean, ci_low, ci_high, spread, n_scored
+-- One row per metric of a run: its mean with the interval.
+select metric, better, mean, ci_low, ci_high, minimum, cluster, n_clusters, n_scored
 from run_scores
-left join spreads using (metric)
 where run_id = $run_id
