@@ -277,7 +277,7 @@ def _find_chance(paired: Paired, limit: float, *, low: float, high: float, p: fl
     if not paired.n_higher and not paired.n_lower:
         return _undecided(
             "too_few_samples",
-            f"no sample has another score, but {paired.n_clusters} cannot exclude a drop of {high:.3f}",
+            f"no sample has another score, but {_count_paired(paired)} cannot exclude a drop of {high:.3f}",
         )
     if low <= 0:
         return _undecided(
@@ -288,6 +288,10 @@ def _find_chance(paired: Paired, limit: float, *, low: float, high: float, p: fl
     if p > ALPHA:
         return _undecided("not_beyond_chance", f"it can be chance: {_write_p(p)}, adjusted over the drops checked")
     return None
+
+
+def _count_paired(paired: Paired) -> str:
+    return str(paired.n) if paired.n == paired.n_clusters else f"{paired.n} in {paired.n_clusters} groups"
 
 
 def _write_p(p: float) -> str:

@@ -89,8 +89,8 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
         (
             WHOLE.replace("version", "revision"),
-            "unknown header 'revision'; known: metric, version, needs, parameter, embeddings, better, minimum, default, "
-            "correctable",
+            "unknown header 'revision'; known: metric, version, needs, parameter, embeddings, better, minimum, "
+            "default, correctable",
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
         (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' stands after the description"),

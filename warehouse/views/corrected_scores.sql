@@ -9,7 +9,7 @@
 -- between samples is part of it, as in run_scores; a reviewed sample's influence is what leaving it out would do (delete-one
 -- jackknife). judge_weight is the value in 0 to 1 that makes this variance smallest.
 --
--- Four pseudo-observations, two at 0 and two at 1, are taken into people's part as run_scores does, in proportion to what
+-- Four pseudo-observations, two at 0 and two at 1 (Agresti and Coull 1998), are taken into people's part in proportion to what
 -- it counts, 1 - judge_weight; and one further disagreement into the judge's part, since no error found among few is no
 -- proof that there is none. The interval is Student's, with the effective number of reviewed samples less two as degrees of
 -- freedom, by the expansion of Fisher and Cornish (1960), off by less than 0.1 % from 8 on.
@@ -195,7 +195,7 @@ comment on view corrected_scores is 'One row per run and metric that is a mean o
 comment on column corrected_scores.run_id is 'Run.';
 comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision or precision_at_k.';
 comment on column corrected_scores.mean is 'Mean over the scored samples as the judge has it, as in run_scores.';
-comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, or a coverage under 0.5.';
+comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, or a coverage under 0.5.';
 comment on column corrected_scores.ci_low is 'Lower end of the 95 % interval of corrected_mean, at least 0; NULL as corrected_mean.';
 comment on column corrected_scores.ci_high is 'Upper end of the 95 % interval of corrected_mean, at most 1; NULL as corrected_mean.';
 comment on column corrected_scores.judge_bias is 'By how much the judge rates the reviewed verdicts higher than people do; below 0 when it is stricter.';
