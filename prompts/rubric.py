@@ -28,8 +28,6 @@ SAMPLE_COLUMNS: Mapping[str, str] = {
 """The blocks that are made from a sample, each with the column it is made from; other blocks belong to single steps."""
 _AS_CONTEXTS = "answer_as_contexts"
 """The answer of samples without contexts, which is another input than the answer of all."""
-# A sample's two queries stand where others have their texts.
-_SQL_BLOCKS: Mapping[Need, str] = {"answer": "sql", "ground_truth": "expected_sql"}
 # Steps that are no rubrics keep their grades under these names.
 _RESERVED = ("relevancy", "result_sets", "tool_calls")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -232,8 +230,9 @@ def find_rubric_faults(content: RubricContent, *, variables: Mapping[str, str], 
         if name not in SAMPLE_COLUMNS:
             message = f"is not a block that a rubric is given; allowed: {', '.join(SAMPLE_COLUMNS)}"
             yield make_fault(f"variables.{name}", message)
+    given = {SAMPLE_COLUMNS.get(name) for name in variables}
     for need in (name for names in content.needs for name in names):
-        if variables.keys().isdisjoint((need, _SQL_BLOCKS.get(need, need))):
+        if need not in given:
             yield make_fault("rubric.needs", f"'{need}' is needed but no variable: declare its block under `variables`")
     for position, rule in enumerate(content.rules):
         yield from _find_rule_faults(content, rule, key=f"rubric.rules[{position}]")
