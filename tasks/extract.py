@@ -15,6 +15,7 @@ from evalhouse.tasks.asking.tokens import leave_room
 from evalhouse.tasks.asking.verdicts import gather_all, read_statements
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.pipeline.accepted import AcceptedAnswer, pick_accepted
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
@@ -31,9 +32,26 @@ class _PartReply:
     call_id: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Split:
+    """The statements of a text, numbered over all its parts, with the call of each; `call_id` is the first part's.
+
+    What was said in an earlier part counts there alone.
+    """
+
+    items: tuple[Item, ...]
+    call_ids: tuple[str, ...]
+    call_id: str
+
+
 async def extract_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's texts and hand the statements on."""
-    await gather_all([extract_answer(live_run, work), extract_ground_truth(live_run, work)])
+    if len(work.sample.accepted_answers) > 1:
+        # Which accepted answer counts is seen by the answer's statements.
+        await extract_answer(live_run, work)
+        await extract_ground_truth(live_run, work)
+    else:
+        await gather_all([extract_answer(live_run, work), extract_ground_truth(live_run, work)])
 
 
 extract = make_task("extract", extract_statements, gives_statements=True)
@@ -41,33 +59,53 @@ extract = make_task("extract", extract_statements, gives_statements=True)
 
 async def extract_answer(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's answer and hand the statements on."""
-    await _extract(live_run, work, "answer", work.sample.answer)
+    await _extract(live_run, work, "answer", [] if work.sample.answer is None else [work.sample.answer])
 
 
 async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
     """Split one sample's ground truth and hand the statements on."""
-    await _extract(live_run, work, "ground_truth", work.sample.ground_truth)
+    await _extract(live_run, work, "ground_truth", work.sample.accepted_answers)
 
 
-async def _extract(live_run: LiveRun, work: SampleWork, source: Source, text: str | None) -> None:
+async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str]) -> None:
     step = _STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
     if not live_run.needs(step, work) or work.extractions[source].done():
         return
     detail = None
-    if text is None:
+    if not texts:
         extraction = Extraction(reason=f"no_{source}")
-    elif not text:
+    elif not any(texts):
         extraction = Extraction()
     else:
         try:
-            room = leave_room(live_run.settings.request_tokens, work.sample.question)
-            asked = [_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)]
-            extraction = _add_rows(work, source, await gather_all(asked))
+            splits = await gather_all([_split(live_run, work, source, text) for text in texts])
+            extraction = _add_rows(work, source, splits[await _pick(live_run, work, source, texts, splits)])
         except JudgeFailed as error:
             extraction, detail = Extraction(reason=error.reason), str(error)
     work.note_outcome(step, extraction.reason, detail)
     work.hand_over(source, extraction)
+
+
+async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> _Split:
+    room = leave_room(live_run.settings.request_tokens, work.sample.question)
+    parts = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
+    call_ids: dict[str, str] = {}
+    for part in parts:
+        for statement in part.statements:
+            call_ids.setdefault(statement, part.call_id)
+    items = [Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=text) for ordinal, text in enumerate(call_ids, start=1)]
+    return _Split(items=tuple(items), call_ids=tuple(call_ids.values()), call_id=parts[0].call_id)
+
+
+async def _pick(
+    live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str], splits: Sequence[_Split]
+) -> int:
+    """The place of the text whose statements count; there is a choice among several accepted answers alone."""
+    if len(texts) == 1:
+        return 0
+    accepted = [AcceptedAnswer(text=text, items=split.items) for text, split in zip(texts, splits, strict=True)]
+    return await pick_accepted(live_run, work, accepted)
 
 
 async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> _PartReply:
@@ -81,17 +119,9 @@ async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: s
     return _PartReply(statements=answer.value, call_id=answer.call_id)
 
 
-def _add_rows(work: SampleWork, source: Source, parts: Sequence[_PartReply]) -> Extraction:
-    """A row for each statement, numbered over all parts; what was said in an earlier part counts there alone."""
-    call_ids: dict[str, str] = {}
-    for part in parts:
-        for statement in part.statements:
-            call_ids.setdefault(statement, part.call_id)
-    items = []
-    for ordinal, (statement, call_id) in enumerate(call_ids.items(), start=1):
-        item = Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=statement)
-        items.append(item)
+def _add_rows(work: SampleWork, source: Source, split: _Split) -> Extraction:
+    for ordinal, (item, call_id) in enumerate(zip(split.items, split.call_ids, strict=True), start=1):
         work.add_row(
             "statements", statement_id=item.id, source=source, ordinal=ordinal, text=item.text, call_id=call_id
         )
-    return Extraction(items=tuple(items), call_id=parts[0].call_id)
+    return Extraction(items=split.items, call_id=split.call_id)

@@ -127,7 +127,7 @@ def _build_data(
     offered: dict[str, BlockValue] = {
         "question": sample.question,
         "answer": sample.answer or "",
-        "ground_truth": sample.ground_truth or "",
+        "ground_truth": "\n".join(sample.accepted_answers),
         "contexts": work.context_items,
         "contexts_role": _find_role(sample, live_run.settings) if "contexts_role" in prompt.variables else "",
         "schema": str(metadata.get("schema") or ""),

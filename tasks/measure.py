@@ -34,8 +34,11 @@ async def _measure_overlap(work: SampleWork) -> str | None:
         return "no_answer" if sample.answer is None else "no_ground_truth"
     from evalhouse.tasks.pipeline.overlap import measure_overlap  # noqa: PLC0415  # half a second, for metrics that few runs score
 
-    for kind, value in measure_overlap(sample.answer, sample.ground_truth).items():
-        work.add_row("similarities", kind=kind, value=value)
+    accepted = sample.accepted_answers
+    measured = [(text, measure_overlap(sample.answer, text)) for text in accepted]
+    for kind in measured[0][1]:
+        text, values = max(measured, key=lambda pair: pair[1][kind])
+        work.add_row("similarities", kind=kind, value=values[kind], text=text if len(accepted) > 1 else None)
     return None
 
 

@@ -37,7 +37,7 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
         reason = "no_contexts"
     elif work.sample.contexts:
         try:
-            await _ask_usefulness(live_run, work, work.sample.ground_truth)
+            await _ask_usefulness(live_run, work, "\n".join(work.sample.accepted_answers))
         except JudgeFailed as error:
             reason, detail = error.reason, str(error)
     work.note_outcome("rank", reason, detail)

@@ -1,5 +1,8 @@
 """Similarity: how close answer and ground truth are in meaning."""
 
+from functools import partial
+
+from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
@@ -22,8 +25,11 @@ async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
         work.add_row("similarities", kind=KIND, value=0.0)
     else:
         try:
-            value = await live_run.embedder.compare(sample.sample_id, sample.answer, sample.ground_truth)
-            work.add_row("similarities", kind=KIND, value=value)
+            accepted = sample.accepted_answers
+            compare = partial(live_run.embedder.compare, sample.sample_id, sample.answer)
+            values = await gather_all([compare(text) for text in accepted])
+            value, text = max(zip(values, accepted, strict=True), key=lambda pair: pair[0])
+            work.add_row("similarities", kind=KIND, value=value, text=text if len(accepted) > 1 else None)
         except BudgetExhausted as error:
             reason, detail = error.reason, str(error)
         except JudgeFailed as error:

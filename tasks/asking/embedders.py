@@ -90,13 +90,17 @@ def _compare_pair(pair: _Pair) -> None:
     if pair.value.done():  # the caller who waited was cancelled
         return
     try:
-        left, right = map(_count_ngrams, pair.texts)
+        pair.value.set_result(compare_spelling(*pair.texts))
     except MemoryError as error:  # nobody waits for ever
         pair.value.set_exception(JudgeFailed(f"the texts could not be compared: {error}"))
-        return
+
+
+def compare_spelling(text: str, other: str) -> float:
+    """Cosine of the two texts' counted n-grams, 0 to 1; 0 when one of the texts has none."""
+    left, right = _count_ngrams(text), _count_ngrams(other)
     shared = sum(times * right[ngram] for ngram, times in left.items() if ngram in right)
     squares = [sum(times * times for times in counts.values()) for counts in (left, right)]
-    pair.value.set_result(clip(shared / math.sqrt(math.prod(squares))) if all(squares) else 0.0)
+    return clip(shared / math.sqrt(math.prod(squares))) if all(squares) else 0.0
 
 
 def _count_ngrams(text: str) -> Counter[str]:

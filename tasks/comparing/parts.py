@@ -51,6 +51,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "setup": "question",
     "schema": "question",
     "contexts_role": "contexts",
+    "ground_truths": "ground_truth",
 }
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """Those of them that stand in a sample's metadata."""
@@ -149,6 +150,8 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
     if not inputs or None in inputs:
         return list(INPUTS)
     moving = {name for names in inputs for name in names or ()}
+    if "ground_truth" in moving:
+        moving.add("ground_truths")
     # Of ranked contexts the ids are compared where the dataset has them.
     return [name for name in INPUTS if name in moving or ("rank" in steps and name.endswith("context_ids"))]
 

@@ -41,7 +41,8 @@ ADVICE: dict[ProblemKind, str] = {
     "and a quote inside a quoted cell is doubled",
     "no_question": "every row needs a question that is not empty; fill it in or remove the row",
     "not_text": "question, answer and ground_truth are texts or numbers; "
-    "name the text inside with --map, as in --map answer=output.text or --map ground_truth=references[0]",
+    "name the text inside with --map, as in --map answer=output.text; a list of accepted answers is "
+    "--map ground_truths=references",
     "contexts": "contexts are a list of texts, or of objects with text, content or page_content; "
     'write ["…"] for a single one and [] for none (in a CSV cell: a JSON list)',
     "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",

@@ -8,7 +8,7 @@ win where a row has several; `--map ours=theirs` goes before them and may name a
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -21,7 +21,9 @@ import orjson
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, refuse_dataset
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
 
-Field = Literal["question", "answer", "ground_truth", "contexts", "id", "context_ids", "reference_context_ids"]
+Field = Literal[
+    "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids"
+]
 FIELDS: tuple[Field, ...] = get_args(Field)
 
 ALIASES: dict[Field, tuple[str, ...]] = {
@@ -35,6 +37,7 @@ ALIASES: dict[Field, tuple[str, ...]] = {
         "ground_truths[0]",
         "reference_outputs.answer",
     ),
+    "ground_truths": ("ground_truths",),
     "contexts": ("contexts", "retrieved_contexts", "retrieval_context", "context", "documents"),
     "id": ("id", "sample_id", "query_id", "qid"),
     "context_ids": ("context_ids", "retrieved_context_ids"),
@@ -215,7 +218,8 @@ class SampleRow:
 
     `row` is its place in the file as a person counts it, `ordinal` its place among the rows, both from 1.
     `sample_id` is the dataset's own id, else 16 hex digits of SHA-256 over [question, ground_truth]; equal ones
-    are numbered later. `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
+    are numbered later. Several accepted answers are `ground_truths` in the metadata, with the first as `ground_truth`.
+    `input_hash` is 32 hex digits of SHA-256 over everything that is judged. `context_ids`
     has "" for a context without one.
     """
 
@@ -289,6 +293,8 @@ def normalise_row(
     question = row.take_question()
     answer = read_text(row.take("answer"), "answer", row.say)
     ground_truth = read_text(row.take("ground_truth"), "ground_truth", row.say)
+    accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
+    ground_truth = accepted[0] if accepted else None
     given_id = read_id(row.take("id"), "id", row.say)
     contexts = read_contexts(row.take("contexts"), row.say, tabular=tabular)
     context_ids = read_ids(row.take("context_ids"), "context_ids", row.say, tabular=tabular)
@@ -298,6 +304,8 @@ def normalise_row(
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
     metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
+    if len(accepted) > 1:
+        metadata = {**metadata, "ground_truths": accepted}
     if not row.sound:
         return None
     return SampleRow(
@@ -312,6 +320,7 @@ def normalise_row(
             contexts=contexts.texts,
             context_ids=context_ids,
             reference_context_ids=reference_ids,
+            ground_truths=accepted,
         ),
         question=question,
         answer=answer,
@@ -337,19 +346,21 @@ def hash_inputs(
     contexts: list[str] | None,
     context_ids: list[str] | None,
     reference_context_ids: list[str] | None,
+    ground_truths: Sequence[str] = (),
 ) -> str:
-    """The `input_hash` of a sample: it changes when anything that is judged changes."""
-    return hash_json(
-        {
-            "answer": answer,
-            "context_ids": context_ids,
-            "contexts": contexts,
-            "ground_truth": ground_truth,
-            "question": question,
-            "reference_context_ids": reference_context_ids,
-        },
-        32,
-    )
+    """The `input_hash` of a sample: it changes when anything that is judged changes.
+
+    `ground_truths` are all accepted answers; a single one is the ground truth and says nothing more.
+    """
+    judged: dict[str, object] = {
+        "answer": answer,
+        "context_ids": context_ids,
+        "contexts": contexts,
+        "ground_truth": ground_truth,
+        "question": question,
+        "reference_context_ids": reference_context_ids,
+    }
+    return hash_json({**judged, "ground_truths": ground_truths} if len(ground_truths) > 1 else judged, 32)
 
 
 def hash_json(value: object, digits: int) -> str:
@@ -371,6 +382,13 @@ def read_text(value: object, name: str, say: Say) -> str | None:
         return value.isoformat()
     say("not_text", f"{name} is {name_kind(value)}, not text: {quote_value(value)}")
     return None
+
+
+def read_accepted(value: object, first: str | None, say: Say, *, tabular: bool) -> list[str]:
+    """All accepted answers, each once, with the ground truth of a column of its own as the first."""
+    items = _read_list(value, "ground_truths", "not_text", say, tabular=tabular) or []
+    texts = [read_text(item, f"accepted answer {place}", say) for place, item in enumerate(items, start=1)]
+    return list(dict.fromkeys(text for text in (first, *texts) if text is not None))
 
 
 def read_id(value: object, name: str, say: Say) -> str | None:

@@ -326,7 +326,7 @@ def _answer_sample(sample: StoredSample, response: StoredResponse) -> Mapping[st
         "ordinal": sample.ordinal,
         "given_id": sample.sample_id,
         "sample_id": sample.sample_id,
-        "input_hash": hash_inputs(**answered),  # type: ignore[arg-type]  # each has the type of its field
+        "input_hash": hash_inputs(**answered, ground_truths=sample.accepted_answers),  # type: ignore[arg-type]  # each has the type of its field
         "metadata": sample.metadata_json,
         **answered,
     }

@@ -226,6 +226,7 @@ def test_whatever_a_rubrics_prompt_takes_can_move_it_and_nothing_else(rubric: st
     if rubric.startswith("passage_"):
         # The answer of a sample with contexts is not shown.
         taken = taken - {"answer"} | {"answer_as_contexts"}
+    taken |= {"ground_truths"} if "ground_truth" in taken else set()
     for name, cause in INPUTS.items():
         assert name_one({f"grade_{rubric}"}, name) == (cause if name in taken else NOISE), name
 
@@ -239,7 +240,7 @@ def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> Non
     )
     on_record = {f"grade_{rubric}": [template]}
     named = {name: name_one({f"grade_{rubric}"}, name, rubrics=on_record) for name in INPUTS}
-    assert {name for name, cause in named.items() if cause != NOISE} == {"ground_truth", "question"}
+    assert {name for name, cause in named.items() if cause != NOISE} == {"ground_truth", "ground_truths", "question"}
     on_record[f"grade_{rubric}"].append(later)
     assert name_one({f"grade_{rubric}"}, "schema", rubrics=on_record) == "question", "of either run"
 

@@ -144,7 +144,10 @@ def test_a_mapped_column_may_be_missing_in_some_rows(tmp_path: Path) -> None:
 def test_a_mapping_of_an_unknown_field_is_refused(tmp_path: Path) -> None:
     message = str(refuse(write_json_lines(tmp_path / "qa.jsonl", [{"question": "q"}]), {"anwser": "reply"}))
     assert "--map anwser=reply: 'anwser' is not one of our fields, did you mean 'answer'?" in message
-    assert "allowed: question, answer, ground_truth, contexts, id, context_ids, reference_context_ids" in message
+    assert (
+        "allowed: question, answer, ground_truth, ground_truths, contexts, id, context_ids, reference_context_ids"
+        in message
+    )
     assert "kept as metadata without being mapped" in message
 
 
@@ -168,3 +171,33 @@ def test_a_mapped_column_that_is_not_there_is_refused(tmp_path: Path, name: str)
 def test_a_place_inside_a_table_column_that_never_comes_is_refused() -> None:
     frame = pl.DataFrame({"question": ["q"], "run": [{"io": "x"}]})
     assert "no column for --map answer=run.out" in str(refuse(frame, {"answer": "run.out"}))
+
+
+# --- several accepted answers
+
+
+@pytest.mark.parametrize(
+    ("row", "mapping", "accepted"),
+    [
+        ({"ground_truths": ["g", "another", "g"]}, {}, ["g", "another"]),
+        ({"ground_truth": "first", "ground_truths": ["g", "first"]}, {}, ["first", "g"]),
+        ({"references": ["g", 1912]}, {"ground_truths": "references"}, ["g", "1912"]),
+        ({"outputs": {"gold": ["g", "h"]}}, {"ground_truths": "outputs.gold"}, ["g", "h"]),
+        ({"ground_truths": ["g", None, " "]}, {}, ["g"]),
+        # Who names one place alone has that one.
+        ({"references": ["g", "h"]}, {"ground_truth": "references[1]"}, ["h"]),
+    ],
+)
+def test_all_accepted_answers_are_kept(tmp_path: Path, row: Row, mapping: dict[str, str], accepted: list[str]) -> None:
+    sample = read_one(tmp_path, {"question": "q", **row}, mapping)
+    assert sample.ground_truth == accepted[0]
+    assert sample.metadata.get("ground_truths", [accepted[0]]) == accepted
+
+
+def test_another_accepted_answer_changes_what_is_judged(tmp_path: Path) -> None:
+    hashes = {
+        read_one(tmp_path, {"question": "q", "id": "i", "ground_truths": texts}).input_hash
+        for texts in (["g"], ["g", "h"], ["g", "i"])
+    }
+    assert len(hashes) == 3
+    assert read_one(tmp_path, {"question": "q", "id": "i", "ground_truth": "g"}).input_hash in hashes

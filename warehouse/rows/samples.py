@@ -52,6 +52,14 @@ class StoredSample:
         members: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
         return members
 
+    @property
+    def accepted_answers(self) -> list[str]:
+        """All accepted answers, the ground truth first; none where there is no ground truth."""
+        if self.ground_truth is None:
+            return []
+        several = self.metadata.get("ground_truths")
+        return several if isinstance(several, list) and self.ground_truth in several else [self.ground_truth]
+
 
 class Staging:
     """A temporary folder of Parquet parts; `discard` it when done."""
