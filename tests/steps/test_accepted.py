@@ -10,12 +10,13 @@ import orjson
 import pytest
 from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, read_outcomes, say_good
 
-from evalhouse.tasks.grade import build_data
+from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Judge, Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -86,12 +87,21 @@ async def test_each_measure_takes_its_best_and_names_it(tmp_path: Path) -> None:
 
 
 async def test_rubrics_and_ranking_are_shown_all_of_them(tmp_path: Path) -> None:
-    judge_model = ScriptedJudge(say_good)
-    async with lay_out_run(tmp_path, judge=judge_model, metrics=["context_precision"]) as live_run:
-        await judge_samples(live_run, [make(WRONG, RIGHT)])
-        data = build_data(live_run, make_work(make(WRONG, RIGHT)), live_run.prompts["accuracy"])
-    (asked,) = judge_model.asked
-    assert asked.data["ground_truth"] == data["ground_truth"] == f"{WRONG}\n{RIGHT}"
+    def answer(question: Question) -> Any:  # noqa: ANN401  # what a scripted judge says
+        if question.step == "grade_accuracy":
+            raise RefusedRequest("what was asked is enough")
+        return say_good(question)
+
+    scripted = ScriptedJudge(answer)
+    async with lay_out_run(tmp_path, judge=scripted, metrics=["context_precision"]) as live_run:
+        live_run.rubrics = (live_run.prompts["accuracy"],)
+        work = make_work(make(WRONG, RIGHT))
+        await rank_contexts(live_run, work)
+        await grade_sample(live_run, work)
+    assert {asked.step: asked.data["ground_truth"] for asked in scripted.asked} == {
+        "rank": f"{WRONG}\n{RIGHT}",
+        "grade_accuracy": f"{WRONG}\n{RIGHT}",
+    }
 
 
 async def test_classifying_the_chosen_one_again_costs_nothing(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def find_marks(text: str) -> Iterator[str]:
     """Whatever in a text of ours still passes for one of our marks."""
     for line in text.split("\n"):
         yield from re.findall(r"^[^\w]*\[\s*[acg]\s*\d+\s*[\]】〕]", fold(line))
-        yield from re.findall(rf"<\s*/\s*(?:{'|'.join(BLOCKS)})|<(?:{'|'.join(BLOCKS)})\b", fold(line))
+        yield from re.findall(rf"<\s*/\s*(?:{'|'.join(BLOCKS)})\b|<(?:{'|'.join(BLOCKS)})\b", fold(line))
 
 
 HOSTILE = {
