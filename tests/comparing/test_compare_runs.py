@@ -432,3 +432,25 @@ def test_a_comparison_leaves_the_warehouse_as_it_was(make: Make) -> None:
     nights.compare()
     assert count(nights.warehouse) == before
     assert nights.warehouse.location.path.read_bytes() == bytes_before
+
+
+def test_a_retrieval_that_got_worse_reads_as_one(make: Make) -> None:
+    """In half of the samples a RAG bot has other contexts, and so says something else and is wrong."""
+    nights = make()
+    ids = name_ids(20)
+    worse = {"contexts": ["Three."], "answer": "Nowhere."}
+    for run_id, hurt in ((BASE, set()), (CANDIDATE, set(ids[:10]))):
+        for name in ids:
+            text = {**SAMPLE, "sample_id": name, "input_hash": f"{run_id}-{name}", **(worse if name in hurt else {})}
+            nights.add("samples", text)
+        nights.add_samples(run_id, {name: f"{run_id}-{name}" for name in ids})
+        for metric in ("factual_f1", "context_recall", "mrr"):
+            nights.add_scores(run_id, metric, {name: 0.0 if name in hurt and metric != "mrr" else 1.0 for name in ids})
+    comparison = nights.compare()
+    (part,) = [part for part in get(comparison, "factual_f1").parts if part.n_moved]
+    assert (part.name, part.n, part.also) == ("answer", 10, {"contexts": 10})
+    (found,) = comparison.retrieval
+    assert (found.metric, found.retrieval_metric, found.n_answers, found.n_contexts) == (
+        "factual_f1", "context_recall", 10, 10,
+    )  # fmt: skip
+    assert (found.value, found.difference, found.retrieval_value) == (-0.5, -0.5, -1.0)
