@@ -238,7 +238,8 @@ def _lay_out(sample_id: str, row: Row, *, answer: str | None = None, ground_trut
             question=row.question,
             answer=answer,
             ground_truth=ground_truth,
-            contexts=row.contexts,
+            # Where people labelled without contexts nothing is known of a retrieval, whichever way a row says so.
+            contexts=row.contexts or None,
             context_ids=None,
             reference_context_ids=None,
         )
