@@ -1,10 +1,12 @@
 """The interval of a mean of values from 0 to 1, and of the mean of paired differences.
 
 A mean of zeros and ones has Wilson's interval (1927, Journal of the American Statistical Association 22, 209-212): all
-true means from which the one found is no further than chance takes it. It keeps to 0 and 1, and a width where all
-values are equal. Other values vary less than zeros and ones of the same mean do, so that they say as much as more of
-those would: with v the variance of their mean m, as much as n = m·(1 - m) / v (the effective number of Korn and
-Graubard 1998, Survey Methodology 24, 193-201). As v is estimated, Student's quantile takes the place of the normal one.
+true means from which the one found is no further than chance takes it. It keeps to 0 and 1. Other values vary less than
+zeros and ones of the same mean do, so that they say as much as more of those would: with v the variance of their mean
+m, as much as n = m·(1 - m) / v (the effective number of Korn and Graubard 1998, Survey Methodology 24, 193-201). As v
+is estimated, Student's quantile takes the place of the normal one, for zeros and ones as well: of few the normal one
+has Wilson's interval miss a true mean near an end too often (of 20 values and a mean of 0.95 it holds 0.925, this one
+0.984).
 Samples of a group (a document, a conversation) are not independent: v is then that of the groups' sums about the mean,
 Student's degrees of freedom are the groups less one. The view `run_scores` has the same interval in SQL.
 
@@ -19,7 +21,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
 
@@ -27,7 +29,6 @@ FEW_MOVED: Final = 6
 """Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""
 _NO_VARIANCE: Final = 1e-20
 """Sums of floats that are equal on paper have a variance of less."""
-_NORMAL: Final = -float(ndtri(ALPHA / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +69,25 @@ class GroupSums:
 def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     """The interval of means of values from 0 to 1: samples × columns, NaN is no value; `places` numbers the groups.
 
-    Zeros and ones of which each is its own group have Wilson's own interval, as their variance follows from the mean.
-    Where all groups are equal at another value there is no variance to go by: at most a share u of further ones differ,
-    as none of n does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1. As much is left
-    open where most are at an end of the scale, and fewer than FEW_MOVED are off it: a single loss of 0.05 does not say
-    that others are as small.
+    Zeros and ones of which each is its own group count as many as they are. Where all groups are equal there is no
+    variance to go by: at most a share u of further ones differ, as none of n does (Clopper and Pearson 1934, Biometrika
+    26(4)), and by no more than to 0 or to 1. As much is left open where most values are at an end of the scale, and
+    fewer than FEW_MOVED are off it, though not at the other end: a single loss of 0.05 does not say that others are as
+    small.
     """
     sums = sum_groups(values, places)
     mean, variance, n = sums.mean, sums.covary(sums), sums.n
     n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
     is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        quantile = np.where(is_binary, _NORMAL, -stdtrit(n - 1, ALPHA / 2))
-        pull = quantile**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
+        pull = stdtrit(n - 1, ALPHA / 2) ** 2 / np.where(is_binary, n, mean * (1 - mean) / variance)
         centre = (mean + pull / 2) / (1 + pull)
         half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
         unseen = 1 - (ALPHA / 2) ** (1 / n)
     is_level = (n < 2) | (variance < _NO_VARIANCE)
     n_off = sums.counts.sum(axis=0) - n_at_ends
-    is_open = ~is_binary & (is_level | (n_off < np.minimum(FEW_MOVED, n_at_ends)))
-    half = np.where(is_level & ~is_binary, 0.0, half)
-    centre = np.where(is_level & ~is_binary, mean, centre)
+    is_open = is_level | (~is_binary & (n_off < np.minimum(FEW_MOVED, n_at_ends)))
+    half, centre = np.where(is_level, 0.0, half), np.where(is_level, mean, centre)
     low = np.where(is_open, np.minimum(mean * (1 - unseen), centre - half), centre - half)
     high = np.where(is_open, np.maximum(mean + (1 - mean) * unseen, centre + half), centre + half)
     return Interval(mean=mean, low=np.clip(low, 0.0, mean), high=np.clip(high, mean, 1.0))

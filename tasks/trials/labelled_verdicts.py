@@ -4,10 +4,10 @@ A row of support comes with its statement, so nothing is split; a row of correct
 as an answer is in a run. What is read off the verdicts:
 
 - support: supported by any context.
-- correctness: F2 of the precision and recall of the statements, correct from 0.5; recall weighs twice as much, for
-  people forgive additions sooner than omissions.
+- correctness: the metric statement_recall, the share of the ground truth's statements that the answer states, correct
+  from 0.5. People call an answer correct for what it says of the truth, whatever else it adds.
 - relevance: useful, for each context.
-- pairwise: the answer with the higher F1, a tie within 0.05.
+- pairwise: the answer with the higher F1 of its statements and the truth's, a tie within 0.05.
 - rubric: the metrics faithfulness, factual_recall, factual_f1, and the rating of `accuracy` by a model.
 - decomposition: the statements.
 
@@ -131,18 +131,18 @@ async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judge
 
 
 async def _judge_correctness(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
-    agreement = await _compare(live_run, sample_id, row, str(row.data["answer"]), recall_weight=2.0)
-    label = "correct" if agreement.by_labels >= CORRECT_FROM else "incorrect"
-    return Judged(row=row, verdicts=(ScoredLabel(label=label, score=agreement.by_scores),))
+    compared = await _compare(live_run, sample_id, row, str(row.data["answer"]))
+    label = "correct" if _mean(compared.stated) >= CORRECT_FROM else "incorrect"
+    return Judged(row=row, verdicts=(ScoredLabel(label=label, score=_mean(compared.scores["G"])),))
 
 
 async def _judge_pair(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     answers = {side: str(row.data[f"answer_{side}"]) for side in "ab"}
     of_a, of_b = await asyncio.gather(
-        *(_compare(live_run, f"{sample_id}/{side}", row, text, recall_weight=1.0) for side, text in answers.items())
+        *(_compare(live_run, f"{sample_id}/{side}", row, text) for side, text in answers.items())
     )
     # Of two long answers the labels alone are often equal.
-    ahead = of_b.by_scores - of_a.by_scores
+    ahead = of_b.f1_by_scores - of_a.f1_by_scores
     label = "tie" if abs(ahead) < TIE_WITHIN else "b" if ahead > 0 else "a"
     return Judged(row=row, verdicts=(ScoredLabel(label=label, score=ahead),))
 
@@ -184,32 +184,33 @@ _JUDGES: Mapping[Kind, _Judge] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Compared:
-    """F of an answer against the ground truth, by the judge's labels and by its scores."""
+    """An answer against the ground truth: whether each statement of the truth is stated, and the judge's scores of the
+    answer's statements (A) and of the truth's (G). Of an empty answer there is nothing."""
 
-    by_labels: float
-    by_scores: float
+    stated: Sequence[float] = ()
+    scores: Mapping[str, Sequence[float]] = field(default_factory=lambda: {"A": [], "G": []})
+
+    @property
+    def f1_by_scores(self) -> float:
+        """F1 of the means of both sides."""
+        precision, recall = _mean(self.scores["A"]), _mean(self.scores["G"])
+        return 2 * precision * recall / (precision + recall) if precision and recall else 0.0
 
 
-async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str, *, recall_weight: float) -> _Compared:
-    """An answer against the ground truth; an empty one has nothing right."""
+async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str) -> _Compared:
     if not answer.strip():
-        return _Compared(by_labels=0.0, by_scores=0.0)
+        return _Compared()
     work = _lay_out(sample_id, row, answer=answer, ground_truth=row.ground_truth)
     await _take(live_run, work, (extract_answer, extract_ground_truth))
     await _take(live_run, work, (classify_statements,))
-    labels: dict[str, list[float]] = {"A": [], "G": []}
+    stated: list[float] = []
     scores: dict[str, list[float]] = {"A": [], "G": []}
     for verdict in work.rows["classifications"]:
         side, is_right = str(verdict["statement_id"])[0], verdict["label"] == "TP"
-        labels[side].append(float(is_right))
         scores[side].append(_score(live_run, verdict, yes=is_right))
-    return _Compared(by_labels=_join(labels, recall_weight), by_scores=_join(scores, recall_weight))
-
-
-def _join(sides: Mapping[str, Sequence[float]], recall_weight: float) -> float:
-    """F of the means of both sides, with recall so many times as heavy."""
-    precision, recall, weight = _mean(sides["A"]), _mean(sides["G"]), recall_weight**2
-    return (1 + weight) * precision * recall / (weight * precision + recall) if precision and recall else 0.0
+        if side == "G":
+            stated.append(float(is_right))
+    return _Compared(stated=stated, scores=scores)
 
 
 def _measure_facts(work: SampleWork) -> dict[str, float]:

@@ -140,6 +140,29 @@ def test_a_mean_over_the_sets_of_a_kind_counts_each_the_same(live_run: LiveRun) 
     assert pick(document, "wrong")["judge"]["figures"]["auc"]["value"] is None
 
 
+def test_an_answer_is_correct_by_what_it_states_of_the_truth_as_statement_recall_has_it(live_run: LiveRun) -> None:
+    """Half of the truth's statements make an answer correct, whatever it adds; of two statements none does not."""
+    truth = "The ferry leaves at nine. The chapel has a green door."
+    more = " ".join(f"Shop {number} sells ropes of length {number + 40}." for number in range(8))
+    answers = {
+        "all": truth,
+        "half and more": f"The ferry leaves at nine. {more}",
+        "none of it": more,
+    }
+    rows = [
+        {
+            "id": name, "group": name, "question": "What is known?", "ground_truth": truth, "answer": answer,
+            "label": "incorrect" if name == "none of it" else "correct",
+        }
+        for name, answer in answers.items()
+    ]  # fmt: skip
+    write_set(live_run.folder / "stated", rows)
+    document = live_run.measure("--judge", "lexical", "--data", "stated")
+    judge = pick(document, "stated")["judge"]
+    assert judge["n"] == 3
+    assert judge["figures"]["accuracy"]["value"] == 1
+
+
 def test_counts_too_small_are_said_to_be_so(live_run: LiveRun) -> None:
     document = live_run.measure("--judge", "lexical", "--data", "sets/harbour_correctness")
     assert pick(document, "harbour_correctness")["notes"] == [

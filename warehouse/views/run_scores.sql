@@ -3,12 +3,14 @@
 -- The interval is that of Wilson (1927), Journal of the American Statistical Association 22, 209-212, with the effective
 -- number of values n = m * (1 - m) / v, where v is the variance of their mean m (Korn and Graubard 1998, Survey Methodology
 -- 24, 193-201): values that vary less than zeros and ones of the same mean say as much as more of those would. It keeps to
--- 0 and 1. Zeros and ones have v = m * (1 - m) / n and so Wilson's own interval; for others v is estimated, and Student's
--- quantile takes the place of the normal one. Where samples share a cluster v is that of the clusters' sums about the mean,
--- and Student's degrees of freedom are the clusters less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
--- Where all values are equal, and are not zeros or ones, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as none
--- of n does (Clopper and Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most
--- values are at an end of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python: `tasks/comparing/wilson.py`.
+-- 0 and 1. Zeros and ones have v = m * (1 - m) / n and count as many as they are. Student's quantile takes the place of the
+-- normal one. Where samples share a cluster v is that of the clusters' sums about the mean, and Student's degrees of
+-- freedom are the clusters less one. Ratings whose least is above 0 are moved to 0 to 1 and back.
+--
+-- Where all values are equal, at most a share 1 - 0.025 ^ (1 / n) of further ones differ, as none of n does (Clopper and
+-- Pearson 1934, Biometrika 26(4)), and by no more than to 0 or to 1; as much is left open where most values are at an end
+-- of the scale, and fewer than six are off it. A metric on another scale has Student's interval. The same in Python:
+-- `tasks/comparing/wilson.py`.
 create or replace view run_scores as
 with sums as (
     select
@@ -67,7 +69,7 @@ shares as (
         clustered.cluster,
         coalesce(clustered.n_clusters, sums.n_scored) as n,
         coalesce(clustered.variance, sums.spread / sums.n_scored) as variance,
-        sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null as is_wilson,
+        sums.n_lowest + sums.n_highest = sums.n_scored and clustered.n_clusters is null as is_binary,
         sums.lowest >= sums.minimum and sums.highest <= 1 as is_share,
         (sums.mean - sums.minimum) / (1 - sums.minimum) as share,
         coalesce(clustered.variance, sums.spread / sums.n_scored) / pow(1 - sums.minimum, 2) as share_variance
@@ -81,13 +83,12 @@ quantiles as (
     select
         *,
         case
-            when is_wilson then 1.959964
             when n <= 5 then [12.706205, 4.302653, 3.182446, 2.776445][n - 1]
             else 1.959964 + 2.372271 / (n - 1) + 2.822499 / pow(n - 1, 2) + 2.555850 / pow(n - 1, 3)
                 + 1.589534 / pow(n - 1, 4)
         end as quantile,
-        not is_wilson and (n < 2 or share_variance < 1e-20) as is_level,
-        not is_wilson
+        n < 2 or share_variance < 1e-20 as is_level,
+        not is_binary
             and n_scored - greatest(n_lowest, n_highest) < least(greatest(n_lowest, n_highest), 6) as is_few,
         1 - pow(0.025, 1 / nullif(n, 0)) as unseen
     from shares
@@ -97,8 +98,9 @@ pulled as (
     select
         *,
         case
-            when is_wilson then pow(quantile, 2) / nullif(n, 0)
-            when not is_level then pow(quantile, 2) * share_variance / (share * (1 - share))
+            when is_level then null
+            when is_binary then pow(quantile, 2) / n
+            else pow(quantile, 2) * share_variance / (share * (1 - share))
         end as pull
     from quantiles
 ),

@@ -1,0 +1,263 @@
+"""How often a gate and a comparison find what is there, and what is not: the rules of today beside those before.
+
+Before, the interval of a difference was a bootstrap, p was corrected by Holm, and a drop had to be beyond its limit by
+more than the judge's noise floor; the interval of a mean had two pseudo-observations at each end of the scale. Those
+rules stand here once more, small. Everything is drawn at random with known truth; `--runs` says how many runs a figure
+is over (a share of 0.05 over 1,000 is off by 0.014 in 19 of 20 cases).
+
+    python tests/benchmarks/power.py --runs 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalhouse.tasks.comparing.bootstrap import ALPHA, draw_weights, find_tails
+from evalhouse.tasks.comparing.noise import Noise, find_floor
+from evalhouse.tasks.comparing.paired import Paired, compare_paired
+from evalhouse.tasks.comparing.wilson import find_interval
+
+Floats = NDArray[np.float64]
+
+LIMIT = 0.02
+"""The drop that a gate allows."""
+DRAWS = 1000
+NOISE = 0.2
+"""The share of scores that the judge draws again each time it is asked."""
+SCORES, ODDS = (0.0, 0.5, 0.8, 1.0), (0.15, 0.2, 0.25, 0.4)
+FLOORS = (None, 10, 50, 500)
+"""Pairs that a noise floor was known from; None where none was known."""
+
+
+# The rules before
+
+
+@dataclass(frozen=True)
+class Ends:
+    """An interval for each column."""
+
+    low: Floats
+    high: Floats
+
+
+def bootstrap(differences: Floats, generator: np.random.Generator) -> Ends:
+    """Percentiles of drawn means, expanded for small numbers, one column a metric."""
+    n = len(differences)
+    weights = np.concatenate(list(draw_weights(n, generator, DRAWS)))
+    low, high = np.quantile(weights @ differences / n, find_tails(n), axis=0)
+    return Ends(low, high)
+
+
+def correct_by_holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction."""
+    corrected, highest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values)):
+        corrected[place] = highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+    return corrected
+
+
+def pad(values: Floats) -> Ends:
+    """The interval of means with two pseudo-observations at 0 and two at 1."""
+    n = len(values) + 4
+    centre = (values.sum(axis=0) + 2) / n
+    half = 1.96 * np.sqrt(((values**2).sum(axis=0) + 2) / n - centre**2) / np.sqrt(n)
+    return Ends(np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0))
+
+
+# Nights of known truth
+
+
+def judge(generator: np.random.Generator, truths: Floats) -> Floats:
+    """What a judge makes of them, that draws a share of its scores from anywhere."""
+    again = generator.random(truths.shape) < NOISE
+    return np.where(again, generator.choice(SCORES, p=ODDS, size=truths.shape), truths)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Samples, and the share of them that the candidate breaks; `drop` is the mean of what a judge sees of it."""
+
+    n: int
+    broken: float
+
+    @property
+    def drop(self) -> float:
+        """Of the mean score."""
+        return self.broken * (1 - NOISE) * float(np.dot(SCORES, ODDS))
+
+
+CELLS = [
+    *(Cell(n, 0.0) for n in (20, 50, 80, 200)),
+    *(Cell(n, broken) for n, broken in ((50, 0.29), (80, 0.29), (200, 0.145))),
+]
+
+
+def is_failed_before(differences: Floats, ends: Ends, p: float, floor: float | None) -> bool:
+    """Whole interval beyond the limit, no chance, and beyond the limit by more than the floor."""
+    drop = -float(differences.mean())
+    return float(-ends.high[0]) > LIMIT and p <= ALPHA and drop - LIMIT > (floor or 0.0)
+
+
+def is_failed(paired: Paired) -> bool:
+    """As `gate_checks` has it: the whole interval beyond the limit, and no chance."""
+    return paired.ci_high is not None and -paired.ci_high > LIMIT and (paired.p_adjusted or 0.0) <= ALPHA
+
+
+def measure_gate(cell: Cell, n_runs: int) -> list[str]:
+    """One row: the share of gates that fail by the rules before, for each floor, and by those of today."""
+    generator = np.random.default_rng([cell.n, round(1000 * cell.broken)])
+    failed = dict.fromkeys((*FLOORS, "now"), 0)
+    for _ in range(n_runs):
+        truths = generator.choice(SCORES, p=ODDS, size=(cell.n, 1))
+        later = np.where(generator.random(truths.shape) < cell.broken, 0.0, truths)
+        differences = judge(generator, later) - judge(generator, truths)
+        (paired,) = compare_paired(differences, np.arange(cell.n), low_is_good=[False], resamples=DRAWS)
+        ends = bootstrap(differences, generator)
+        for n_pairs in FLOORS:
+            floor = measure_floor(generator, cell.n, n_pairs) if n_pairs else None
+            failed[n_pairs] += is_failed_before(differences, ends, paired.p or 1.0, floor)
+        failed["now"] += is_failed(paired)
+    return [f"{cell.n}", f"{cell.drop:.3f}", *(f"{count / n_runs:.3f}" for count in failed.values())]
+
+
+def measure_floor(generator: np.random.Generator, n: int, n_pairs: int) -> float:
+    """The floor over n samples, by as many pairs that only the judge set apart."""
+    truths = generator.choice(SCORES, p=ODDS, size=n_pairs)
+    apart = judge(generator, truths) - judge(generator, truths)
+    noise = Noise(n_pairs=n_pairs, n_changed=int((apart != 0).sum()), sum_squares=float((apart**2).sum()))
+    return find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0)
+
+
+def draw_metrics(generator: np.random.Generator, n: int, worse: float) -> Floats:
+    """Differences of 18 metrics, of which nine go by the retrieval and nine by the answer, copies or nearly so.
+
+    Retrieval flips for 15 % of the samples either way, and for as many more the wrong way as it is worse.
+    """
+    retrieval = generator.choice([-1.0, 0.0, 1.0], p=[0.15 + worse, 0.7 - worse, 0.15], size=(n, 1))
+    answer = generator.choice([-1.0, -0.5, 0.0, 0.5, 1.0], p=[0.05, 0.15, 0.6, 0.15, 0.05], size=(n, 1))
+    sizes = generator.choice([0.25, 0.5, 1.0], size=(n, 18))
+    is_copy = np.arange(18) % 3 == 0
+    strength = np.where(is_copy, 1.0, sizes)
+    return np.hstack([np.repeat(retrieval, 9, axis=1), np.repeat(answer, 9, axis=1)]) * strength
+
+
+def measure_many(n: int, worse: float, n_runs: int) -> list[str]:
+    """One row: the share of comparisons that find anything among 18 metrics, by Holm and by maxT."""
+    generator = np.random.default_rng([n, round(1000 * worse)])
+    by_holm = by_max_t = 0
+    for seed in range(n_runs):
+        differences = draw_metrics(generator, n, worse)
+        found = compare_paired(differences, np.arange(n), low_is_good=[False] * 18, seed=seed, resamples=DRAWS)
+        by_holm += min(correct_by_holm([paired.p or 1.0 for paired in found])) <= ALPHA
+        by_max_t += any(paired.verdict in ("better", "worse") for paired in found)
+    return [f"{n}", f"{worse:.2f}", f"{by_holm / n_runs:.3f}", f"{by_max_t / n_runs:.3f}"]
+
+
+FLIPS = {"8 % lost, 4 % gained": (0.08, 0.04), "2 % lost": (0.02, 0.0), "20 % lost, 10 % gained": (0.2, 0.1)}
+
+
+def measure_flips(name: str, n: int, n_runs: int) -> list[str]:
+    """One row: how often the interval of a difference holds the truth, and how often a drop of more than the limit, or
+    of just it, passes."""
+    lost, gained = FLIPS[name]
+    generator = np.random.default_rng([n, round(1000 * lost)])
+    flips = generator.choice([-1.0, 0.0, 1.0], p=[lost, 1 - lost - gained, gained], size=(n, n_runs))
+    found = compare_paired(flips, np.arange(n), low_is_good=[False] * n_runs, resamples=1)
+    before = bootstrap(flips, generator)
+    now = Ends(np.array([paired.ci_low for paired in found]), np.array([paired.ci_high for paired in found]))
+    shares = [
+        figure
+        for ends in (before, now)
+        for figure in (float(holds(ends, gained - lost).mean()), float((-ends.low <= LIMIT + 1e-9).mean()))
+    ]
+    return [name, f"{n}", *(f"{share:.3f}" for share in shares)]
+
+
+def holds(ends: Ends, truth: float) -> NDArray[np.bool_]:
+    """Which intervals hold the truth."""
+    return (ends.low <= truth + 1e-12) & (truth <= ends.high + 1e-12)
+
+
+Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores as some metric has them, samples × runs at a time, and their true mean."""
+
+    mean: float
+    draw: Draw
+
+
+def draw_documents(generator: np.random.Generator, shape: tuple[int, int]) -> Floats:
+    """Right or wrong, 0.7 in all, five questions a document with an intraclass correlation of 0.5."""
+    of_document = generator.beta(0.7, 0.3, (shape[0] // 5, shape[1]))
+    return (generator.random(shape) < np.repeat(of_document, 5, axis=0)).astype(np.float64)
+
+
+MEANS = {
+    "0 or 1": Scores(0.95, lambda rng, shape: (rng.random(shape) < 0.95).astype(np.float64)),
+    "like F1": Scores(0.45, lambda rng, shape: np.where(rng.random(shape) < 0.25, 0.0, rng.beta(3, 2, shape))),
+    "precision@5: 0 or 0.2": Scores(0.17, lambda rng, shape: np.where(rng.random(shape) < 0.85, 0.2, 0.0)),
+    "94 % zeros": Scores(0.02, lambda rng, shape: np.where(rng.random(shape) < 0.94, 0.0, rng.beta(1, 2, shape))),
+    "similarity": Scores(12 / 17, lambda rng, shape: rng.beta(12, 5, shape)),
+    "90 % ones": Scores(0.95, lambda rng, shape: np.where(rng.random(shape) < 0.9, 1.0, rng.beta(2, 2, shape))),
+    "5 questions a document": Scores(0.7, draw_documents),
+}
+
+
+def measure_mean(name: str, n: int, n_runs: int) -> list[str]:
+    """One row: how often the interval of a mean holds the truth, and how wide it is."""
+    truth = MEANS[name].mean
+    values = MEANS[name].draw(np.random.default_rng([n, len(name)]), (n, n_runs))
+    places = np.arange(n) // (5 if "document" in name else 1)
+    found = find_interval(values, places)
+    shares = [
+        figure
+        for ends in (pad(values), Ends(found.low, found.high))
+        for figure in (float(holds(ends, truth).mean()), float((ends.high - ends.low).mean()))
+    ]
+    return [name, f"{n}", *(f"{share:.3f}" for share in shares)]
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table in Markdown, each row as soon as it is there."""
+    print(f"\n{title}\n\n| {' | '.join(columns)} |\n|{'|'.join(['---:'] * len(columns))}|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+def main() -> None:
+    """All tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000, help="runs behind each figure")
+    n_runs = parser.parse_args().runs
+    print_table(
+        f"Gates that fail, of one metric at a limit of {LIMIT}; the judge draws {NOISE:.0%} of its scores again",
+        ["samples", "true drop", "before, no floor", "floor of 10 pairs", "of 50", "of 500", "now"],
+        (measure_gate(cell, n_runs) for cell in CELLS),
+    )
+    print_table(
+        "Comparisons that find anything among 18 dependent metrics",
+        ["samples", "retrieval worse by", "before (Holm)", "now (maxT)"],
+        (measure_many(n, worse, n_runs) for n in (60, 120) for worse in (0.0, 0.10, 0.15)),
+    )
+    print_table(
+        f"Differences with rare flips: intervals that hold the truth, and drops that pass a limit of {LIMIT}",
+        ["flips", "samples", "before: holds", "passes", "now: holds", "passes"],
+        (measure_flips(name, n, n_runs) for name in FLIPS for n in (20, 50, 200)),
+    )
+    print_table(
+        "Means: intervals that hold the truth, and their width",
+        ["scores", "samples", "before: holds", "width", "now: holds", "width"],
+        (measure_mean(name, n, 4 * n_runs) for name in MEANS for n in (20, 50, 200)),
+    )
+
+
+if __name__ == "__main__":
+    main()
