@@ -140,10 +140,10 @@ def reaches(setting: str, call: str) -> bool:
     return any(setting in step.settings for step in (*_STEPS, find_step(call)) if call in step.calls[:1])
 
 
-def collect_labels(call: str) -> dict[str, Mapping[str, str]]:
-    """The labels of the verdicts that requests of this name give, as in Step."""
-    return {letter: labels for step in _STEPS if call in step.calls for letter, labels in step.labels.items()}
+def collect_labels(prompt: str) -> dict[str, Mapping[str, str]]:
+    """The labels of the verdicts that are asked for with a prompt, as in Step."""
+    return {letter: labels for step in _STEPS if step.prompt == prompt for letter, labels in step.labels.items()}
 
 
-REVIEWED_CALLS: Final = tuple(dict.fromkeys(step.calls[0] for step in _STEPS if step.reviewed))
-"""The requests, as `llm_calls` names them, whose verdicts people review; each asks with the prompt of its name."""
+REVIEWED_PROMPTS: Final = tuple(dict.fromkeys(step.prompt for step in _STEPS if step.reviewed and step.prompt))
+"""The prompts whose verdicts people review, which is what reviews call a step."""

@@ -13,7 +13,7 @@ from evalhouse.flows.display.output import make_table, print_json, print_line, p
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.reviews import Review
 from evalhouse.warehouse.rows.runs import find_run
-from evalhouse.warehouse.steps import REVIEWED_CALLS
+from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def review() -> None:
 @review.command("export")
 @RUN_ARGUMENT
 @click.option("-n", "n", type=click.IntRange(min=1), default=100, show_default=True, help="Verdicts to label.")
-@click.option("--steps", metavar="A,B", help=f"Steps to take verdicts from. Default: {','.join(REVIEWED_CALLS)}.")
+@click.option("--steps", metavar="A,B", help=f"Steps to take verdicts from. Default: {','.join(REVIEWED_PROMPTS)}.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of FILE, else html.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write. Default: review-EXPORT.html.")
 @click.option("--seed", type=int, metavar="N", help="Repeat a draw: the same verdicts for the same run and labels.")
@@ -139,9 +139,9 @@ def _parse_steps(steps: str | None) -> tuple[str, ...] | None:
     if steps is None:
         return None
     named = tuple(dict.fromkeys(name.strip() for name in steps.split(",") if name.strip()))
-    unknown = [name for name in named if name not in REVIEWED_CALLS]
+    unknown = [name for name in named if name not in REVIEWED_PROMPTS]
     if unknown or not named:
-        raise SettingsError(f"--steps is {steps!r}; it must name some of {', '.join(REVIEWED_CALLS)}")
+        raise SettingsError(f"--steps is {steps!r}; it must name some of {', '.join(REVIEWED_PROMPTS)}")
     return named
 
 

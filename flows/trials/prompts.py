@@ -30,7 +30,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.steps import REVIEWED_CALLS
+from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 BUILT_IN = "built-in"
@@ -93,16 +93,16 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
         prompts: Mapping[str, Prompt] = load_prompts(language, None if source == BUILT_IN else Path(source))
     else:
         prompts = _load_from_record(warehouse, source, language)
-    return PromptSet(source=source, prompts={name: prompts[name] for name in REVIEWED_CALLS})
+    return PromptSet(source=source, prompts={name: prompts[name] for name in REVIEWED_PROMPTS})
 
 
 def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
-    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_CALLS]
+    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_PROMPTS]
     names = [row["prompt"] for row in rows]
     if not rows:
         raise SettingsError(
-            f"{source!r} is not a folder, and no prompt of {', '.join(REVIEWED_CALLS)} in language {language} on "
+            f"{source!r} is not a folder, and no prompt of {', '.join(REVIEWED_PROMPTS)} in language {language} on "
             f"record has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
             "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
         )
@@ -127,10 +127,10 @@ def plan_comparison(
             "the lexical judge reads no prompt, so that other words change none of its verdicts; name a model with "
             "--judge"
         )
-    steps = tuple(name for name in REVIEWED_CALLS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
+    steps = tuple(name for name in REVIEWED_PROMPTS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
     if not steps:
         raise SettingsError(
-            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_CALLS)}, which are what "
+            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_PROMPTS)}, which are what "
             "people review; there is nothing to compare"
         )
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)

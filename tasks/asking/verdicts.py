@@ -178,10 +178,14 @@ def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
     A failure for good goes before EndpointDown, which would have the others tried again for nothing. It is a task, so
     that whoever waits for it is woken once and not with everything below.
     """
-    return asyncio.create_task(_gather(asked))
+    begun = [asyncio.ensure_future(one) for one in asked]
+    gathered = asyncio.create_task(_gather(begun))
+    # One that is cancelled before its first step would leave what it was to wait for behind.
+    gathered.add_done_callback(lambda _: [one.cancel() for one in begun])
+    return gathered
 
 
-async def _gather(asked: Sequence[Awaitable[T]]) -> list[T]:
+async def _gather(asked: Sequence["asyncio.Future[T]"]) -> list[T]:
     results = await asyncio.gather(*asked, return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     if failures:

@@ -26,7 +26,7 @@ from evalhouse.tasks.comparing.figures import (
     weigh_mean,
     weigh_tables,
 )
-from evalhouse.warehouse.steps import REVIEWED_CALLS, collect_labels
+from evalhouse.warehouse.steps import REVIEWED_PROMPTS, collect_labels
 
 Direction = Literal["better", "worse", "same", "undecided"]
 ALL_STEPS: Final = "all steps"
@@ -38,7 +38,7 @@ LEAST_LABELS: Final = 5
 """A label that people gave less often leaves balanced accuracy, κ and α to a verdict or two."""
 STEP_LABELS: Final = {
     step: tuple(dict.fromkeys(label for labels in collect_labels(step).values() for label in labels))
-    for step in REVIEWED_CALLS
+    for step in REVIEWED_PROMPTS
 }
 
 VERDICT: Final = ("run_id", "sample_id", "step", "statement_id", "context_rank")

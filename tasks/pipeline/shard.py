@@ -91,6 +91,10 @@ class SampleWork:
             reason, detail = "target_failed", self.sample.target_error
         self.add_row("outcomes", step=step, reason=reason, detail=detail)
 
+    def has_outcome(self, step: str) -> bool:
+        """Whether it is noted how a step ended."""
+        return any(row["step"] == step for row in self.rows["outcomes"])
+
     async def wait_for_statements(self, source: Source) -> Extraction:
         """The statements of one of the texts, as soon as they are there; raises what kept them from coming."""
         # Shielded, because a cancelled step must not take the statements from the others.

@@ -36,7 +36,7 @@ from evalhouse.warehouse.rows.reviews import (
     write_picks,
 )
 from evalhouse.warehouse.rows.runs import RunRow, make_run_id
-from evalhouse.warehouse.steps import REVIEWED_CALLS
+from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 REVIEWED = "reviewed"
@@ -82,7 +82,7 @@ def plan_export(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> Ex
     items = _list_items(warehouse, run, request)
     generator = random.Random(request.seed)
     open_items = items if request.again else [item for item in items if not item.is_reviewed]
-    by_step = {step: [item for item in open_items if item.step == step] for step in REVIEWED_CALLS}
+    by_step = {step: [item for item in open_items if item.step == step] for step in REVIEWED_PROMPTS}
     by_step = {step: of_step for step, of_step in by_step.items() if of_step}
     if request.n < len(by_step):
         raise ReviewError(
@@ -148,7 +148,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> li
         raise ReviewError(
             f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
         )
-    items = collect_items(read_items(warehouse, run.run_id, request.steps or REVIEWED_CALLS))
+    items = collect_items(read_items(warehouse, run.run_id, request.steps or REVIEWED_PROMPTS))
     missing = [step for step in request.steps or () if not any(item.step == step for item in items)]
     if missing:
         raise ReviewError(
@@ -156,7 +156,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> li
             f"failed there (`evalhouse show {run.run_id}`)"
         )
     if not items:
-        raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEWED_CALLS)} to review")
+        raise ReviewError(f"run {run.run_id} has no verdict of {', '.join(REVIEWED_PROMPTS)} to review")
     if not request.again and all(item.is_reviewed for item in items):
         raise ReviewError(
             f"all {len(items)} verdicts of run {run.run_id} have been reviewed; --again asks about them once more"

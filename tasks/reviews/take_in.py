@@ -12,7 +12,7 @@ from typing import Any
 
 from evalhouse.tasks.reviews.label_files import LabelFile, Line, find_label, list_labels, list_problems
 from evalhouse.warehouse.rows.reviews import Review, add_reviews, read_picks, read_reviewable
-from evalhouse.warehouse.steps import REVIEWED_CALLS
+from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 _VERDICT = ("run_id", "sample_id", "step", "statement_id", "context_rank")
@@ -141,8 +141,8 @@ def _find_verdict(line: Line, record: _Record) -> Mapping[str, Any]:
 def _find_by_name(line: Line, record: _Record) -> Mapping[str, Any]:
     key = {name: line.get(name) for name in _VERDICT}
     step = key["step"]
-    if step is not None and step not in REVIEWED_CALLS:
-        raise _LineError(f"step is {step!r}; it must be one of {', '.join(REVIEWED_CALLS)}")
+    if step is not None and step not in REVIEWED_PROMPTS:
+        raise _LineError(f"step is {step!r}; it must be one of {', '.join(REVIEWED_PROMPTS)}")
     place = "context_rank" if step == "rank" else "statement_id"
     if not all(key[name] for name in ("run_id", "sample_id", "step", place)):
         raise _LineError(f"does not say which verdict it means; {_HOW}")

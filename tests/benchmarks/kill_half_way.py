@@ -23,7 +23,7 @@ from cli_process import Place  # noqa: E402
 from kill_runs import Lane, Life, Moment, noting_endpoint, read_recorded, read_rows  # noqa: E402
 
 METRICS = "answer_correctness,context_recall,context_precision,faithfulness"
-REQUESTS_A_SAMPLE = 5
+REQUESTS_A_SAMPLE = 6
 
 
 def write_samples(path: Path, count: int) -> None:

@@ -37,7 +37,7 @@ from evalhouse.warehouse.store import Warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.check_and_compact import compact_warehouse  # noqa: E402
 from evalhouse.warehouse.upkeep.move import move_warehouse  # noqa: E402
 
-_CALLS = 5  # of a sample
+_CALLS = 6  # of a sample
 _SAMPLES_A_NIGHT = 3000
 _SHARD = 128
 _QUERIES = {

@@ -43,7 +43,7 @@ def test_every_id_in_the_tree_can_be_looked_up(ask: Ask) -> None:
     prompts = {row["prompt_hash"][:8] for row in select(ask, "select prompt_hash from prompts")}
     shown_calls = set(re.findall(r"call ([0-9a-f]+):", tree))
     shown_prompts = set(re.findall(r"prompt .*\(([0-9a-f]+)\)", tree))
-    assert len(shown_calls) == 5, "two splittings, classify, rank, and one request for both attributions"
+    assert len(shown_calls) == 6, "two splittings, classify, rank, and an attribution of each text"
     assert shown_calls <= calls
     assert len(shown_prompts) == 4
     assert shown_prompts <= prompts

@@ -200,7 +200,7 @@ select run_id, sample_id, statement_id, is_supported as supported,
        if(is_supported, [context_rank], []::integer[]) as context_ranks,
        'Context ' || context_rank || ' of edition ' || contexts_version || ' was read for day ' || ordinal || '.'
            as reason,
-       make_id(night, sample, 'attribute') as call_id
+       make_id(night, sample, if(is_answer, 'attribute_answer', 'attribute_ground_truth')) as call_id
 from labelled order by night, sample, is_answer desc, ordinal
 """
 _CONTEXT_VERDICTS = """
@@ -321,7 +321,8 @@ STEPS: Final = (
     "similarity", "relevancy", "grade_relevance",
 )  # fmt: skip
 CALL_STEPS: Final = (
-    "extract_answer", "extract_ground_truth", "classify", "attribute", "rank", "relevancy", "grade_relevance",
+    "extract_answer", "extract_ground_truth", "classify", "attribute_answer", "attribute_ground_truth", "rank",
+    "relevancy", "grade_relevance",
 )  # fmt: skip
 _MADE = (_NIGHTS, _PLACES, _LABELLED, _COUNTED)
 _WRITTEN = (

@@ -222,9 +222,14 @@ def say_good(question: Question) -> str:
             return say_verdicts(*({"id": item, "label": "TP"} for item in sides))
 
 
+def find_odd(question: Question, odd: Mapping[str, Says]) -> Says:
+    """What is said to a question: by its step's name or by the part of it that its prompt is called."""
+    return next((says for name, says in odd.items() if question.step.startswith(name)), say_good)
+
+
 async def judge_with(folder: Path, odd: Mapping[str, Says], **settings: Any) -> tuple[ScriptedJudge, SampleWork]:  # noqa: ANN401
-    """A good judge but for some steps."""
-    judge = ScriptedJudge(lambda question: odd.get(question.step, say_good)(question))
+    """A good judge but for some steps, named as `find_odd` says."""
+    judge = ScriptedJudge(lambda question: find_odd(question, odd)(question))
     async with lay_out_run(folder, make_settings(**settings), judge=judge) as live_run:
         (work,) = await judge_samples(live_run, [make_sample()])
     return judge, work

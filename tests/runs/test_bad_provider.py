@@ -226,9 +226,9 @@ def test_what_lasts_of_one_sample_is_sent_once_named_and_leaves_the_others_alone
     refused = read(
         place, "select sample_id, step, attempts, error from llm_calls where status = 'refused' order by all"
     )
-    steps = {"classify": "classify", "attribute": "attribute", "rank": "rank"}
+    steps = {"attribute": ("attribute_answer", "attribute_ground_truth")}
     assert [(row["sample_id"], row["step"], row["attempts"]) for row in refused] == [
-        (sample, steps[step], 1) for sample, (step, _, _, _) in LASTING.items()
+        (sample, name, 1) for sample, (step, _, _, _) in LASTING.items() for name in steps.get(step, (step,))
     ]
     assert len(read(place, "select 1 from llm_calls where status <> 'cached'")) == endpoint.stats.requests[CHAT]
     assert read(place, "select count(*) as n from llm_calls where status = 'error'") == [{"n": 0}]

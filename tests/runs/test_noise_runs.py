@@ -111,7 +111,12 @@ def test_unchanged_samples_are_judged_again_and_everything_is_asked_anew(nights:
     calls = nights.read(f"select step, status, sample_id from llm_calls where run_id = '{noise['run_id']}'")
     assert {call["status"] for call in calls} == {"ok"}
     assert noise["requests"] == len(calls) == 4 * N_AGAIN
-    assert {call["step"] for call in calls} == {"extract_answer", "extract_ground_truth", "classify", "attribute"}
+    assert {call["step"] for call in calls} == {
+        "extract_answer",
+        "extract_ground_truth",
+        "classify",
+        "attribute_answer",
+    }
     assert len({call["sample_id"] for call in calls}) == N_AGAIN
 
 

@@ -29,7 +29,7 @@ from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 
-JUDGED_BY_CONTEXT = ("attribute", "rank")
+JUDGED_BY_CONTEXT = ("attribute_answer", "attribute_ground_truth", "rank")
 
 
 async def judge_alone(
@@ -75,10 +75,11 @@ async def test_each_context_has_a_request_of_its_own_with_all_statements(tmp_pat
     for step in JUDGED_BY_CONTEXT:
         assert contexts_of(judge, step) == [["C1"], ["C2"], ["C3"]]
     for question in judge.asked:
-        if question.step == "attribute":
-            assert read_ids(question, "answer_statements") == ["A1", "A2"]
-            assert read_ids(question, "ground_truth_statements") == ["G1", "G2"]
-    assert len(judge.asked) == 3 + 2 * 3
+        if question.step.startswith("attribute"):
+            own = "answer" if question.step == "attribute_answer" else "ground_truth"
+            ids = {side: read_ids(question, f"{side}_statements") for side in ("answer", "ground_truth")}
+            assert ids == {"answer": [], "ground_truth": [], own: ["A1", "A2"] if own == "answer" else ["G1", "G2"]}
+    assert len(judge.asked) == 3 + 3 * 3
 
 
 async def test_verdicts_on_each_context_come_together_in_the_same_rows_as_ever(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ async def test_verdicts_on_each_context_come_together_in_the_same_rows_as_ever(t
     assert read_outcomes(work) == read_outcomes(together) == dict.fromkeys(read_outcomes(together))
     assert read_labels(work) == read_labels(together)
     asked = {question.step for question in judge.asked}
-    assert asked == {"extract_answer", "extract_ground_truth", "classify", "attribute", "rank"}
+    assert asked == {"extract_answer", "extract_ground_truth", "classify", *JUDGED_BY_CONTEXT}
 
 
 async def test_a_verdict_names_the_call_about_its_own_context(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ async def test_a_verdict_names_the_call_about_its_own_context(tmp_path: Path) ->
 
 async def test_a_reply_about_a_context_that_was_not_sent_along_is_of_no_use(tmp_path: Path) -> None:
     def name_all(question: Question) -> str:
-        if question.step != "attribute":
+        if not question.step.startswith("attribute"):
             return say_good(question)
         asked = read_ids(question, "answer_statements") + read_ids(question, "ground_truth_statements")
         return say_verdicts(*({"id": item, "contexts": ["C1", "C2", "C3"]} for item in asked))
@@ -132,8 +133,10 @@ async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_all_that_
 
     _, work = await judge_alone(tmp_path, refuse)
     failed = {name for name, reason in read_outcomes(work).items() if reason == "judge_failed"}
-    assert failed == ({"rank"} if step == "rank" else {"attribute_answer", "attribute_ground_truth"})
-    assert work.rows["context_verdicts" if step == "rank" else "attributions"] == []
+    assert failed == {step}
+    ids = {str(row["statement_id"])[0] for row in work.rows["attributions"]}
+    assert ids == {"attribute_answer": {"G"}, "attribute_ground_truth": {"A"}, "rank": {"A", "G"}}[step]
+    assert len(work.rows["context_verdicts"]) == (0 if step == "rank" else 3)
     again, work = await judge_alone(tmp_path)
     assert [(question.step, read_ids(question, "contexts")) for question in again.asked] == [(step, ["C2"])]
     assert set(read_outcomes(work).values()) == {None}
@@ -142,7 +145,7 @@ async def test_one_context_that_cannot_be_judged_fails_the_step_and_is_all_that_
 async def test_only_what_sees_contexts_is_asked_anew_when_they_are_set_apart(tmp_path: Path) -> None:
     await judge_alone(tmp_path, alone=False)
     judge, _ = await judge_alone(tmp_path)
-    assert sorted(question.step for question in judge.asked) == ["attribute"] * 3 + ["rank"] * 3
+    assert sorted(question.step for question in judge.asked) == sorted(JUDGED_BY_CONTEXT * 3)
     together, _ = await judge_alone(tmp_path, alone=False)
     assert together.asked == []
 
@@ -151,7 +154,7 @@ async def test_a_single_context_is_alone_either_way_and_paid_for_once(tmp_path: 
     sample = make_sample(contexts=["Lighthouse 1 was built in 1911 on the northern cape."])
     first, _ = await judge_alone(tmp_path, sample=sample, alone=False)
     second, work = await judge_alone(tmp_path, sample=sample)
-    assert len(first.asked) == 5
+    assert len(first.asked) == 6
     assert second.asked == []
     assert set(read_outcomes(work).values()) == {None}
 
@@ -220,18 +223,18 @@ def test_the_command_counts_beforehand_what_it_sends_and_resume_keeps_contexts_a
         estimate = place.call(*run, "--contexts-alone", "--dry-run")
         together = place.call(*run, "--dry-run")
         assert endpoint.stats.requests.total() == 0
-        assert estimate.document["requests"] == 4 * (3 + 2 * 3)
-        assert together.document["requests"] == 4 * 5
+        assert estimate.document["requests"] == 4 * (3 + 3 * 3)
+        assert together.document["requests"] == 4 * 6
 
         first = place.call(*run, "--contexts-alone", "--label", "alone")
         assert first.document["status"] == "incomplete", first.stderr
-        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 12, "rank": 12}
+        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 24, "rank": 12}
         assert endpoint.stats.kinds.total() == estimate.document["requests"] == first.document["calls"]["requests"]
 
         endpoint.configure(script={})
         resumed = place.call("resume", "alone", "--json")
         assert resumed.document["status"] == "completed", resumed.stderr
-        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 12, "rank": 16}
+        assert endpoint.stats.kinds == {"extract": 8, "classify": 4, "attribute": 24, "rank": 16}
         assert endpoint.stats.duplicates_answered == 0
         for body in endpoint.stats.bodies:
             text = body["messages"][-1]["content"]

@@ -1,5 +1,5 @@
-"""What an evaluation costs in requests, counted at the endpoint: five a sample, four with the ground truth on record,
-none for a dataset that has not changed; and never one twice.
+"""What an evaluation costs in requests, counted at the endpoint: six a sample, five with the ground truth on record,
+three where the contexts stay as well, none for a dataset that has not changed; and never one twice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from evalhouse.warehouse.rows.samples import StoredSample
 CHAT = "/v1/chat/completions"
 METRICS = ("answer_correctness", "context_recall", "context_precision", "faithfulness")
 N = 12
-FIVE = {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
+SIX = {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
 
 
 @pytest.fixture
@@ -52,29 +52,29 @@ async def count_requests(
     return {kind: count / len(samples) for kind, count in asked.items()}
 
 
-async def test_four_metrics_take_five_requests_a_sample(endpoint: Endpoint, tmp_path: Path) -> None:
-    assert await count_requests(endpoint, tmp_path, make_samples()) == FIVE
-    assert endpoint.stats.requests == {CHAT: 5 * N}
+async def test_four_metrics_take_six_requests_a_sample(endpoint: Endpoint, tmp_path: Path) -> None:
+    assert await count_requests(endpoint, tmp_path, make_samples()) == SIX
+    assert endpoint.stats.requests == {CHAT: 6 * N}
 
 
 async def test_all_metrics_take_no_more(endpoint: Endpoint, tmp_path: Path) -> None:
-    assert await count_requests(endpoint, tmp_path, make_samples(), metrics=()) == FIVE
+    assert await count_requests(endpoint, tmp_path, make_samples(), metrics=()) == SIX
 
 
 @pytest.mark.parametrize("n_contexts", [1, 5, 40])
 async def test_contexts_cost_no_request_of_their_own(endpoint: Endpoint, tmp_path: Path, n_contexts: int) -> None:
     contexts = [f"Lighthouse {place} was built on a cape." for place in range(n_contexts)]
-    assert await count_requests(endpoint, tmp_path, make_samples(contexts=contexts)) == FIVE
+    assert await count_requests(endpoint, tmp_path, make_samples(contexts=contexts)) == SIX
 
 
 @pytest.mark.parametrize("n_contexts", [1, 3, 5])
-async def test_contexts_alone_cost_two_each(endpoint: Endpoint, tmp_path: Path, n_contexts: int) -> None:
+async def test_contexts_alone_cost_three_each(endpoint: Endpoint, tmp_path: Path, n_contexts: int) -> None:
     samples = make_samples(contexts=[f"Lighthouse {place} was built on a cape." for place in range(n_contexts)])
     asked = await count_requests(endpoint, tmp_path, samples, contexts_alone=True)
-    assert asked == {"extract": 2, "classify": 1, "attribute": n_contexts, "rank": n_contexts}
+    assert asked == {"extract": 2, "classify": 1, "attribute": 2 * n_contexts, "rank": n_contexts}
 
 
-async def test_with_the_ground_truth_on_record_it_takes_four(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_with_the_ground_truth_on_record_it_takes_five(endpoint: Endpoint, tmp_path: Path) -> None:
     """Another retriever and another answer to the same questions."""
     await count_requests(endpoint, tmp_path, make_samples())
     changed = [
@@ -84,17 +84,17 @@ async def test_with_the_ground_truth_on_record_it_takes_four(endpoint: Endpoint,
         for n, sample in enumerate(make_samples(), start=1)
     ]
     asked = await count_requests(endpoint, tmp_path, changed, run_id="run-2")
-    assert asked == FIVE | {"extract": 1}
-    assert sum(asked.values()) == 4
+    assert asked == SIX | {"extract": 1}
+    assert sum(asked.values()) == 5
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"answer": "It was built in 1911 by Ode Varn."}, {"extract": 1, "classify": 1, "attribute": 1}),
-        ({"contexts": ["Fish soup is served on Mondays."]}, {"attribute": 1, "rank": 1}),
+        ({"contexts": ["Fish soup is served on Mondays."]}, {"attribute": 2, "rank": 1}),
         ({"ground_truth": "It was built in 1912."}, {"extract": 1, "classify": 1, "attribute": 1, "rank": 1}),
-        ({"question": "Who built it?"}, FIVE),
+        ({"question": "Who built it?"}, SIX),
     ],
     ids=["answer", "contexts", "ground truth", "question"],
 )
@@ -130,10 +130,10 @@ async def test_a_metric_alone_takes_only_what_it_rests_on(
 async def test_samples_that_say_the_same_are_paid_for_once(endpoint: Endpoint, tmp_path: Path) -> None:
     twins = [replace(make_sample(), sample_id=f"s{number}", ordinal=number) for number in range(1, N + 1)]
     asked = await count_requests(endpoint, tmp_path, twins)
-    assert {kind: count * N for kind, count in asked.items()} == FIVE
+    assert {kind: count * N for kind, count in asked.items()} == SIX
 
 
-def test_the_command_takes_five_then_none_then_four(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
+def test_the_command_takes_six_then_none_then_five(endpoint: Endpoint, tmp_path: Path, prefect_home: Path) -> None:
     def write(name: str, answer: str, context: str) -> None:
         rows = [
             {
@@ -151,7 +151,7 @@ def test_the_command_takes_five_then_none_then_four(endpoint: Endpoint, tmp_path
     place = Place(folder=tmp_path, variables=variables)
     write("first.jsonl", "It came by night.", "Gulls nest on pier")
     write("second.jsonl", "It came by day.", "Nets dry on pier")
-    for dataset, expected in (("first", 5 * N), ("first", 0), ("second", 4 * N)):
+    for dataset, expected in (("first", 6 * N), ("first", 0), ("second", 5 * N)):
         before = endpoint.stats.requests.total()
         finished = place.call(
             "run", f"{dataset}.jsonl", "--judge", "openai:judge", "--metrics", ",".join(METRICS), "--json"

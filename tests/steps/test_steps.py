@@ -237,7 +237,9 @@ async def test_a_second_try_goes_on_where_the_first_one_ended(tmp_path: Path) ->
 async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, step: Callable[..., Any]) -> None:
     is_down = True
     kind = step.__name__.partition("_")[0]
-    judge = ScriptedJudge(break_when(lambda question: is_down and question.step == kind and question.sample_id != "s1"))
+    judge = ScriptedJudge(
+        break_when(lambda question: is_down and question.step.startswith(kind) and question.sample_id != "s1")
+    )
     async with lay_shard(tmp_path, judge) as (live_run, shard):
         await take_extraction(live_run, shard)
         with pytest.raises(EndpointDown):
@@ -253,6 +255,26 @@ async def test_no_row_is_doubled_by_a_try_that_failed_halfway(tmp_path: Path, st
     assert {name: count_rows(shard)[name] for name in ("statements", "classifications", "attributions")} == {
         "statements": 12, "classifications": 12, "attributions": 12,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("down", ["attribute_answer", "attribute_ground_truth"])
+async def test_one_text_attributed_while_the_endpoint_was_down_for_the_other_is_left_as_it_is(
+    tmp_path: Path, down: str
+) -> None:
+    is_down = True
+    judge = ScriptedJudge(break_when(lambda question: is_down and question.step == down))
+    async with lay_shard(tmp_path, judge, n_samples=1) as (live_run, shard):
+        await take_extraction(live_run, shard)
+        with pytest.raises(EndpointDown):
+            await run_step(live_run, shard, attribute_statements)
+        is_down = False
+        judge.asked.clear()
+        await run_step(live_run, shard, attribute_statements)
+    assert {question.step for question in judge.asked} == {down}
+    (work,) = shard.works
+    assert sorted(str(row["statement_id"]) for row in work.rows["attributions"]) == ["A1", "A2", "G1", "G2"]
+    steps = [row["step"] for row in work.rows["outcomes"] if str(row["step"]).startswith("attribute")]
+    assert sorted(map(str, steps)) == ["attribute_answer", "attribute_ground_truth"]
 
 
 async def test_after_the_last_try_the_samples_have_failed_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def measure(question: Question) -> int:
 
 
 def asked_of(judge: ScriptedJudge, step: str) -> list[Question]:
-    return [question for question in judge.asked if question.step == step]
+    return [question for question in judge.asked if question.step.startswith(step)]
 
 
 def say_sentences(question: Question) -> str:
@@ -192,7 +192,7 @@ def say_where(word: str) -> Says:
     """Useful is, and support comes from, each context that holds the word."""
 
     def says(question: Question) -> str:
-        if question.step not in ("rank", "attribute"):
+        if not question.step.startswith(("rank", "attribute")):
             return say_good(question)
         contexts: Any = question.data["contexts"]
         holding = [item.id for item in contexts if word in item.text]
@@ -214,7 +214,7 @@ async def test_a_context_longer_than_a_request_counts_where_any_part_of_it_does(
     judge = ScriptedJudge(say_where(f"Berth {at} "))
     async with lay_out_run(tmp_path, make_settings(request_tokens=TOKENS), judge=judge) as live_run:
         (work,) = await judge_samples(live_run, [make_sample(contexts=contexts)])
-    for step in ("rank", "attribute"):
+    for step in ("rank", "attribute_answer", "attribute_ground_truth"):
         sent: list[Any] = [item for question in asked_of(judge, step) for item in question.data["contexts"]]
         parts = sorted((item.text for item in sent if item.id == "C2"), key=LONG_ANSWER.index)
         assert "".join(parts) == LONG_ANSWER

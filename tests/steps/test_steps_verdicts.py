@@ -64,9 +64,9 @@ def read_names(body: Mapping[str, Any]) -> str:
 # A good judge
 
 
-async def test_a_sample_takes_five_requests_and_brings_every_verdict(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_a_sample_takes_six_requests_and_brings_every_verdict(endpoint: Endpoint, tmp_path: Path) -> None:
     work = await judge_one(tmp_path)
-    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
     assert read_outcomes(work) == DONE
     rows = work.rows["statements"]
     statements = sorted((row["statement_id"], row["source"], row["ordinal"], row["text"]) for row in rows)
@@ -89,7 +89,7 @@ async def test_every_verdict_names_the_call_it_came_from(endpoint: Endpoint, tmp
     expected = {
         "statements": {"extract_answer", "extract_ground_truth"},
         "classifications": {"classify"},
-        "attributions": {"attribute"},
+        "attributions": {"attribute_answer", "attribute_ground_truth"},
         "context_verdicts": {"rank"},
     }
     for table, names in expected.items():
@@ -101,10 +101,10 @@ async def test_an_unchanged_sample_costs_nothing_in_a_later_run(endpoint: Endpoi
     first = await judge_one(tmp_path)
     async with lay_out_run(tmp_path, run_id="run-2") as live_run:
         (second,) = await judge_samples(live_run, [make_sample()])
-        assert (live_run.asker.counts.requests, live_run.asker.counts.reused) == (0, 5)
-    assert endpoint.stats.requests[CHAT] == 5
+        assert (live_run.asker.counts.requests, live_run.asker.counts.reused) == (0, 6)
+    assert endpoint.stats.requests[CHAT] == 6
     assert read_labels(first) == read_labels(second)
-    assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 5
+    assert [call["status"] for call in read_calls(tmp_path) if call["run_id"] == "run-2"] == ["cached"] * 6
 
 
 async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_record(
@@ -112,7 +112,7 @@ async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_recor
 ) -> None:
     await judge_one(tmp_path)
     await judge_one(tmp_path, make_sample(answer="The builder was Mira Solveng1."))
-    assert endpoint.stats.kinds == {"extract": 3, "classify": 2, "attribute": 2, "rank": 1}
+    assert endpoint.stats.kinds == {"extract": 3, "classify": 2, "attribute": 3, "rank": 1}
 
 
 # What a sample lacks
@@ -204,16 +204,19 @@ async def test_what_is_missing_is_asked_for_again_alone(endpoint: Endpoint, tmp_
     assert read_labels(work) == LABELS
     assert read_ranks(work) == {"A1": [1], "A2": [], "G1": [1], "G2": [2]}
     assert read_useful(work) == {1: True, 2: True, 3: False}
-    assert endpoint.stats.kinds == {"extract": 2, "classify": 2, "attribute": 2, "rank": 2}
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 2, "attribute": 3, "rank": 2}
     again = {body["response_format"]["json_schema"]["name"]: body for body in endpoint.stats.bodies if read_names(body)}
+    # Whichever text's request comes first.
+    first, other = ("A1", "G") if read_names(again["attribute"]) == "A1" else ("G1", "A")
     assert {kind: read_names(body) for kind, body in again.items()} == {
-        "classify": "A1", "attribute": "A1", "rank": "C1",
+        "classify": "A1", "attribute": first, "rank": "C1",
     }  # fmt: skip
     last = {kind: body["messages"][-1]["content"] for kind, body in again.items()}
     assert "[A2]" not in last["classify"]
     assert "[G2]" in last["classify"]  # what A1 is judged against
-    assert "[A2]" not in last["attribute"]
-    assert "[G1]" not in last["attribute"]
+    assert f"[{first}]" in last["attribute"]
+    assert f"[{first[0]}2]" not in last["attribute"]
+    assert f"[{other}" not in last["attribute"]
     assert "[C3]" in last["attribute"]
     assert "[C2]" not in last["rank"]
 
@@ -231,7 +234,7 @@ async def test_invented_ids_are_left_out(endpoint: Endpoint, tmp_path: Path) -> 
     endpoint.configure(script=spoiled)
     work = await judge_one(tmp_path)
     assert read_labels(work) == LABELS
-    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 1, "rank": 1}
+    assert endpoint.stats.kinds == {"extract": 2, "classify": 1, "attribute": 2, "rank": 1}
 
 
 async def test_missing_of_both_sides_are_asked_for_in_one_request_with_both_sides_whole(tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ async def test_missing_of_both_sides_are_asked_for_in_one_request_with_both_side
     assert [len(asked[1].data[block]) for block in ("answer_statements", "ground_truth_statements")] == [2, 2]
 
 
-@pytest.mark.parametrize("step", ["classify", "attribute", "rank"])
+@pytest.mark.parametrize("step", ["classify", "attribute_ground_truth", "rank"])
 async def test_what_stays_missing_fails_the_step_and_is_named(tmp_path: Path, step: str) -> None:
     lost = "C2" if step == "rank" else "G2"
 
@@ -257,10 +260,15 @@ async def test_what_stays_missing_fails_the_step_and_is_named(tmp_path: Path, st
     judge, work = await judge_with(tmp_path, {step: leave_out}, attempts=3)
     outcomes = read_outcomes(work)
     failed = [name for name, reason in outcomes.items() if reason == "judge_failed"]
-    assert failed == (["attribute_answer", "attribute_ground_truth"] if step == "attribute" else [step])
+    assert failed == [step]
     assert lost in read_detail(work, failed[0])
-    table = {"classify": "classifications", "attribute": "attributions", "rank": "context_verdicts"}[step]
-    assert work.rows[table] == []  # nothing is padded, and half a verdict is none
+    tables = ("classifications", "attributions", "context_verdicts")
+    kept = {table: {str(row.get("statement_id", "C"))[0] for row in work.rows[table]} for table in tables}
+    whole = {"classifications": {"A", "G"}, "attributions": {"A", "G"}, "context_verdicts": {"C"}}
+    # Nothing is padded, and half a verdict is none.
+    less = {"classify": ("classifications", set()), "rank": ("context_verdicts", set())}
+    table, left = less.get(step, ("attributions", {"A"}))
+    assert kept == {**whole, table: left}
     assert [question.only for question in judge.asked if question.step == step] == [(), (lost,), (lost,)]
 
 

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from live_runs import (
     ScriptedJudge,
+    find_odd,
     judge_samples,
     judge_with,
     lay_out_run,
@@ -95,8 +96,8 @@ async def test_steps_take_the_majority_and_keep_each_vote(tmp_path: Path) -> Non
 async def test_verdicts_and_votes_name_calls_that_are_on_record(tmp_path: Path) -> None:
     judge, work = await judge_with(tmp_path, {}, votes=3)
     calls = {call["call_id"]: call["step"] for call in read_calls(tmp_path)}
-    assert len(calls) == len(judge.asked) == 2 + 3 * 3
-    assert all(calls[row["call_id"]] == row["step"] for row in work.rows["votes"])
+    assert len(calls) == len(judge.asked) == 2 + 3 * 4
+    assert all(calls[row["call_id"]].startswith(str(row["step"])) for row in work.rows["votes"])
     voted = {row["call_id"] for row in work.rows["votes"]}
     for table in ("classifications", "attributions", "context_verdicts"):
         assert {row["call_id"] for row in work.rows[table]} <= voted
@@ -130,13 +131,13 @@ async def judge_in_parts(
     def answer(question: Question) -> Said:
         if question.step.startswith("extract"):
             return orjson.dumps({"statements": [f"{question.step} {n}{filler}" for n in (1, 2)]}).decode()
-        return says(question) if question.step == step else say_good(question)
+        return find_odd(question, {step: says})(question)
 
     judge = ScriptedJudge(answer)
     sample = make_sample(contexts=[f"Context {n}.{filler}" for n in range(1, 5)])
     async with lay_out_run(folder, make_settings(request_tokens=800, votes=3), judge=judge) as live_run:
         (work,) = await judge_samples(live_run, [sample])
-    return [question for question in judge.asked if question.step == step], work
+    return [question for question in judge.asked if question.step.startswith(step)], work
 
 
 def read_ids(question: Question, block: str) -> list[str]:

@@ -12,7 +12,7 @@ with made as (
 asked as (
     select
         llm_calls.call_id,
-        llm_calls.step,
+        llm_calls.prompt,
         llm_calls.prompt_hash,
         coalesce(prompts.version || ' ', '') || left(llm_calls.prompt_hash, 8) as prompt_version
     from llm_calls
@@ -49,7 +49,7 @@ left join made
 -- A verdict by rule has the call of the split it rests on.
 left join asked
     on asked.call_id = made.call_id
-    and asked.step = made.step
+    and asked.prompt = made.step
 inner join run_samples
     on run_samples.run_id = reviewed.run_id
     and run_samples.sample_id = reviewed.sample_id
