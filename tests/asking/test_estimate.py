@@ -139,7 +139,9 @@ def test_what_the_endpoint_caches_is_within_a_tenth_too(tmp_path: Path, monkeypa
 
 def test_each_step_has_its_share(tmp_path: Path) -> None:
     estimate = estimate_run(make_settings(tmp_path / "none.duckdb", "openai:gpt-4.1-mini"))
-    assert list(estimate.steps) == ["attribute", "classify", "extract_answer", "extract_ground_truth", "rank"]
+    assert list(estimate.steps) == [
+        "attribute_answer", "classify", "extract_answer", "extract_ground_truth", "rank",
+    ]  # fmt: skip
     for name in ("requests", "reused", "prompt_tokens", "cached_tokens", "completion_tokens"):
         assert sum(getattr(step, name) for step in estimate.steps.values()) == getattr(estimate.usage, name)
     assert sum(step.cost_usd or 0 for step in estimate.steps.values()) == pytest.approx(estimate.usage.cost_usd)
