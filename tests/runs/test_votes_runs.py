@@ -94,8 +94,8 @@ def query(place: Place, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_dry_run_counts_each_vote_on_a_verdict_and_one_split(estimates: dict[int, Any]) -> None:
-    assert estimates[1]["requests"] == N_SAMPLES * (2 + 3)
-    assert estimates[N_VOTES]["requests"] == N_SAMPLES * (2 + 3 * N_VOTES)
+    assert estimates[1]["requests"] == N_SAMPLES * (2 + 4)
+    assert estimates[N_VOTES]["requests"] == N_SAMPLES * (2 + 4 * N_VOTES)
     assert estimates[N_VOTES]["prompt_tokens"] > 2 * estimates[1]["prompt_tokens"]
 
 

@@ -117,13 +117,13 @@ def caller(place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 def test_the_better_words_are_told_apart_and_nothing_is_paid_twice(endpoint: Endpoint, caller: Caller) -> None:
     estimated = caller.compare("built-in", "strict", "--on", RUN, "--dry-run")
-    assert (estimated["costs"]["old"]["requests"], estimated["costs"]["old"]["reused"]) == (0, N)
-    assert (estimated["costs"]["new"]["requests"], estimated["costs"]["new"]["reused"]) == (N, 0)
+    assert (estimated["costs"]["old"]["requests"], estimated["costs"]["old"]["reused"]) == (0, 2 * N)
+    assert (estimated["costs"]["new"]["requests"], estimated["costs"]["new"]["reused"]) == (2 * N, 0)
     before = len(endpoint.stats.bodies)
     document = caller.compare("built-in", "strict", "--on", RUN)
-    assert len(endpoint.stats.bodies) == before + N
+    assert len(endpoint.stats.bodies) == before + 2 * N
     assert document["costs"]["old"]["requests"] == 0
-    assert document["costs"]["old"]["reused"] == document["costs"]["new"]["requests"] == N
+    assert document["costs"]["old"]["reused"] == document["costs"]["new"]["requests"] == 2 * N
     (change,) = document["changes"]
     assert (change["step"], change["n_verdicts"], change["n_samples"]) == ("attribute", 3 * N, N)
     # Once wrong about N statements, then about the first sample's two.

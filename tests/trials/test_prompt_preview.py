@@ -50,7 +50,7 @@ def test_every_prompt_is_shown_for_a_sample(ask: Ask, dataset: str, name: str, l
     shown = show(ask, name, dataset, "--sample", "fort", "--language", language)
     assert shown["language"] == language
     assert shown["why_none"] is None
-    assert len(shown["requests"]) == (2 if name == "extract" else 1)
+    assert len(shown["requests"]) == (2 if name in ("extract", "attribute") else 1)
     for request in shown["requests"]:
         system, *examples, last = request["messages"]
         assert system["role"] == "system"

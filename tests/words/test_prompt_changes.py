@@ -31,7 +31,9 @@ METRICS = (
     "relevance_final",
 )  # fmt: skip
 RUBRICS = ("accuracy", "relevance")
-EVERYTHING = {"extract": 2 * N, "classify": N, "attribute": N, "rank": N, "questions": N, "accuracy": N, "relevance": N}
+EVERYTHING = {
+    "extract": 2 * N, "classify": N, "attribute": 2 * N, "rank": N, "questions": N, "accuracy": N, "relevance": N
+}  # fmt: skip
 FINER = "Split as finely as you can."
 
 
