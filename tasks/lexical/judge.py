@@ -28,7 +28,7 @@ from evalhouse.tasks.lexical.match import (
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
-LEXICAL_VERSION = "2"  # part of every request's key: raise it whenever any verdict may come out differently
+LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verdict may come out differently
 
 _SCORE = re.compile(r"score ([01]\.\d\d): ")
 

@@ -9,144 +9,38 @@ hold count more.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from evalhouse.tasks.lexical.contrast import (
+    NO_KEYS,
+    Substitution,
+    Window,
+    find_exchanged,
+    find_hedged,
+    find_measures,
+    find_negation_mismatch,
+    find_opposites,
+    find_replaced,
+    find_rivals,
+    find_substituted,
+)
 from evalhouse.tasks.lexical.split import read_alternatives
 from evalhouse.tasks.lexical.texts import (
     CONTENT_WEIGHT,
     AnalysedText,
     Sentence,
-    Token,
     analyse_texts,
     join_texts,
     make_text,
 )
-from evalhouse.tasks.lexical.words import ANTONYMS, CHINESE_ANTONYMS, NEGATIVE_PREFIXES, SYNONYMS
-
-_NONE: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
-    """The neighbouring sentences of a text that match one sentence of a statement best."""
-
-    sentence: Sentence
-    sentences: tuple[Sentence, ...]
-    keys: frozenset[str]
-
-
-def _find_replaced(window: Window, lost: frozenset[str]) -> list[str]:
-    """`word/other` for each lost word in whose place, between the same neighbours, the window has another word."""
-    tokens = _list_content(window.sentence)
-    contents = [_list_content(sentence) for sentence in window.sentences]
-    replaced: list[str] = []
-    for left, middle, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if middle.key not in lost or left.key not in window.keys or right.key not in window.keys:
-            continue
-        for other in _between(left.key, right.key, contents):
-            if other.key not in window.sentence.keys:
-                replaced.append(f"{middle.surface}/{other.surface}")
-                break
-    return replaced
-
-
-def _list_content(sentence: Sentence) -> list[Token]:
-    return [token for token in sentence.tokens if token.weight >= CONTENT_WEIGHT]
-
-
-def _between(left: str, right: str, contents: Iterable[list[Token]]) -> Iterator[Token]:
-    for tokens in contents:
-        for first, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
-            if first.key == left and third.key == right:
-                yield second
-
-
-def _find_rivals(window: Window, lost: frozenset[str]) -> list[str]:
-    """`number/other` for each lost number where, before or after the same word, the window has another number."""
-    sentence = window.sentence
-    if not any(key[0] == "#" and key in lost for key in sentence.weights):
-        return []
-    ours = [number for number in _read_sides(sentence) if number.key in lost]
-    numbers = [number for other in window.sentences for number in _read_sides(other)]
-    theirs = [number for number in numbers if number.key not in sentence.keys]
-    rivals: dict[str, str] = {}
-    for number in ours:
-        for other in theirs:
-            if number.sort == other.sort and (number.before == other.before != "" or number.after == other.after != ""):
-                rivals.setdefault(number.surface, other.surface)
-    return [f"{surface}/{other}" for surface, other in rivals.items()]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _NumberPlace:
-    """A number and the keys of the words beside it, empty where there is none; `sort` is o, m, % or plain."""
-
-    key: str
-    surface: str
-    sort: str
-    before: str
-    after: str
-
-
-def _read_sides(sentence: Sentence) -> list[_NumberPlace]:
-    keys = ["", *[token.key for token in sentence.tokens], ""]
-    return [
-        _NumberPlace(
-            key=token.key,
-            surface=token.surface,
-            sort=token.key[1] if token.key[1] in "om" else token.key[-1] if token.key[-1] == "%" else "",
-            before=keys[place],
-            after=keys[place + 2],
-        )
-        for place, token in enumerate(sentence.tokens)
-        if token.kind == "number"
-    ]
-
-
-@lru_cache(maxsize=4096)
-def _opposites_of(key: str) -> frozenset[str]:
-    others = ANTONYMS.get(key) or CHINESE_ANTONYMS.get(key) or _NONE
-    if key.isascii() and len(key) > 4:
-        longer = {prefix + key for prefix in NEGATIVE_PREFIXES}
-        shorter = {key[len(p) :] for p in NEGATIVE_PREFIXES if key.startswith(p) and len(key) > len(p) + 3}
-        return others | longer | shorter
-    return others
-
-
-def _find_opposites(window: Window, surfaces: Mapping[str, str]) -> list[str]:
-    """`word/opposite` for each word of the sentence that the window lacks while it holds an opposite."""
-    opposites: list[str] = []
-    for key in window.sentence.keys:
-        if key in window.keys:
-            continue
-        others = _opposites_of(key)
-        if not others.isdisjoint(window.keys):
-            opposites.extend(
-                f"{surfaces[key]}/{other}" for other in sorted(others & window.keys - window.sentence.keys)[:1]
-            )
-    return sorted(opposites)
-
-
-def find_negation_mismatch(windows: Sequence[Window], surfaces: Mapping[str, str]) -> tuple[str, ...]:
-    """Shared words that are negated in the claim and nowhere in its window, or always in the window only."""
-    mismatch: list[str] = []
-    for window in windows:
-        sentence = window.sentence
-        theirs = frozenset().union(*[other.negated for other in window.sentences])
-        if not theirs and not sentence.negated:
-            continue
-        plain = frozenset().union(*[other.keys - other.negated for other in window.sentences])
-        ours = (sentence.negated & window.keys) - theirs
-        keys = ours | ((theirs & sentence.keys) - sentence.negated - plain)
-        mismatch += sorted([surfaces[key] for key in keys])
-    return tuple(mismatch)
-
+from evalhouse.tasks.lexical.words import NEGATIVE_PREFIXES, SYNONYMS
 
 _WINDOW_SIZES = (2, 3)  # sentences, besides single ones
 _LARGER_WINDOW_COST = 0.03  # a window must find this share of the content more for each further sentence
 _NEAR_ENOUGH = 0.5
+# Shares of the content from which other words in a place, and the same words in other places, are looked for.
+_CLOSE, _SAME_WORDS = 0.4, 0.6
 _RELATED = 0.3  # share of the content below which a window is not looked at for opposites and replaced words
 _FOREIGN_SHARE, _FEW_KEYS = 0.2, 3  # below this share of the content a statement of more keys is foreign to a text
 _ROUNDING = 1e-9
@@ -169,16 +63,18 @@ class Claim:
     content: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Evidence:
-    """What a text says about a claim; shares are of the claim's weighted content, 0 to 1.
+    """What a text says about a claim; shares are of the claim's weighted content, 0 to 1. Filled by `weigh_evidence`.
 
     `cover` is found in the windows; `cover_rare` likewise with words that are rare in the text counted more,
     `cover_new` likewise of what the question does not say, `cover_text` anywhere in the text. `lost` are the keys of
     the content words found in no window, `foreign_*` counts the runs of which a lost word stands nowhere in the text.
     `replaced` are words that stand where the text has another word between the same neighbours, `rivals` numbers where
     it has another number beside the same word, `opposites` words whose opposite the window holds, `negation_mismatch`
-    the shared words negated on one side only.
+    the shared words negated on one side only. Where the claim would be supported otherwise: `hedged` are words that the
+    text says only as possible, `measures` shared numbers with another unit or bound, `substituted` words in whose place
+    the clause about the same has others, `exchanged` those that have changed places.
     """
 
     claim: Claim
@@ -194,6 +90,18 @@ class Evidence:
     rivals: tuple[str, ...] = ()
     opposites: tuple[str, ...] = ()
     negation_mismatch: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    hedged: tuple[str, ...] = ()
+    substituted: tuple[Substitution, ...] = ()
+    exchanged: tuple[str, ...] = ()
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the text says something else of the same."""
+        decisive = any(substitution.decisive for substitution in self.substituted)
+        return bool(
+            decisive or self.negation_mismatch or self.opposites or self.hedged or self.measures or self.exchanged
+        )
 
     @property
     def n_keys(self) -> int:
@@ -251,7 +159,7 @@ def _find_near(key: str, surface: str, text: AnalysedText) -> float:
     """How close a text comes to a key that it does not hold: 0, or up to 0.9 for a variant, typo, synonym, acronym."""
     if key[0] == "#":
         return 0.9 if f"{key}%" in text.keys or (key[-1] == "%" and key[:-1] in text.keys) else 0.0
-    if not SYNONYMS.get(key, _NONE).isdisjoint(text.keys):
+    if not SYNONYMS.get(key, NO_KEYS).isdisjoint(text.keys):
         return 0.8
     if not key.isascii():
         return 0.0
@@ -315,7 +223,7 @@ def read_claim(statement: AnalysedText, question: AnalysedText | None = None, *,
 
     What the question already says counts `given_share` of its weight, unless the statement says nothing else.
     """
-    in_question = _NONE
+    in_question = NO_KEYS
     if question is not None and question.keys:
         in_question = frozenset([key for key in statement.weights if _is_given(key, question)])
     weights = _lighten(statement.weights, in_question, given_share)
@@ -328,7 +236,9 @@ def read_claim(statement: AnalysedText, question: AnalysedText | None = None, *,
     )
 
 
-def weigh_evidence(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = _NONE) -> Evidence | None:
+def weigh_evidence(
+    claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = NO_KEYS, *, contrasts: bool = True
+) -> Evidence | None:
     """The evidence of a text for a claim; None when either holds nothing.
 
     `elsewhere` are the keys of the texts that were retrieved with this one: what they hold is less foreign.
@@ -341,17 +251,30 @@ def weigh_evidence(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] =
     lost, runs, surfaces = frozenset(evidence.lost), claim.statement.runs, claim.statement.surfaces
     # What stands in the place of something else is looked for where the window is about the same.
     related = windows if evidence.cover >= _RELATED else []
-    lacking = related if lost else []
-    return replace(
-        evidence,
-        n_window=max([len(window.sentences) for window in windows], default=0),
-        foreign_numbers=_count_foreign(runs.numbers, lost, text, elsewhere) if runs.numbers and lost else 0.0,
-        foreign_names=_count_foreign(runs.names, lost, text, elsewhere) if runs.names and lost else 0.0,
-        replaced=tuple([pair for window in lacking for pair in _find_replaced(window, lost)]),
-        rivals=tuple([pair for window in lacking for pair in _find_rivals(window, lost)]),
-        opposites=tuple([pair for window in related for pair in _find_opposites(window, surfaces)]),
-        negation_mismatch=find_negation_mismatch(windows, surfaces),
-    )
+    evidence.n_window = max([len(window.sentences) for window in windows], default=0)
+    if lost:
+        evidence.foreign_numbers = _count_foreign(runs.numbers, lost, text, elsewhere)
+        evidence.foreign_names = _count_foreign(runs.names, lost, text, elsewhere)
+        evidence.replaced = tuple([pair for window in related for pair in find_replaced(window, lost)])
+        evidence.rivals = tuple([pair for window in related for pair in find_rivals(window, lost)])
+    evidence.opposites = tuple([pair for window in related for pair in find_opposites(window, surfaces)])
+    evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
+    # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
+    if contrasts and related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
+        _find_contrasts(evidence, related, text)
+    return evidence
+
+
+def _find_contrasts(evidence: Evidence, windows: Sequence[Window], text: AnalysedText) -> None:
+    claim, lost = evidence.claim, frozenset(evidence.lost)
+    evidence.hedged = tuple([pair for window in windows for pair in find_hedged(window)])
+    evidence.measures = tuple([pair for window in windows for pair in find_measures(window)])
+    if evidence.cover >= _CLOSE:
+        near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
+        places = [find_substituted(window, near, claim.in_question) for window in windows]
+        evidence.substituted = tuple([substitution for found in places for substitution in found])
+    if evidence.cover >= _SAME_WORDS:
+        evidence.exchanged = tuple([pair for window in windows for pair in find_exchanged(window)])
 
 
 def _is_foreign(claim: Claim, text: AnalysedText) -> bool:
@@ -437,9 +360,11 @@ SUPPORT_THRESHOLD = 0.5
 # of support, every set and label of equal weight, then rounded. The rest was set afterwards with all rows in view, as
 # was _SAME_QUESTION. `evalhouse benchmark` measures what comes of it.
 _BIAS, _COVER, _RARE, _NEW = -2.4, 1.5, 2.0, 1.0
-_FOREIGN_NUMBER, _FOREIGN_NAME = 1.2, 0.6  # for each of the first two that stand nowhere in the text
+_FOREIGN_NUMBER, _FOREIGN_NAME = 1.5, 0.6  # for each of the first two that stand nowhere in the text
 _SPREAD, _SHORT, _LONG = 4.0, 8.0, 20.0  # a long statement may be found all over a text; lengths in token weight
-_NEGATION, _OPPOSITE, _REPLACED, _RIVAL = 0.7, 1.8, 0.2, 1.0
+_NEGATION, _OPPOSITE, _REPLACED, _RIVAL = 3.0, 3.0, 0.2, 1.5
+_HEDGED, _MEASURE, _EXCHANGED, _SUBSTITUTED = 3.0, 3.0, 3.0, 3.2
+_PERHAPS_SUBSTITUTED = 0.5  # a word may stand in the place of one that means the same
 _PERSONAL, _ASKS = 1.5, 1.5
 # The words by which a text speaks of its speaker or to its hearer.
 _PERSONAL_WORDS = re.compile(r"\b(?:i|my|me|you|your|we|our)\b|[我你您]")
@@ -488,6 +413,15 @@ def explain_support(support: Support) -> str:
         parts.append(f"opposites: {', '.join(evidence.opposites[:2])}")
     if evidence.negation_mismatch:
         parts.append("negated on one side only")
+    if evidence.hedged:
+        parts.append(f"only possible: {', '.join(evidence.hedged[:2])}")
+    if evidence.measures:
+        parts.append(f"another unit or bound: {', '.join(evidence.measures[:2])}")
+    if evidence.substituted:
+        pairs = [substitution.pair for substitution in evidence.substituted]
+        parts.append(f"others in their place: {', '.join(pairs[:2])}")
+    if evidence.exchanged:
+        parts.append(f"in exchanged places: {', '.join(evidence.exchanged[:2])}")
     whose = "conveys a ground-truth statement: " if support.conveys else ""
     return f"score {support.score:.2f}: {whose}" + "; ".join(parts)
 
@@ -529,8 +463,9 @@ def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:
 
 
 def rate_support(claim: Claim, text: AnalysedText) -> float:
-    """The score alone, of texts analysed already."""
-    return _score(claim, text).score
+    """How near a text comes to a claim, 0 to 1, whatever else it says in the place of single words."""
+    evidence = weigh_evidence(claim, text, contrasts=False)
+    return 0.0 if evidence is None else combine(evidence)
 
 
 def _score(claim: Claim, text: AnalysedText, elsewhere: frozenset[str] = frozenset(), penalty: float = 0.0) -> Support:
@@ -545,6 +480,10 @@ def combine(evidence: Evidence, penalty: float = 0.0) -> float:
     z += _SPREAD * _rate_length(evidence.claim.total) * (evidence.cover_text - evidence.cover)
     z -= _FOREIGN_NUMBER * min(evidence.foreign_numbers, 2) + _FOREIGN_NAME * min(evidence.foreign_names, 2)
     z -= _NEGATION * bool(evidence.negation_mismatch) + _OPPOSITE * bool(evidence.opposites)
+    z -= _HEDGED * bool(evidence.hedged) + _MEASURE * bool(evidence.measures) + _EXCHANGED * bool(evidence.exchanged)
+    if evidence.substituted:
+        decisive = any(substitution.decisive for substitution in evidence.substituted)
+        z -= _SUBSTITUTED if decisive else _PERHAPS_SUBSTITUTED
     z -= _REPLACED * min(len(evidence.replaced), 2) + _RIVAL * min(len(evidence.rivals), 2)
     return 1.0 / (1.0 + math.exp(-z))
 
@@ -581,7 +520,7 @@ def compare_statements(question: str, answer: Sequence[str], ground_truth: Seque
     supports: list[Support] = []
     for statement in answers:
         support = _best([read_answer(statement, asked)], whole_truth)
-        if not support.supported:
+        if not support.supported and not (support.evidence and support.evidence.is_contradicted):
             alone = max((_best(claims, statement) for claims in reached), key=_by_score, default=support)
             support = replace(alone, conveys=True) if alone.supported else support
         supports.append(support)

@@ -5,7 +5,7 @@ agreement than a statement too long.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from evalhouse.tasks.lexical.words import read_pattern, read_patterns, read_words
 
@@ -273,22 +273,40 @@ _QUESTION_END = re.compile(r"(?:[?？]|吗[。]?|呢[。]?)[\"'”’」』)）]
 _QUOTED_QUESTION = re.compile(r"\w\W+\w+\W*[\s：:，,][\"“「『][^\"“”「」『』]+[?？][\"”」』]$")
 _ADDRESS = re.compile(r"^(?:https?://|www\.)\S+$")
 
-# The patterns of English by the words of which a text must hold one before it is searched.
-_SILENT = {
-    tuple(words.split("|")): re.compile(pattern, re.IGNORECASE) for words, pattern in read_patterns("silences").items()
-}
-_SILENT_ZH = re.compile("|".join(read_patterns("chinese_silences").values()), re.IGNORECASE)
+
+def _compile_silences(name: str) -> dict[tuple[str, ...], re.Pattern[str]]:
+    """The patterns of English by the words of which a text must hold one before it is searched."""
+    patterns = read_patterns(name, sources=read_pattern("sources"))
+    return {tuple(words.split("|")): re.compile(pattern, re.IGNORECASE) for words, pattern in patterns.items()}
+
+
+_SILENT = _compile_silences("silences")
+_REFUSES = _compile_silences("refusals")
+_PATTERNS_ZH = read_patterns("chinese_silences", sources=read_pattern("chinese_sources"))
+_REFUSES_ZH = re.compile(_PATTERNS_ZH["refusals"], re.IGNORECASE)
+_SILENT_ZH = re.compile(f"{_PATTERNS_ZH['fillers']}|{_PATTERNS_ZH['orders']}", re.IGNORECASE)
+_REFERS = re.compile(read_pattern("referrals"), re.IGNORECASE)
+
+
+def _finds(patterns: Mapping[tuple[str, ...], re.Pattern[str]], sentence: str) -> bool:
+    lower = sentence.lower()
+    return any(
+        pattern.search(sentence) is not None
+        for words, pattern in patterns.items()
+        if any(word in lower for word in words)
+    )
+
+
+def _refuses(sentence: str) -> bool:
+    """Whether a sentence says no more than that there is no answer."""
+    plain = sentence.replace("’", "'").strip()
+    return _REFUSES_ZH.search(plain) is not None if _HAN.search(plain) else _finds(_REFUSES, plain)
 
 
 def _is_silent(sentence: str) -> bool:
     if _HAN.search(sentence):
-        return _SILENT_ZH.search(sentence) is not None
-    lower = sentence.lower()
-    return any(
-        pattern.search(sentence) is not None
-        for words, pattern in _SILENT.items()
-        if any(word in lower for word in words)
-    )
+        return _REFUSES_ZH.search(sentence) is not None or _SILENT_ZH.search(sentence) is not None
+    return _finds(_REFUSES, sentence) or _finds(_SILENT, sentence)
 
 
 def asserts_something(sentence: str) -> bool:
@@ -374,12 +392,22 @@ def split_statements(text: str) -> list[str]:
     if len(read_alternatives(text)) > 1:
         return [" ".join(text.split())]
     statements: dict[str, None] = {}
-    for block in read_blocks(text):
-        for sentence in split_sentences(block):
-            if not asserts_something(sentence):
+    sentences = [sentence for block in read_blocks(text) for sentence in split_sentences(block)]
+    silent = [sentence for sentence in sentences if not asserts_something(sentence)]
+    refused = any(_refuses(sentence) for sentence in silent)
+    for sentence in sentences:
+        if sentence in silent and not (refused and _tells_besides(sentence)):
+            continue
+        for clause in _split_clauses(sentence):
+            statement = _trim(clause)
+            if refused and _REFERS.search(statement):
                 continue
-            for clause in _split_clauses(sentence):
-                statement = _trim(clause)
-                if statement == sentence or (statement and asserts_something(statement)):
-                    statements.setdefault(statement)
+            if statement == sentence or (statement and asserts_something(statement)):
+                statements.setdefault(statement)
     return list(statements)
+
+
+def _tells_besides(sentence: str) -> bool:
+    """Whether one clause of a sentence refuses and others may tell something: `It weighs 5 kg, but I can't say why.`"""
+    clauses = list(_split_clauses(sentence))
+    return len(clauses) > 1 and any(_refuses(clause) for clause in clauses)

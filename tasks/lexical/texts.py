@@ -1,16 +1,18 @@
 """A text as the lexical judge sees it: sentences of tokens. An English word's key is its stem, a number's its value,
-so that `1.2 million`, `1,200,000` and `120万` are equal; Chinese is cut into overlapping pairs of characters, and
-what a negation word governs is marked. Analysed texts are kept in a cache bounded by characters, because several
-requests look at one context.
+so that `1.2 million`, `1,200,000` and `120万` are equal. Its unit follows it (`€20` is `20 euros` is `20欧元`),
+and `>` or `<` goes before it where the text gives a least or a most. Chinese is cut into overlapping pairs of
+characters, and what a negation governs is marked. Analysed texts are kept in a cache bounded by characters, because
+several requests look at one context.
 """
 
 import re
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Literal
 
 from evalhouse.tasks.lexical.split import split_sentences
@@ -22,16 +24,19 @@ from evalhouse.tasks.lexical.words import (
     DIRECTION_WORDS,
     FUNCTION_WORDS,
     NEGATIONS,
+    UNITS,
     read_numbers,
+    read_pattern,
+    read_patterns,
     read_words,
     stem_word,
 )
 
-_UNITS = read_words("units")
+_SMALLEST = read_words("small_numbers")
 _TENS = read_words("tens")
 _ORDINALS = read_words("ordinals")
 _MONTHS = read_words("months")
-_SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
+_SMALL = {word: value for value, word in enumerate(_SMALLEST)} | {word: 20 + 10 * i for i, word in enumerate(_TENS)}
 _SCALES = read_numbers("scales")
 _CHINESE_DIGITS = {digit: int(value) for digit, value in read_numbers("chinese_digits").items()}
 _CHINESE_POWERS = {power: int(value) for power, value in read_numbers("chinese_powers").items()}
@@ -41,30 +46,34 @@ _MONTH_NAME = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
     "nov(?:ember)?|dec(?:ember)?"
 )
-_NUMBER_WORD = "|".join(sorted(_UNITS + _TENS, key=len, reverse=True))
+_PARTS = ("half", "halve", "third", "quarter", *_ORDINALS[3:10])  # of a whole
+_NUMBER_WORD = "|".join(sorted(_SMALLEST + _TENS, key=len, reverse=True))
 # A number written in digits, with what belongs to it: the alternatives of the scanner after words.
 DIGITS_PATTERN = (
-    r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月)|(?<=\b\d{4}[-/])(?:1[0-2]|0[1-9])(?=[-/]\d\d(?!\d)))"
-    r"|(?P<of_hundred>(?<=百分之))?(?P<after_ordinal>(?<=第))?(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)"
+    r"(?P<digit_month>(?<!\d)(?:1[0-2]|0?[1-9])(?=月)|(?<=(?<!\d)\d{4}[-/.])(?:1[0-2]|0?[1-9])(?=[-/.]\d\d?(?!\d)))"
+    r"|(?P<of_hundred>(?<=百分之))?(?P<after_ordinal>(?<=第))?(?P<digits>\d+(?:,\d{3})+(?:\.\d+)?|(?:19|20)\d\d(?=\.(?:1[0-2]|0?[1-9])\.[0-3]?\d(?![\d.]))|\d+(?:\.\d+)*)"
     r"(?:(?P<ordinal>(?:st|nd|rd|th)\b)|\s?(?P<scale>(?i:hundred|thousand|million|billion|trillion|mn|bn)\b|k\b"
-    r"|[十百千万]?亿|万亿|[百千]?万|[百千]))?(?P<percent>\s?%|\s(?i:percent|per\scent)\b)?"
+    r"|[十百千万]?亿|万亿|[百千]?万|(?:百|千)(?![克米瓦卡升伏帕])))?(?P<percent>\s?%|\s(?i:percent|per\scent)\b)?"
 )
 # A number or month written in English words; tried where a word of NUMBER_STARTS begins.
 WORDS_PATTERN = re.compile(
     r"(?P<month>(?:january|february|april|june|july|august|september|october|november|december)\b"
     rf"|(?:{_MONTH_NAME})\b\.?(?=\s+\d)|(?<=\d\s)(?:{_MONTH_NAME})\b)"
+    rf"|(?P<fraction>(?:{_NUMBER_WORD})[\s-](?:{'|'.join(_PARTS)})s?\b)"
     rf"|(?P<word_ordinal>(?:{'|'.join(_ORDINALS)})\b)"
-    rf"|(?P<words>(?:{_NUMBER_WORD})(?:[\s-](?:and\s)?(?:{_NUMBER_WORD}|hundred|thousand|million|billion))*\b)"
+    rf"|(?!one\b)(?P<words>(?:{_NUMBER_WORD})(?:[\s-](?:and\s)?(?:{_NUMBER_WORD}|hundred|thousand|million|billion))*\b)"
     r"(?P<percent>\s(?:percent|per\scent)\b)?",
     re.IGNORECASE,
 )
-NUMBER_STARTS = frozenset([*_UNITS, *_TENS, *_ORDINALS, *_MONTHS, *(month[:3] for month in _MONTHS), "sept"]) - {"one"}
+NUMBER_STARTS = frozenset([*_SMALLEST, *_TENS, *_ORDINALS, *_MONTHS, *(month[:3] for month in _MONTHS), "sept"])
 # A number inside a run of Chinese characters.
 CHINESE_PATTERN = re.compile(
     r"(?P<chinese_ordinal>第[〇零一二两三四五六七八九十百千]+)"
+    r"|(?P<chinese_fraction>(?!百)[一二两三四五六七八九十]+分之[一二两三四五六七八九十]+)"
+    r"|(?P<chinese_month>(?:十[一二]?|[一二三四五六七八九])(?=月))"
     r"|(?P<chinese_percent>百分之[〇零一二两三四五六七八九十百点]+)"
     rf"|(?P<chinese>[〇零一二两三四五六七八九十][{_CHINESE}]+"
-    r"|[二两三四五六七八九十](?=[个种类年月日次人位名家倍项条点层级天岁所座台辆部方大万亿千百成]))"
+    r"|[二两三四五六七八九十](?=[个种类年月日次人位名家倍项条点层级天岁所座台辆部方大万亿千百成份周公元米克度斤升英美毫厘球场局票杯瓶袋箱盒套件本张支条只头棵篇页段轮届批组队双户间排根颗粒片块道门节]))"
 )
 
 
@@ -129,6 +138,20 @@ def _read_ordinal(text: str) -> str:
     return f"#o{int(text)}" if text.isdigit() else f"#o{_ORDINALS.index(text.lower()) + 1}"
 
 
+def _read_fraction(text: str) -> str:
+    """`two thirds` as `#2/3`."""
+    share, whole = re.split(r"[\s-]", text.lower(), maxsplit=1)
+    part = whole.removesuffix("s")
+    parts = {"half": 2, "halve": 2, "third": 3, "quarter": 4}
+    return f"#{_SMALL[share]}/{parts.get(part) or _ORDINALS.index(part) + 1}"
+
+
+def _read_chinese_fraction(text: str) -> str | None:
+    """`三分之二` as `#2/3`."""
+    whole, share = (_read_chinese(part) for part in text.split("分之"))
+    return None if whole is None or share is None else f"#{_show(share)}/{_show(whole)}"
+
+
 def _mark(prefix: str, value: float | None) -> str | None:
     return None if value is None else f"{prefix}{_show(value)}"
 
@@ -139,7 +162,10 @@ _READERS: dict[str, Callable[[str], str | None]] = {
     "month": _read_month,
     "ordinal": _read_ordinal,
     "word_ordinal": _read_ordinal,
+    "fraction": _read_fraction,
+    "chinese_fraction": _read_chinese_fraction,
     "chinese_ordinal": lambda text: _mark("#o", _read_chinese(text[1:])),
+    "chinese_month": lambda text: _mark("#m", _read_chinese(text)),
     "chinese_percent": lambda text: _read_percent(text[3:]),
     "chinese": lambda text: _mark("#", _read_chinese(text)),
 }
@@ -157,7 +183,7 @@ def read_number(kind: str, text: str, scale: str = "", *, percent: bool = False)
     return _read_digits(text, scale, percent) if reader is None else reader(text)
 
 
-TokenKind = Literal["word", "name", "number", "chinese", "direction", "negation"]
+TokenKind = Literal["word", "name", "number", "unit", "bound", "chinese", "direction", "negation"]
 
 CONTENT_WEIGHT = 0.4  # tokens from this weight on count as content words
 _PUNCTUATION = str.maketrans("‘’‛′“”„‐‑‒–—−，；：（）", "''''\"\"\"------,;:()")
@@ -165,28 +191,65 @@ _ACCENTED = re.compile(r"([A-Za-z])[\u0300-\u036f]+")
 _CITATION = re.compile(r"\[\d{1,3}(?:[,\s-]+\d{1,3})*\]")
 _HAN = r"\u3007\u3040-\u30ff\u3400-\u9fff"
 _TAIL = r"(?:(?:\.[A-Za-z])+\.|[#+]+(?!\w)|\d+[A-Za-z\d]*)?(?:'[a-z]{1,2}\b)?"  # of U.S., C#, GPT4, it's
-_SCANNER = re.compile(rf"(?P<latin>[^\W\d_{_HAN}]+{_TAIL})|(?P<han>[{_HAN}]+)|{DIGITS_PATTERN}")
+_SIGNS = r"(?P<bound>[<>](?=\s?[$€£¥]?[\d\u3007\u4e00-\u9fff]|\s[A-Za-z]))|(?P<sign>[$€£¥]|°\s?[CF]?)"
+_SCANNER = re.compile(rf"(?P<latin>[^\W\d_{_HAN}]+{_TAIL})|(?P<han>[{_HAN}]+)|{_SIGNS}|{DIGITS_PATTERN}")
 _LATIN = re.compile(rf"[A-Za-z]+{_TAIL}")
 _DIGIT = re.compile(r"\d")
-_ASCII_SCANNER = re.compile(rf"(?P<latin>[A-Za-z]+{_TAIL})|{DIGITS_PATTERN}")
+_ASCII_SCANNER = re.compile(rf"(?P<latin>[A-Za-z]+{_TAIL})|{_SIGNS}|{DIGITS_PATTERN}")
 _NUMBER_KINDS = (
     "digits",
     "digit_month",
     "month",
     "words",
     "word_ordinal",
+    "fraction",
+    "chinese_fraction",
     "chinese",
     "chinese_ordinal",
+    "chinese_month",
     "chinese_percent",
 )
 # As written: looking a word up is faster than lowering every word.
 _NUMBER_STARTS = frozenset([form for word in NUMBER_STARTS for form in (word, word.capitalize(), word.upper())])
 _STOP_WORDS = re.compile("|".join(sorted(CHINESE_STOP_WORDS, key=len, reverse=True)))
-_NOT_NEGATIONS = re.compile("|".join(sorted(CHINESE_NOT_NEGATIONS, key=len, reverse=True)))
+_MAY_NEGATE = re.compile(f"[{''.join({word[0] for word in CHINESE_NEGATIONS})}]")
+_CUTS = re.compile(
+    "|".join(
+        f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})"
+        for name, words in (
+            ("kept", CHINESE_NOT_NEGATIONS),
+            ("negation", CHINESE_NEGATIONS),
+            ("stop", CHINESE_STOP_WORDS),
+        )
+    )
+)
 # An answer `No`, which is more than a negation.
 _NO = frozenset({"No", "no", "NO"})
 _AFTER_NO = frozenset({"", ",", ".", "!", ";"})
-_NEGATION_REACH = 2  # content words after a negation that it governs
+_NEGATION_REACH, _CHINESE_REACH = 5, 10  # words, or pairs of characters, after a negation that it may govern
+_BESIDE = frozenset({"", " ", "-"})  # between a number and its unit
+_CHINESE_UNITS = re.compile("|".join(sorted([u for u in UNITS if not u.isascii()], key=len, reverse=True)))
+_DATE_MARKS = frozenset("年月日号")
+_CODES = frozenset(read_words("currency_codes"))
+_BEFORE_DIGITS = re.compile(r"\s?\d")
+_FIRST_HAN = re.compile(f"[{_HAN}]")
+_BOUND_WORDS = {
+    True: [word.replace("_", " ") for word in read_words("bound_words")],
+    False: read_words("chinese_bound_words"),
+}
+
+
+def _compile_bounds(name: str, start: str) -> re.Pattern[str]:
+    """Finds a least or a most in words before a number, or a number before such words."""
+    parts = read_patterns(name)
+    return re.compile(
+        rf"{start}(?:(?P<most>{parts['most']})|(?P<least>{parts['least']}))(?P<number>{parts['number']})"
+        rf"|(?P<counted>{parts['counted']})(?:(?P<most_after>{parts['most_after']})|{parts['least_after']})",
+        re.IGNORECASE,
+    )
+
+
+_BOUNDS = {True: _compile_bounds("bounds", r"\b"), False: _compile_bounds("chinese_bounds", "")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,10 +266,13 @@ class Token:
 class Sentence:
     """The tokens of one sentence that count, in order, and the keys among them that a negation governs.
 
-    `weights` are by key in the order of first appearance, `total` is the weight of all tokens.
+    `denials` has for each negation what it may govern, the nearest first; `weights` are by key in the order of first
+    appearance, `total` is the weight of all tokens.
     """
 
+    text: str
     tokens: tuple[Token, ...]
+    denials: tuple[tuple[str, ...], ...]
     negated: frozenset[str]
     keys: frozenset[str]
     weights: dict[str, float]
@@ -273,32 +339,72 @@ def _read_no(surface: str) -> Token:
     return Token(key="no", surface=surface, kind="direction", weight=0.4)
 
 
-def _read_han(run: str) -> Iterator[Token]:
-    """The tokens of a Chinese run: its numbers, and the character pairs of what lies between them."""
+@lru_cache(maxsize=4096)
+def _read_unit(form: str) -> Token | None:
+    """The token of a unit, whose key names all that the form may mean: `@gbp|lb` for pounds."""
+    meanings = UNITS.get(form) or UNITS.get(form.lower() if len(form) > 1 else "")
+    return Token(key=f"@{meanings}", surface=form, kind="unit", weight=0.5) if meanings else None
+
+
+def _read_units(form: str) -> list[Token]:
+    token = _read_unit(form)
+    return [] if token is None else [token]
+
+
+def _read_han(run: str, number: str = "") -> list[Token]:
+    """The tokens of a Chinese run: its numbers with their units, and the character pairs of what lies between them.
+
+    `number` is the key of a number that stands right before the run.
+    """
+    tokens: list[Token] = []
     start = 0
     for match in CHINESE_PATTERN.finditer(run):
-        yield from _read_plain_han(run[start : match.start()])
-        yield from _read_found_number(match)
+        tokens += _read_measured(run[start : match.start()], number)
+        tokens += _read_found_number(match)
         start = match.end()
-    yield from _read_plain_han(run[start:])
+        number = tokens[-1].key if tokens and tokens[-1].kind == "number" else ""
+    return tokens + _read_measured(run[start:], number)
 
 
-def _read_plain_han(run: str) -> Iterator[Token]:
-    """Overlapping character pairs, frame words cut out; a negation token stands before the pair it begins."""
-    for part in _STOP_WORDS.split(run):
-        if len(part) == 1:
-            yield _read_pair(part)
+def _read_measured(part: str, number: str) -> list[Token]:
+    """The tokens of a part of a run without numbers, of which the first may be the unit of the number before it."""
+    if not number:
+        return _read_plain_han(part)
+    if part and part[0] in _DATE_MARKS and (part[0] in "日号" or _is_dated(number, part[0])):
+        return _read_plain_han(part[1:])  # `2024年5月3日` is `2024-05-03`
+    unit = _CHINESE_UNITS.match(part)
+    if unit is None:
+        return _read_plain_han(part)
+    return _read_units(unit[0]) + _read_plain_han(part[unit.end() :])
+
+
+def _is_dated(number: str, mark: str) -> bool:
+    return number[:2] == "#m" if mark == "月" else len(number) == len("#2024")
+
+
+def _read_plain_han(run: str) -> list[Token]:
+    """Overlapping character pairs; words of the frame are cut out, and a negation is a token of its own."""
+    if _MAY_NEGATE.search(run) is None:
+        return [token for part in _STOP_WORDS.split(run) for token in _read_pairs(part)]
+    tokens: list[Token] = []
+    start = 0
+    for match in _CUTS.finditer(run):
+        if match.lastgroup == "kept":
             continue
-        masked = part
-        if not CHINESE_NEGATIONS.isdisjoint(part):
-            masked = _NOT_NEGATIONS.sub(lambda match: "＿" * len(match[0]), part)
-        for position in range(len(part) - 1):
-            if masked[position] in CHINESE_NEGATIONS:
-                yield _read_negation(masked[position])
-            yield _read_pair(part[position : position + 2])
+        tokens += _read_pairs(run[start : match.start()])
+        if match.lastgroup == "negation":
+            tokens.append(_read_negation(match[0]))
+        start = match.end()
+    return tokens + _read_pairs(run[start:])
 
 
-def _read_found_number(match: re.Match[str]) -> Iterator[Token]:
+def _read_pairs(part: str) -> list[Token]:
+    if len(part) == 1:
+        return [_read_pair(part)]
+    return [_read_pair(part[position : position + 2]) for position in range(len(part) - 1)]
+
+
+def _read_found_number(match: re.Match[str]) -> list[Token]:
     kind, groups = match.lastgroup, match.groupdict()
     if kind not in _NUMBER_KINDS:  # an ordinal's ending, a scale or a percent sign came last
         kind = next(kind for kind in _NUMBER_KINDS if groups.get(kind))
@@ -308,9 +414,8 @@ def _read_found_number(match: re.Match[str]) -> Iterator[Token]:
     percent = bool(groups.get("percent")) or groups.get("of_hundred") is not None
     key = read_number(kind, text, groups.get("scale") or "", percent=percent)
     if key is not None:
-        yield Token(key=key, surface=match[0].strip(), kind="number", weight=0.7 if key[1] in "om" else 1.5)
-    elif kind.startswith("chinese"):
-        yield from _read_plain_han(text)
+        return [Token(key=key, surface=match[0].strip(), kind="number", weight=0.7 if key[1] in "om" else 1.5)]
+    return _read_plain_han(text) if kind.startswith("chinese") else []
 
 
 def _read_tokens(sentence: str) -> list[Token]:
@@ -323,49 +428,118 @@ def _read_tokens(sentence: str) -> list[Token]:
     return _scan_tokens(sentence)
 
 
+def _mark_bounds(sentence: str) -> str:
+    """A sentence with `>` before a number that is a least, `<` before one that is a most, in place of the words."""
+    english = sentence.isascii() or _FIRST_HAN.search(sentence) is None
+    lower = sentence.lower()
+    if any(word in lower for word in _BOUND_WORDS[english]):
+        return _BOUNDS[english].sub(_mark_bound, sentence)
+    return sentence
+
+
+def _mark_bound(match: re.Match[str]) -> str:
+    mark = "<" if match["most"] or match["most_after"] else ">"
+    return f" {mark}{match['number'] or match['counted']}"
+
+
 def _scan_tokens(sentence: str) -> list[Token]:
     tokens: list[Token] = []
-    starts, skip = True, 0
+    sentence = _mark_bounds(sentence)
+    sign: list[Token] = []  # of the amount that follows
+    starts, end = True, 0
     for match in (_ASCII_SCANNER if sentence.isascii() else _SCANNER).finditer(sentence):
-        if skip and match.start() < skip:
+        if match.start() < end:
             continue
-        kind = match.lastgroup
+        kind, surface, number = match.lastgroup, match[0], ""
+        if tokens and tokens[-1].kind == "number" and sentence[end : match.start()] in _BESIDE:
+            number = tokens[-1].key
+        end = match.end()
         if kind == "latin":
-            surface = match[0]
-            number = WORDS_PATTERN.match(sentence, match.start()) if surface in _NUMBER_STARTS else None
-            if number is not None:
-                skip = number.end()
-                tokens.extend(_read_found_number(number))
-            elif starts and surface in _NO and sentence[match.end() : match.end() + 1] in _AFTER_NO:
-                tokens.extend((_read_no(surface), _read_negation(surface)))
+            words = WORDS_PATTERN.match(sentence, match.start()) if surface in _NUMBER_STARTS else None
+            if words is not None:
+                end = words.end()
+                tokens += _read_found_number(words)
+            elif surface in _CODES and _BEFORE_DIGITS.match(sentence, end):
+                sign = _read_units(surface)
             else:
-                token = _read_latin(surface, starts)
-                if token is not None:
-                    tokens.append(token)
+                tokens += _read_word(surface, starts, number, sentence[end : end + 1])
         elif kind == "han":
-            tokens.extend(_read_han(match[0]))
+            tokens += _read_han(surface, number)
+        elif kind == "bound":
+            tokens.append(_read_bound(surface))
+        elif kind == "sign":
+            sign = _read_units(surface.replace(" ", ""))
+            if number:
+                tokens += sign
+                sign = []
         else:
-            tokens.extend(_read_found_number(match))
+            tokens += _read_found_number(match) + sign
+            sign = []
         starts = False
+    return _count_days(tokens)
+
+
+@lru_cache(maxsize=4)
+def _read_bound(mark: str) -> Token:
+    return Token(key=mark, surface=mark, kind="bound", weight=0.3)
+
+
+def _read_word(surface: str, starts: bool, number: str, after: str) -> list[Token]:
+    """The token of a Latin word, two of an answer `No`; `number` is the key of a number right before it."""
+    token = _read_unit(surface.rstrip(".")) if number else None
+    if token is None:
+        if starts and surface in _NO and after in _AFTER_NO:
+            return [_read_no(surface), _read_negation(surface)]
+        token = _read_latin(surface, starts)
+    return [] if token is None else [token]
+
+
+def _count_days(tokens: list[Token]) -> list[Token]:
+    """The tokens with an ordinal beside a month as the number of the day: `the 15th of January`."""
+    if not any(token.key[:2] == "#o" for token in tokens):
+        return tokens
+    for place, token in enumerate(tokens):
+        if token.key[:2] == "#o" and any(other.key[:2] == "#m" for other in tokens[max(0, place - 1) : place + 2]):
+            tokens[place] = replace(token, key=f"#{token.key[2:]}", weight=1.5)
     return tokens
+
+
+_LONGER = stem_word("longer")  # what is no longer so
+_CLAUSE_ENDS = re.compile(read_pattern("clause_ends"), re.IGNORECASE)
+
+
+def split_clauses(sentence: str) -> list[str]:
+    """The clauses of a normalised sentence, none empty."""
+    return [part for part in _CLAUSE_ENDS.split(sentence) if part.strip()]
+
+
+def _find_denials(clauses: Iterable[Sequence[Token]]) -> list[tuple[str, ...]]:
+    """For each negation the keys after it in its clause that it may govern."""
+    denials: list[tuple[str, ...]] = []
+    for tokens in clauses:
+        for place, token in enumerate(tokens):
+            if token.kind == "negation":
+                governed = takewhile(lambda other: other.kind != "negation" or other.key == "nor", tokens[place + 1 :])
+                after = [other.key for other in governed if other.weight >= 0.15 and other.key != _LONGER]
+                reach = _CHINESE_REACH if after and not after[0].isascii() else _NEGATION_REACH
+                denials.append(tuple(after[:reach]))
+    return [keys for keys in denials if keys]
 
 
 def read_sentence(text: str) -> Sentence:
     tokens = _read_tokens(text)
-    negated: set[str] = set()
+    denials: list[tuple[str, ...]] = []
     if any(token.kind == "negation" for token in tokens):
-        reach = 0
-        for token in tokens:
-            if token.kind == "negation":
-                reach = _NEGATION_REACH
-            elif reach and token.weight >= 0.3:
-                negated.add(token.key)
-                reach -= 1
-        tokens = [token for token in tokens if token.kind != "negation"]
+        clauses = split_clauses(text)
+        denials = _find_denials([tokens] if len(clauses) == 1 else [_read_tokens(clause) for clause in clauses])
+        told = [token for token in tokens if token.kind != "negation"]
+        tokens = told or [replace(token, kind="direction", weight=0.4) for token in tokens]
     weights = {token.key: token.weight for token in tokens}
     return Sentence(
+        text=text,
         tokens=tuple(tokens),
-        negated=frozenset(negated),
+        denials=tuple(denials),
+        negated=frozenset([key for keys in denials for key in keys]),
         keys=frozenset(weights),
         weights=weights,
         total=sum([token.weight for token in tokens]),

@@ -5,6 +5,7 @@ negates, what stands for or against what; and how an inflected English word come
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 import yaml
@@ -52,9 +53,9 @@ def read_pattern(name: str) -> str:
     return _join_lines(_read_text(name))
 
 
-def read_patterns(name: str) -> dict[str, str]:
-    """Several regular expressions, each under its name."""
-    return {key: _join_lines(text) for key, text in _read_mapping(name).items()}
+def read_patterns(name: str, sources: str = "") -> dict[str, str]:
+    """Several regular expressions, each under its name, with a pattern in the place of `{sources}`."""
+    return {key: _join_lines(text).replace("{sources}", sources) for key, text in _read_mapping(name).items()}
 
 
 def _join_lines(text: str) -> str:
@@ -66,7 +67,7 @@ DIRECTION_WORDS = frozenset(read_words("direction_words"))
 NEGATIONS = frozenset(read_words("negations"))
 CHINESE_STOP_CHARACTERS = frozenset(_read_text("chinese_stop_characters").strip())
 CHINESE_STOP_WORDS = frozenset(read_words("chinese_stop_words"))
-CHINESE_NEGATIONS = frozenset(_read_text("chinese_negations").strip())
+CHINESE_NEGATIONS = frozenset(read_words("chinese_negations"))
 CHINESE_NOT_NEGATIONS = frozenset(read_words("chinese_not_negations"))
 NEGATIVE_PREFIXES = tuple(read_words("negative_prefixes"))
 
@@ -161,6 +162,25 @@ def _group(lines: Iterable[str]) -> dict[str, frozenset[str]]:
     return {stem: frozenset(others) for stem, others in table.items()}
 
 
-ANTONYMS = _oppose((stem_word(left), stem_word(right)) for left, right in _read_pairs("antonyms"))
-CHINESE_ANTONYMS = _oppose(_read_pairs("chinese_antonyms"))
+def _name_units(lines: Iterable[str]) -> dict[str, str]:
+    """Each form of a unit to the first names of the lines it stands in: `g` to `g`, `pounds` to `gbp|lb`."""
+    meanings: dict[str, set[str]] = {}
+    for name, *forms in map(str.split, lines):
+        for form in forms:
+            meanings.setdefault(form, set()).add(name)
+    return {form: "|".join(sorted(names)) for form, names in meanings.items()}
+
+
+UNITS = _name_units(_read_text("units").splitlines())
+
+
+def _read_exclusive(name: str) -> list[tuple[str, str]]:
+    """Each two words of a line as a pair."""
+    return [pair for line in _read_text(name).splitlines() for pair in combinations(line.split(), 2)]
+
+
+ANTONYMS = _oppose(
+    (stem_word(left), stem_word(right)) for left, right in [*_read_pairs("antonyms"), *_read_exclusive("exclusive")]
+)
+CHINESE_ANTONYMS = _oppose([*_read_pairs("chinese_antonyms"), *_read_exclusive("chinese_exclusive")])
 SYNONYMS = _group(_read_text("synonyms").splitlines())

@@ -165,6 +165,7 @@ def test_opposites_by_list_and_by_prefix() -> None:
     assert find_evidence("Prices increased in spring.", "Prices decreased in spring.").opposites
     assert find_evidence("The plan is efficient today.", "The plan is inefficient today.").opposites
     assert find_evidence("价格上涨。", "价格下跌。").opposites
+    assert not find_evidence("The shop is open on Sunday.", "The shop is not closed on Sunday.").opposites
 
 
 def test_negation_on_one_side_is_seen() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from evalhouse.tasks.lexical import split, texts, words
+from evalhouse.tasks.lexical import contrast, split, texts, words
 
 FILE = Path(words.__file__).with_name("words.yaml")
 
 
 def test_every_list_is_used_and_stands_once() -> None:
     names = re.findall(r"^(\w+):", FILE.read_text(encoding="utf-8"), re.MULTILINE)
-    code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (words, split, texts))
+    code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (words, split, texts, contrast))
     assert len(names) > 20
     assert len(set(names)) == len(names)
     assert [name for name in names if f'"{name}"' not in code and f"'{name}'" not in code] == []

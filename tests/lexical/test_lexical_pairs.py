@@ -1,0 +1,233 @@
+"""Statements that differ in one thing from what a text says, and refusals: what the lexical judge tells apart.
+
+`minimal_pairs.jsonl` has 200 pairs of our own in twenties of a language and a kind (negation, number, unit, date,
+entity): a statement that `reference` supports and one that differs in only that kind of thing and is not supported.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import pytest
+
+from evalhouse.tasks.lexical.judge import judge_lexically
+from evalhouse.tasks.lexical.split import split_statements
+from evalhouse.warehouse.sample_data import SAMPLE_PATH
+
+PAIRS = [orjson.loads(line) for line in Path(__file__).with_name("minimal_pairs.jsonl").read_bytes().splitlines()]
+KINDS = ("negation", "number", "unit", "date", "entity")
+Way = Literal["classify", "attribute"]
+
+
+def accepts(way: Way, reference: str, statement: str, question: str = "") -> bool:
+    """Whether a statement of an answer is a TP beside the reference as ground truth, or supported by it as context."""
+    data: dict[str, Any] = {"question": question, "answer_statements": [{"id": "A1", "text": statement}]}
+    truths = [{"id": f"G{number}", "text": text} for number, text in enumerate(split_statements(reference), 1)]
+    if way == "classify":
+        reply: Any = judge_lexically(way, data | {"ground_truth_statements": truths})
+        return bool(reply["verdicts"][0]["label"] == "TP")
+    context = {"id": "C1", "text": reference}
+    reply = judge_lexically(way, data | {"contexts": [context], "ground_truth_statements": []})
+    return bool(reply["verdicts"][0]["contexts"])
+
+
+def tell_apart(way: Way, pair: dict[str, str]) -> bool:
+    reference, question = pair["reference"], pair["question"]
+    right, wrong = (accepts(way, reference, pair[side], question) for side in ("supported", "unsupported"))
+    return right and not wrong
+
+
+def measure_share(way: Way, start: str = "", kind: str = "") -> float:
+    chosen = [pair for pair in PAIRS if pair["id"].startswith(start) and kind in pair["id"]]
+    return sum(tell_apart(way, pair) for pair in chosen) / len(chosen)
+
+
+def test_the_pairs_are_what_they_are_said_to_be() -> None:
+    counts = {(language, kind): 0 for language in ("en", "zh") for kind in KINDS}
+    for pair in PAIRS:
+        language, kind, _ = pair["id"].split("-")
+        counts[language, kind] += 1
+        assert len({pair["reference"], pair["supported"], pair["unsupported"]}) >= 2
+        assert pair["supported"] != pair["unsupported"]
+    assert set(counts.values()) == {20}
+    assert len({pair["id"] for pair in PAIRS}) == len(PAIRS) == 200
+
+
+@pytest.mark.parametrize("way", ["classify", "attribute"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nine_in_ten_pairs_are_told_apart(way: Way, language: str) -> None:
+    assert measure_share(way, language) >= 0.9
+
+
+@pytest.mark.parametrize("way", ["classify", "attribute"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_pair_is_left_behind(way: Way, kind: str) -> None:
+    assert measure_share(way, kind=kind) >= (0.8 if kind == "entity" else 0.95)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("The watch isn't waterproof.", "The watch is waterproof."),
+        ("Smoking is not allowed in the rooms.", "Smoking is allowed in the rooms."),
+        ("The policy does not cover theft.", "The policy covers theft."),
+        ("Neither the lift nor the stairs are open.", "The lift is open."),
+        ("保修不包括刮痕。", "保修包括刮痕。"),
+        ("室内不可以吸烟。", "室内可以吸烟。"),
+        ("该费用不属于学费。", "该费用属于学费。"),
+        ("行程不可能缩短。", "行程可能缩短。"),
+        ("设备未进行检修。", "设备进行检修。"),
+        ("The pass costs €20.", "The pass costs $20."),
+        ("The pass costs 20 euros.", "The pass costs 20 dollars."),
+        ("The bag weighs 5 kg.", "The bag weighs 5 g."),
+        ("The flight takes more than 10 hours.", "The flight takes less than 10 hours."),
+        ("Keep the vaccine above 5 °C.", "Keep the vaccine below 5 °C."),
+        ("The test takes at least 20 minutes.", "The test takes at most 20 minutes."),
+        ("排队时间超过15分钟。", "排队时间少于15分钟。"),
+        ("三年以上的员工可以申请。", "三年以下的员工可以申请。"),
+        ("至少需要20小时。", "至多需要20小时。"),
+        ("Open 9-18 h on weekdays, 6-21 h on weekends.", "Open 6-21 h on weekdays, 9-18 h on weekends."),
+        ("The drug may cause headaches.", "The drug causes headaches."),
+        ("Mr Tan teaches big data.", "Mr Tan teaches LLM courses."),
+        ("The train goes from Ghent to Bruges.", "The train goes from Bruges to Ghent."),
+        ("Kaya beat Novik in the final.", "Novik beat Kaya in the final."),
+    ],
+)
+@pytest.mark.parametrize("way", ["classify", "attribute"])
+def test_one_thing_decides(way: Way, right: str, wrong: str) -> None:
+    assert accepts(way, right, right)
+    assert not accepts(way, right, wrong)
+    assert not accepts(way, wrong, right) or "may" in right
+
+
+@pytest.mark.parametrize(
+    ("reference", "statement"),
+    [
+        ("会议于2024年5月3日召开。", "会议于2024-05-03召开。"),
+        ("The meeting is on 3 May 2024.", "The meeting is on 2024-05-03."),
+        ("Enrol until the 15th of January.", "Enrol until January 15."),
+        ("The bag weighs 5 kg.", "The bag weighs 5 kilograms."),
+        ("It costs €20.", "It costs 20 euros."),
+        ("Parcels of up to 5 kg go by post.", "Parcels of no more than 5 kg go by post."),
+        ("贷款不低于五万元。", "贷款至少5万元。"),
+        ("Two thirds of the members agreed.", "Two thirds of the members agreed to it."),
+        ("The dog was bitten by Rex.", "Rex bit the dog."),
+        ("In the final Kaya beat Novik.", "Kaya beat Novik in the final."),
+        ("北塔31层，南塔28层。", "南塔28层，北塔31层。"),
+    ],
+)
+@pytest.mark.parametrize("way", ["classify", "attribute"])
+def test_the_same_in_other_words_is_accepted(way: Way, reference: str, statement: str) -> None:
+    assert accepts(way, reference, statement)
+
+
+def test_a_reason_says_what_speaks_against_a_statement() -> None:
+    def explain(reference: str, statement: str) -> str:
+        data = {"question": "", "contexts": [{"id": "C1", "text": reference}], "ground_truth_statements": []}
+        reply: Any = judge_lexically("attribute", data | {"answer_statements": [{"id": "A1", "text": statement}]})
+        return str(reply["verdicts"][0]["reason"])
+
+    assert explain("The bag weighs 5 kg.", "The bag weighs 5 g.").count("another unit or bound: 5 g/kg") == 1
+    assert "5/<5" in explain("Keep it below 5 degrees.", "Keep it above 5 degrees.")
+    mill = "built the old stone mill by the river."
+    assert explain(f"Ada Lind {mill}", f"Bo Holm {mill}").endswith("others in their place: Bo Holm/Ada Lind")
+    assert explain("Kaya beat Novik.", "Novik beat Kaya.").endswith("in exchanged places: novik/kaya")
+    assert explain("It may cause harm.", "It causes harm.").endswith("only possible: cause/may cause")
+
+
+REFUSALS = """
+Based on the provided information, there is no mention of the department that Clara Voss belongs to. If you can provide\
+ more information about Clara Voss, I may be able to help you find out.
+The answer is unknown.
+This question cannot be answered from the documents.
+I'm afraid I can't say.
+That isn't covered in the handbook I was given.
+There is nothing in the sources about opening hours.
+No information on this topic was found.
+The text says nothing about the price of the adapter.
+I couldn't find anything about parking permits.
+Unfortunately, the passages don't specify a date.
+It is not stated in the context who signed the contract.
+The documents provided contain no details about refunds.
+I do not have enough context to answer that.
+We have no record of that order in the material supplied.
+The manual is silent on this point.
+I can't answer this with the information available.
+It cannot be determined from the given text.
+Not mentioned in the article.
+I would need more information to answer this question.
+My sources do not cover that.
+I don't have any information about how high the pump can lift water. Please contact our service desk.
+I'd rather not guess.
+Insufficient information.
+Sorry, no idea.
+That is beyond what the documents tell us.
+根据提供的信息，没有提到高远所属的部门。如果您能提供更多关于高远的信息，我也许能够帮您找到答案。
+根据已知信息无法回答该问题。
+参考资料里没有写。
+资料中未提及该产品的价格。
+很抱歉，我无法回答这个问题。
+目前没有相关资料。
+文档里查不到这项规定。
+无法从上下文中得出答案。
+这个问题超出了我的知识范围。
+我没有足够的信息来判断。
+暂时没有找到与停车证有关的内容。
+文章没有说明是谁签的合同。
+现有资料不足以回答这个问题。
+答案未知。
+不好意思，这个我不太清楚。
+上文并未给出具体日期。
+手册对此只字未提。
+我手头的资料里没有关于营业时间的说明，建议您联系客服。
+您的问题在文件中找不到答案。
+所给材料没有涉及这一点。
+恕我无法作答。
+没有查到相关记录。
+信息不足，无法判断。
+需要更多信息才能回答。
+抱歉，我不能回答有关个人薪酬的问题。
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_a_refusal_states_nothing(text: str) -> None:
+    assert split_statements(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No dogs are allowed in the garden.",
+        "The cause of the fire is unknown.",
+        "The contract does not mention a deposit.",
+        "Students need more information before they choose a course.",
+        "The museum has no record of the fire of 1821.",
+        "A refund cannot be determined before the goods are back.",
+        "Please contact the service desk.",
+        "起火原因不明，损失约三万元。",
+        "顾客可以向客服提供更多信息以便退款。",
+        "合同没有规定押金。",
+        "现有座位不足以容纳所有观众。",
+        "没有身份证不能入住。",
+        "请联系客服办理退款。",
+    ],
+)
+def test_what_only_sounds_like_a_refusal_is_a_statement(text: str) -> None:
+    assert split_statements(text) == [text]
+
+
+def test_a_fact_beside_a_refusal_is_kept_and_whom_to_ask_is_not() -> None:
+    text = "The manual gives its power as 40 W, but it says nothing about solar panels. The service desk can tell you."
+    assert split_statements(text) == ["The manual gives its power as 40 W"]
+
+
+def test_refusals_of_the_sample_state_nothing() -> None:
+    rows = [orjson.loads(line) for line in SAMPLE_PATH.read_bytes().splitlines()]
+    refusals = [row for row in rows if row["kind"] in ("refuses_rightly", "refuses_wrongly")]
+    assert len(refusals) == 9
+    stated = {row["id"]: split_statements(row["answer"]) for row in refusals}
+    assert stated.pop("en-solar-01") == ["The manual gives the power draw of the Halvra 40 as 40 W"]
+    assert set(map(tuple, stated.values())) == {()}
+    truths = [split_statements(row["ground_truth"]) for row in refusals if row["kind"] == "refuses_rightly"]
+    assert truths == [[]] * len(truths)
