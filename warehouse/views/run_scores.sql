@@ -46,19 +46,25 @@ clusters as (
     group by scores.run_id, scores.metric, run_samples.cluster
 ),
 
--- For the squares, so that what is equal gives exactly 0.
+-- The mean before the squares, so that what is equal gives no variance.
+centred as (
+    select
+        *,
+        sum(total) over of_metric / sum(size) over of_metric as mean
+    from clusters
+    window of_metric as (partition by run_id, metric)
+),
+
 clustered as (
     select
-        clusters.run_id,
-        clusters.metric,
+        run_id,
+        metric,
         count(*) as n_clusters,
-        any_value(regexp_extract(clusters.cluster, '^[^=]*')) as cluster,
-        sum(pow(clusters.total - clusters.size * sums.mean, 2)) / pow(sum(clusters.size), 2)
-        * count(*) / nullif(count(*) - 1, 0) as variance
-    from clusters
-    inner join sums on sums.run_id = clusters.run_id and sums.metric = clusters.metric
-    group by clusters.run_id, clusters.metric
-    having max(clusters.size) > 1
+        any_value(regexp_extract(cluster, '^[^=]*')) as cluster,
+        sum(pow(total - size * mean, 2)) / pow(sum(size), 2) * count(*) / nullif(count(*) - 1, 0) as variance
+    from centred
+    group by run_id, metric
+    having max(size) > 1
 ),
 
 -- As shares of what lies between the lowest value and 1.
