@@ -35,7 +35,7 @@ attribute = make_task("attribute", attribute_statements)
 async def _attribute(live_run: LiveRun, work: SampleWork, source: Source) -> None:
     step = _STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
-    if not live_run.needs(step, work) or work.has_outcome(step):
+    if not live_run.needs(step) or work.has_outcome(step):
         return
     extraction = await work.wait_for_statements(source)
     reason, detail = _why_not(work, extraction), None

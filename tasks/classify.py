@@ -15,7 +15,7 @@ from evalhouse.tasks.pipeline.shard import Extraction, SampleWork
 
 async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Label one sample's statements."""
-    if not live_run.needs("classify", work):
+    if not live_run.needs("classify"):
         return
     answer = await work.wait_for_statements("answer")
     truth = await work.wait_for_statements("ground_truth")

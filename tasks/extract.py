@@ -70,7 +70,7 @@ async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str]) -> None:
     step = _STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
-    if not live_run.needs(step, work) or work.extractions[source].done():
+    if not live_run.needs(step) or work.extractions[source].done():
         return
     detail = None
     if not texts:

@@ -52,7 +52,7 @@ def _find_cluster(live_run: LiveRun) -> str | None:
 
 def keep_prompts(live_run: LiveRun) -> None:
     """Put the prompts of the run's steps on record."""
-    names = {*list_prompts(live_run.steps | live_run.optional_steps), *(prompt.name for prompt in live_run.rubrics)}
+    names = {*list_prompts(live_run.steps), *(prompt.name for prompt in live_run.rubrics)}
     rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
     if rows:
         frame = build_frame("prompts", rows)

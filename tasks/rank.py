@@ -6,7 +6,9 @@ part under its own id, and so does a ground truth that leaves too little room: a
 is, for any part of the ground truth, since a piece of either is all that usefulness asks for. A question longer than a
 request cannot be split and is sent as it is.
 
-A retrieval that found nothing has been judged with no request and no row: none of what it found is useful.
+A retrieval that found nothing has been judged with no request and no row: none of what it found is useful. Where the
+ground truth states nothing no context can be useful for reaching it, so that nobody is asked; its statements are waited
+for where the run splits it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,16 +28,10 @@ _LABELS = collect_labels("rank")["C"]
 
 async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
     """Judge the usefulness of one sample's contexts."""
-    if not live_run.needs("rank", work):
+    if not live_run.needs("rank"):
         return
-    reason, detail = None, None
-    if work.sample.ground_truth is None:
-        # Where ids would be compared no ground truth is needed: what lacks there is the target's response.
-        lacks_ids = work.sample.target_error is not None and work.sample.reference_context_ids
-        reason = "no_contexts" if lacks_ids else "no_ground_truth"
-    elif work.sample.contexts is None:
-        reason = "no_contexts"
-    elif work.sample.contexts:
+    reason, detail = await _why_not(live_run, work), None
+    if reason is None and work.sample.contexts:
         try:
             await _ask_usefulness(live_run, work, "\n".join(work.sample.accepted_answers))
         except JudgeFailed as error:
@@ -44,6 +40,17 @@ async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
 
 
 rank = make_task("rank", rank_contexts)
+
+
+async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
+    if work.sample.ground_truth is None:
+        return "no_ground_truth"
+    if work.sample.contexts is None:
+        return "no_contexts"
+    if not live_run.needs("extract_ground_truth"):
+        return None
+    truth = await work.wait_for_statements("ground_truth")
+    return truth.reason or (None if truth.items else "no_statements")
 
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:

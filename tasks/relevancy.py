@@ -31,7 +31,7 @@ class Regenerated:
 
 async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
     """Regenerate questions from one sample's answer and compare them with its question."""
-    if not live_run.needs("relevancy", work):
+    if not live_run.needs("relevancy"):
         return
     reason, detail = None, None
     if work.sample.answer is None:

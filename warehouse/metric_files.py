@@ -323,7 +323,7 @@ def _pick_steps(names: list[str], allowed: tuple[str, ...], is_none: bool, place
             mark = "?" if allowed == OPTIONAL_STEPS else ""
             raise MetricFileError(
                 f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, {GRADE_STEP}<rubric>, "
-                f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids may do, or - for none"
+                f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids are compared, or - for none"
             )
         if names.count(name) > 1:
             raise MetricFileError(f"{place}: step {name!r} is in needs twice; keep one")
@@ -362,7 +362,6 @@ class Plan:
 
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
-    optional_steps: frozenset[str]
 
 
 def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embeddings: str | None = None) -> Plan:
@@ -383,8 +382,7 @@ def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embedding
         # `steps` holds what its steps rest on, so that a metric's own needs say enough.
         following = (metric for metric in metrics.values() if steps.issuperset(metric.needs))
         chosen += [metric for metric in following if metric not in chosen and metric.fits(embeddings)]
-    optional = add_earlier([step for metric in chosen for step in metric.optional_needs]) - steps
-    return Plan(metrics=tuple(chosen), steps=steps, optional_steps=optional)
+    return Plan(metrics=tuple(chosen), steps=steps)
 
 
 def _explain_unfit(metric: MetricFile, embeddings: str | None) -> str:

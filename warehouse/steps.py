@@ -36,7 +36,7 @@ class Step:
     - `settings`: the settings of a run that shape its replies, beside those that shape all.
     - `labels`: by the first letter of an item's id the labels a verdict may have, the one that says yes first, each
       with what it says; `reviewed` where people can label its verdicts too.
-    - `optional`: may be marked `?` in `needs`: spared for a sample whose ids decide what is relevant.
+    - `optional`: may be marked `?` in `needs`, by a metric that reads what the step would, and never has it asked.
     - `version` is part of every request's key: raise it when the step starts to read the same reply differently.
     """
 

@@ -21,7 +21,8 @@ from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
-_LAST: Final = ("fine", "not_judged")  # in this order, behind the failures
+_GOOD: Final = ("refused_rightly", "fine")
+_LAST: Final = (*_GOOD, "not_judged")  # in this order, behind the failures
 _SHOWN_STATEMENTS: Final = 2
 
 
@@ -116,7 +117,7 @@ def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_
             shorten(row["answer"], 80) or None,
         ]
         for row in document["samples"]
-        if row["cause"] != "fine" or asked_for
+        if row["cause"] not in _GOOD or asked_for
     ]
     print_section("Samples", ["cause", "sample", "evidence", "statements", "question", "answer"], rows)
 

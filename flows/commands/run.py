@@ -17,17 +17,17 @@ from evalhouse.flows.commands.options import (
     pool_options,
 )
 from evalhouse.flows.display.output import (
-    metrics_table,
     print_json,
     print_line,
     print_notice,
-    print_table,
+    print_scores,
     write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.documents.run_origin import (
     describe_responses,
     explain_surface,
+    list_idle,
     print_response_errors,
     print_responses,
     read_response_counts,
@@ -169,7 +169,8 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
     if as_json:
         print_json(_to_document(suite_outcome, rows, warehouse))
     else:
-        _print_outcome(suite_outcome, rows, read_response_counts(warehouse, outcome.run))
+        idle = list_idle(warehouse, outcome.run)
+        _print_outcome(suite_outcome, rows, idle, read_response_counts(warehouse, outcome.run))
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
@@ -235,7 +236,10 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
 
 
 def _print_outcome(
-    suite_outcome: "SuiteOutcome", rows: Sequence[Mapping[str, Any]], responses: Mapping[str, Any] | None
+    suite_outcome: "SuiteOutcome",
+    rows: Sequence[Mapping[str, Any]],
+    idle: Sequence[str],
+    responses: Mapping[str, Any] | None,
 ) -> None:
     outcome = suite_outcome.outcome
     run = outcome.run
@@ -245,7 +249,7 @@ def _print_outcome(
     # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
-        print_table(metrics_table(rows, run.metrics))
+        print_scores(rows, run.metrics, idle)
         print_line()
         if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
             print_line(note)

@@ -13,9 +13,9 @@ from evalhouse.flows.display.output import (
     clean_text,
     make_console,
     make_table,
-    metrics_table,
     print_json,
     print_line,
+    print_scores,
     print_section,
     print_table,
     write_cost,
@@ -24,6 +24,7 @@ from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
     explain_surface,
+    list_idle,
     list_trail,
     print_changes_of_samples,
     print_responses,
@@ -108,7 +109,7 @@ def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bo
     if as_json:
         print_json(document)
     else:
-        _print_run(run_row, document)
+        _print_run(run_row, document, list_idle(warehouse, run_row))
 
 
 def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def _describe_run(run: RunRow) -> dict[str, object]:
     return {name: getattr(run, name) for name in names}
 
 
-def _print_run(run: RunRow, document: dict[str, Any]) -> None:
+def _print_run(run: RunRow, document: dict[str, Any], idle: Sequence[str]) -> None:
     print_line(
         f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {_name_tools(run)}", bold=True
     )
@@ -169,7 +170,7 @@ def _print_run(run: RunRow, document: dict[str, Any]) -> None:
     print_responses(document["responses"])
     if document["metrics"]:
         print_line()
-        print_table(metrics_table(document["metrics"], run.metrics))
+        print_scores(document["metrics"], run.metrics, idle)
         if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
             print_line(note)
         _print_groups(document["metrics"])

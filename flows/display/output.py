@@ -253,6 +253,13 @@ def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) 
     return make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells)
 
 
+def print_scores(rows: Sequence[Mapping[str, Any]], order: Sequence[str], idle: Sequence[str]) -> None:
+    """Rows of `run_scores` as a table without the metrics in `idle`, which are named below it."""
+    print_table(metrics_table([row for row in rows if row["metric"] not in idle], order))
+    if idle:
+        print_line(f"not listed, for no sample has what they need: {', '.join(idle)}")
+
+
 def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[Mapping[str, Any]]:
     """Rows in the given order of metrics, those of others behind them by name."""
     places = {metric: place for place, metric in enumerate(order)}

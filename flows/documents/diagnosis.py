@@ -21,8 +21,10 @@ from evalhouse.warehouse.store import Warehouse
 Cause = Literal[
     "not_judged",
     "judge_suspect",
+    "refused_rightly",
     "ground_truth_doubtful",
-    "refused_although_supported",
+    "answered_unanswerable",
+    "refused_wrongly",
     "retrieval_missed",
     "knowledge_base_lacks",
     "not_in_contexts",

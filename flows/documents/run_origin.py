@@ -11,6 +11,7 @@ from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.store import Warehouse
 
 HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall", "context_precision")
@@ -31,6 +32,14 @@ def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str =
 def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     """A row per kind of change since the evaluation before, the samples that are gone last; none for the first run."""
     return warehouse.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
+
+
+def list_idle(warehouse: Warehouse, run: RunRow) -> list[str]:
+    """Metrics that nobody asked for by name and that no sample has what they need for, such as reference ids."""
+    if run.config.get("metrics"):
+        return []
+    parameters = {"run_id": run.run_id, "failures": list(FAILURE_REASONS)}
+    return [str(row["metric"]) for row in warehouse.read_rows(read_query("runs/idle"), parameters)]
 
 
 def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:

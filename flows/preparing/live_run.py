@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from evalhouse.tasks.targets.protocol import Target
 
-_NO_PLAN = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
+_NO_PLAN = Plan(metrics=(), steps=frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def _pick_rubrics(plan: Plan, prompts: Prompts, judge: Judge) -> tuple[Prompt, .
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    for name in prompts.find_missing(list_prompts(plan.steps | plan.optional_steps)):
+    for name in prompts.find_missing(list_prompts(plan.steps)):
         raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
     of_models = list_model_steps(plan.steps)
     beyond_words = [metric.name for metric in plan.metrics if not of_models.isdisjoint(metric.needs)]
@@ -208,7 +208,6 @@ def make_live_run(
         prompts=prompts,
         metrics=plan.metrics,
         steps=plan.steps,
-        optional_steps=plan.optional_steps,
         open_asking=open_asking,
         rubrics=_pick_rubrics(plan, prompts, judge),
     )

@@ -25,7 +25,7 @@ from evalhouse.tasks.trials.attack_results import Result, Tally, count_results, 
 from evalhouse.tasks.trials.attack_set import Trial, load_attacks, make_trials
 from evalhouse.warehouse.metric_files import Plan
 
-_NO_STEPS = Plan(metrics=(), steps=frozenset(), optional_steps=frozenset())
+_NO_STEPS = Plan(metrics=(), steps=frozenset())
 _COLUMNS = ("by", "group", "#attacks", "#fooled", "#share", "95 % interval", "#no verdict", "#left out")
 
 

@@ -92,4 +92,4 @@ def _plan(parts: Sequence[Part]) -> Plan:
     if not any(part.rows for part in parts):
         raise SettingsError("no row is left to judge; take another --half, or more folders")
     steps = frozenset(step for part in parts for step in STEPS[part.kind])
-    return Plan(metrics=(), steps=steps, optional_steps=frozenset())
+    return Plan(metrics=(), steps=steps)

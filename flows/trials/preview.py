@@ -90,7 +90,7 @@ def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Que
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
     )
-    plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)), optional_steps=frozenset())
+    plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)))
     judge = StandInJudge(None, heard=questions)
     return make_live_run("preview", quiet, plan, judge, Warehouse(settings.warehouse), record=NoRecord())
 

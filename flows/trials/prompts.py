@@ -264,7 +264,6 @@ def _shape(live_run: LiveRun, words: PromptSet, settings: RunSettings) -> LiveRu
         prompts={**live_run.prompts, **words.prompts},
         metrics=plan.metrics,
         steps=plan.steps,
-        optional_steps=plan.optional_steps,
     )
 
 

@@ -19,7 +19,7 @@ from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.shard import SampleWork, Shard, make_work
+from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import read_samples_between
@@ -66,7 +66,6 @@ class LiveRun:
     prompts: Mapping[str, Prompt]
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
-    optional_steps: frozenset[str]
     open_asking: Callable[[], Asking]
     rubrics: tuple[Prompt, ...] = ()
     staged: "StagedDataset | None" = None
@@ -149,19 +148,16 @@ class LiveRun:
     @cached_property
     def tasks(self) -> tuple[str, ...]:
         """The steps that its samples take, by their files in `tasks/`, in order."""
-        return list_tasks(self.steps | self.optional_steps)
+        return list_tasks(self.steps)
 
     @property
     def n_sample_steps(self) -> int:
         """How many steps a sample has taken when it is done with."""
         return len(self.tasks)
 
-    def needs(self, step: str, work: SampleWork) -> bool:
-        """Whether this sample's metrics rest on the step; ranking is spared where ids decide what is relevant."""
-        if step in self.steps:
-            return True
-        decided_by_ids = work.sample.reference_context_ids and work.sample.context_ids
-        return step in self.optional_steps and not decided_by_ids
+    def needs(self, step: str) -> bool:
+        """Whether the metrics rest on the step."""
+        return step in self.steps
 
     async def open_shard(self, number: int, first: int, last: int) -> Shard:
         """Read a shard's samples and keep it under its number until `close_shard`."""

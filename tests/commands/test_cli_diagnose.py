@@ -59,7 +59,7 @@ EXPECTED = {
     "found elsewhere": "retrieval_missed",
     "lacking": "retrieval_missed",
     "fine": "fine",
-    "refused": "refused_although_supported",
+    "refused": "refused_wrongly",
     "made up": "hallucinated",
     "made up whole": "not_in_contexts",
 }
@@ -124,16 +124,16 @@ def test_the_next_commands_can_be_pasted(ask_ferry: Ask, ferry: Place) -> None:
 
 def test_the_trend_has_the_runs_of_the_series_oldest_first(ask_ferry: Ask) -> None:
     trend = ask_ferry("latest", "--json").document["trend"]
-    assert [of_run["shares"]["refused_although_supported"] for of_run in trend] == [0.875, 0.125, 0.125]
+    assert [of_run["shares"]["refused_wrongly"] for of_run in trend] == [0.875, 0.125, 0.125]
     assert [of_run["same_yardstick"] for of_run in trend] == [None, True, True]
     assert {of_run["n_judged"] for of_run in trend} == {8}
     assert [of_run["started_at"] for of_run in trend] == sorted(of_run["started_at"] for of_run in trend)
     assert len(ask_ferry("latest", "--runs", "2", "--json").document["trend"]) == 2
     assert len(ask_ferry("previous", "--json").document["trend"]) == 2, "later runs are no past"
-    line = next(line for line in ask_ferry("latest").lines if line.startswith("refused although supported "))
+    line = next(line for line in ask_ferry("latest").lines if line.startswith("refused wrongly "))
     assert line.split()[3:5] == ["1", "0.125"]
     shown = ask_ferry("latest").stdout.partition("\nTrend\n")[2].partition("\n\n")[0]
-    assert re.search(r"refused although supported +0\.875 +0\.125 +0\.125", shown)
+    assert re.search(r"refused wrongly +0\.875 +0\.125 +0\.125", shown)
     assert "Trend" not in ask_ferry("latest", "--runs", "1").lines
 
 

@@ -44,7 +44,7 @@ def make_metrics_block() -> str:
     lines = ["| metric | what it is | better | rests on |", "| --- | --- | --- | --- |"]
     for metric in load_metrics().values():
         what = metric.description.removeprefix("One row per sample of the run: ").replace("|", "\\|")
-        needs = [*metric.needs, *(f"{step}, or reference ids" for step in metric.optional_needs)]
+        needs = [*metric.needs, *("reference ids" for _ in metric.optional_needs)]
         parameters = "".join(f"; `{name}` = {value:g}" for name, value in metric.parameters.items())
         lines.append(
             f"| `{metric.name}` | {what[0].upper()}{what[1:]} | {metric.better} | {', '.join(needs)}{parameters} |"

@@ -201,7 +201,7 @@ def review(con: duckdb.DuckDBPyConnection, labels: Mapping[str, str], *, run_id:
 
 def add_scored(con: duckdb.DuckDBPyConnection, sample: Sample, metrics: tuple[str, ...], **settings: float) -> None:
     add_samples(con, sample)
-    con.execute("update samples set contexts = ['one', 'two', 'three'], question = sample_id")
+    con.execute("update samples set contexts = coalesce(contexts, ['one', 'two', 'three']), question = sample_id")
     for metric in metrics:
         value = score(con, metric, **settings)[sample.sample_id].value
         version = "1" + "".join(f";{name}={value:g}" for name, value in settings.items())
@@ -232,30 +232,27 @@ def test_each_metric_has_its_own_verdicts() -> None:
         ("factual_precision", "A1", 1, 1, 0.5),
         ("factual_precision", "A2", 0, 1, 0.5),
         ("faithfulness", "A1", 1, 0, 0.5),
-        ("precision_at_k", None, 0, 1, 0.2),
+        ("precision_retrieved", None, 0, 1, 0.5),
+        ("statement_recall", "G1", 0, 1, 1),
     ]
     assert {row["weight"] for row in rows} == {2}
 
 
-def test_contexts_beyond_k_repeats_and_ids_that_are_compared_do_not_count() -> None:
+def test_contexts_beyond_k_and_repeats_do_not_count() -> None:
     labels = {"rank s C1": "useful", "rank s C2": "useful", "rank s C3": "useful"}
-    repeat = Sample(useful=[True, True, False], context_ids=["a", "a", "b"])
+    repeat = Sample(useful=[True, True, False], contexts=["One.", "One.", "Two."])
     with open_rows() as con:
-        add_scored(con, repeat, ("precision_at_k",), k=2)
+        add_scored(con, repeat, ("precision_retrieved",), k=2)
         review(con, labels)
         rows = read(con, "from corrected_verdicts order by context_rank")
     assert [(row["context_rank"], row["judged"], row["said"], row["share"]) for row in rows] == [
         (1, 1, 1, 0.5), (2, 0, 0, 0.5),
     ]  # fmt: skip
-    with open_rows() as con:
-        add_scored(con, Sample(useful=[True], context_ids=["a"], reference_ids=["a"]), ("precision_at_k",))
-        review(con, {"rank s C1": "useful"})
-        assert read(con, "from corrected_verdicts") == []
 
 
 def test_default_k_is_that_of_the_metric() -> None:
     """The views cannot read the metric's header; where it changes they must."""
-    assert read_metrics()["precision_at_k"].parameters == {"k": 5.0}
+    assert read_metrics()["precision_retrieved"].parameters == {"k": 5.0}
 
 
 def test_reviewers_who_differ_share_a_verdict_and_the_latest_label_of_each_counts() -> None:
@@ -317,7 +314,7 @@ def test_labels_carried_into_a_run_that_shares_little_correct_nothing() -> None:
 
 
 def test_what_has_no_corrected_mean_is_said_with_its_reason() -> None:
-    told = explain_uncorrected(["faithfulness", "factual_f1", "hallucination", "mrr", "bleu"])
+    told = explain_uncorrected(["faithfulness", "factual_f1", "hallucination", "mrr_retrieved", "bleu"])
     assert [sentence.split(",")[0] for sentence in told] == [
-        "no corrected mean: factual_f1", "no corrected mean: hallucination", "no corrected mean: mrr",
+        "no corrected mean: factual_f1", "no corrected mean: hallucination", "no corrected mean: mrr_retrieved",
     ]  # fmt: skip

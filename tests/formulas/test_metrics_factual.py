@@ -143,3 +143,34 @@ def test_correctness_is_missing_with_the_reason_of_the_part(reasons: dict[str, s
 def test_weights_that_make_no_mean_are_refused(factual: float, similarity: float) -> None:
     with pytest.raises(duckdb.Error, match="weights must be 0 or more and not both 0"):
         value_of("answer_correctness", PUBLISHED, factual_weight=factual, similarity_weight=similarity)
+
+
+@pytest.mark.parametrize(
+    ("sample", "recall", "statement_recall"),
+    [
+        # Ten statements that restate one of two truths; one statement that holds three of four; and all of the truth
+        # not found although the answer's statements were let pass.
+        (Sample(answer=["TP"] * 10, ground_truth=["TP", "FN"]), 10 / 11, 1 / 2),
+        (Sample(answer=["TP"], ground_truth=["TP", "TP", "TP", "FN"]), 1 / 2, 3 / 4),
+        (Sample(answer=["TP", "TP"], ground_truth=["FN", "FN"]), 1 / 2, 0),
+        (Sample(ground_truth=["FN", "FN"]), 0, 0),
+        (Sample(answer=["TP"], ground_truth=["TP"]), 1, 1),
+    ],
+)
+def test_statement_recall_counts_the_ground_truth_alone(sample: Sample, recall: float, statement_recall: float) -> None:
+    assert value_of("factual_recall", sample) == pytest.approx(recall)
+    assert value_of("statement_recall", sample) == pytest.approx(statement_recall)
+
+
+def test_statement_recall_of_a_ground_truth_that_states_nothing() -> None:
+    assert reason_of("statement_recall", Sample(answer=["FP"])) == "no_statements"
+    assert reason_of("statement_recall", Sample(reasons={"classify": "judge_failed"})) == "judge_failed"
+
+
+def test_abstention_is_1_where_nobody_states_anything_and_0_where_one_does() -> None:
+    assert value_of("abstention", Sample(reasons={"classify": "no_statements"})) == 1
+    assert value_of("abstention", Sample(answer=["FP"])) == 0, "it answered the unanswerable"
+    assert value_of("abstention", Sample(ground_truth=["FN"])) == 0, "it refused what could be answered"
+    assert reason_of("abstention", Sample(answer=["TP"], ground_truth=["TP"])) == "no_statements"
+    assert reason_of("abstention", Sample(reasons={"classify": "no_answer"})) == "no_answer"
+    assert reason_of("abstention", Sample(missing=["classify"])) == "cancelled"

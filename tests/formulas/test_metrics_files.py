@@ -32,6 +32,7 @@ def test_built_in_metrics() -> None:
     assert metrics["answer_correctness"].needs == ("classify", "similarity")
     assert metrics["mrr"].needs == ()
     assert metrics["mrr"].optional_needs == ("rank",)
+    assert metrics["mrr_retrieved"].needs == ("rank",)
     assert metrics["ndcg_at_k"].parameters == {"k": 5.0}
     assert all(metric.description.startswith("One row per sample of the run: ") for metric in metrics.values())
 

@@ -2,11 +2,11 @@
 
 Their figures are ours where the definitions agree. Three differ on purpose:
 
-- their recall is the share of ground-truth claims found in the answer; our factual_recall is TP / (TP + FN) with TP
-  counted among the answer's statements;
+- their recall is the share of ground-truth claims found in the answer, our statement_recall; our factual_recall is
+  TP / (TP + FN) with TP counted among the answer's statements;
 - their F1 is the harmonic mean of precision and that recall; ours is TP / (TP + 0.5 (FP + FN));
-- their context_precision is the share of retrieved contexts that support any ground-truth claim: our precision_at_k
-  with k = all, when those contexts are called useful; our context_precision also weighs the ranks.
+- their context_precision is the share of retrieved contexts that support any ground-truth claim: our
+  precision_retrieved with k = all, when those contexts are called useful; our context_precision also weighs the ranks.
 """
 
 from collections.abc import Sequence
@@ -158,9 +158,14 @@ def test_their_recall_and_f1_follow_from_our_verdicts(record: Record) -> None:
 
 
 @RECORDS
+def test_their_recall_is_our_statement_recall(record: Record) -> None:
+    assert value_of("statement_recall", to_sample(record)) == pytest.approx(record.published["recall"])
+
+
+@RECORDS
 def test_their_context_precision_is_our_precision_at_all_ranks(record: Record) -> None:
     n_contexts = len(record.contexts_by_ground_truth_claim[0])
-    share = value_of("precision_at_k", to_sample(record), k=n_contexts)
+    share = value_of("precision_retrieved", to_sample(record), k=n_contexts)
     assert share == pytest.approx(record.published["context_precision"])
 
 

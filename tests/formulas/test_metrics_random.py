@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -40,7 +40,7 @@ def make_sample(number: int, rng: random.Random) -> Sample:
         ground_truth_support=[choose_ranks() for _ in range(n_ground_truth)],
         useful=[rng.random() < 0.4 for _ in range(n_contexts)],
         similarity=rng.random(),
-        contexts=[f"Passage {rank}." for rank in range(1, n_contexts + 1)],
+        contexts=[rng.choice(["Passage.", f"Passage {rank}."]) for rank in range(1, n_contexts + 1)],
         context_ids=rng.choice([ids, ids, None]),
         reference_ids=rng.choice([None, None, [], ["a", "c", "c"], ["e"], ["z", "b", "d"]]),
         reasons=sample_reasons,
@@ -108,8 +108,8 @@ def faithfulness(s: Sample) -> float:
 
 
 def context_precision(s: Sample) -> float:
-    demand(s, "rank")
-    at = [sum(s.useful[:rank]) / rank for rank, useful in enumerate(s.useful, start=1) if useful]
+    gains = rank_useful(s)
+    at = [sum(gains[:rank]) / rank for rank, gain in enumerate(gains, start=1) if gain]
     return sum(at) / len(at) if at else 0
 
 
@@ -149,65 +149,60 @@ def self_knowledge(s: Sample) -> float:
     return share(sum(alone), len(s.answer))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """Gains in rank order and the number of relevant contexts."""
-
-    gains: list[int]
-    n_relevant: int
-
-
-def rank_contexts(s: Sample) -> Ranking:
-    """The retrieved contexts by ids where they can be compared, else by verdicts."""
-    ids = list(s.context_ids or [])
-    by_ids = s.reference_ids and (ids or not s.contexts)
-    if s.reference_ids and by_ids:
-        wanted = set(s.reference_ids)
-        relevant = [context_id is not None and context_id in wanted for context_id in ids]
-    elif s.reference_ids and ("rank" in s.missing or s.reasons.get("rank") == "no_ground_truth"):
-        raise Missing("no_contexts")
-    elif "rank" not in s.missing and s.reasons.get("rank") == "no_ground_truth":
+def rank_ids(s: Sample) -> list[int]:
+    """The retrieved contexts by reference ids."""
+    if not s.reference_ids:
         raise Missing("no_reference_ids")
-    else:
-        demand(s, "rank")
-        relevant = list(s.useful)
-    seen: set[str] = set()
-    gains = []
-    for place, is_relevant in enumerate(relevant):
-        context_id = ids[place] if ids else None
-        gains.append(int(is_relevant and context_id not in seen))
-        if context_id is not None:
-            seen.add(context_id)
-    n_relevant = len(set(s.reference_ids)) if s.reference_ids and by_ids else sum(gains)
-    return Ranking(gains=gains, n_relevant=n_relevant)
+    if not s.context_ids and s.contexts:
+        raise Missing("no_contexts")
+    return leave_repeats([context_id in set(s.reference_ids) for context_id in s.context_ids or []], s.context_ids)
 
 
-def precision_at_5(s: Sample) -> float:
-    return sum(rank_contexts(s).gains[:5]) / 5
+def rank_useful(s: Sample) -> list[int]:
+    """The retrieved contexts by verdicts."""
+    demand(s, "rank")
+    return leave_repeats(list(s.useful), s.contexts)
 
 
-def recall_at_5(s: Sample) -> float:
-    ranking = rank_contexts(s)
-    return sum(ranking.gains[:5]) / ranking.n_relevant if ranking.n_relevant else 0
+def leave_repeats(relevant: list[bool], keys: Sequence[str | None] | None) -> list[int]:
+    named = list(keys or [])
+    return [
+        int(is_relevant and named[place] is not None and named[place] not in named[:place])
+        for place, is_relevant in enumerate(relevant)
+    ]
 
 
-def hit_at_5(s: Sample) -> float:
-    return float(any(rank_contexts(s).gains[:5]))
+def top_share(gains: list[int]) -> float:
+    return sum(gains[:5]) / min(len(gains), 5) if gains else 0
 
 
-def mrr(s: Sample) -> float:
-    gains = rank_contexts(s).gains
+def hit(gains: list[int]) -> float:
+    return float(any(gains[:5]))
+
+
+def reciprocal_rank(gains: list[int]) -> float:
     return 1 / (gains.index(1) + 1) if 1 in gains else 0
 
 
-def ndcg_at_5(s: Sample) -> float:
-    ranking = rank_contexts(s)
-    ideal = [1] * min(ranking.n_relevant, 5)
-
+def ndcg(gains: list[int], n_relevant: int) -> float:
     def discount(values: list[int]) -> float:
         return sum(value / math.log2(place + 2) for place, value in enumerate(values))
 
-    return discount(ranking.gains[:5]) / discount(ideal) if ideal else 0
+    return discount(gains[:5]) / discount([1] * min(n_relevant, 5)) if n_relevant else 0
+
+
+def abstention(s: Sample) -> float:
+    if "classify" not in s.missing and s.reasons.get("classify") == "no_statements" and not s.answer + s.ground_truth:  # type: ignore[operator]
+        return 1
+    demand(s, "classify")
+    if s.answer and s.ground_truth:
+        raise Missing("no_statements")
+    return 0
+
+
+def statement_recall(s: Sample) -> float:
+    demand(s, "classify")
+    return share(list(s.ground_truth).count("TP"), len(s.ground_truth))
 
 
 REFERENCE: dict[str, Callable[[Sample], float]] = {
@@ -224,11 +219,17 @@ REFERENCE: dict[str, Callable[[Sample], float]] = {
     "noise_sensitivity_irrelevant": noise_irrelevant,
     "hallucination": hallucination,
     "self_knowledge": self_knowledge,
-    "precision_at_k": precision_at_5,
-    "recall_at_k": recall_at_5,
-    "hit_at_k": hit_at_5,
-    "mrr": mrr,
-    "ndcg_at_k": ndcg_at_5,
+    "statement_recall": statement_recall,
+    "abstention": abstention,
+    "precision_at_k": lambda s: top_share(rank_ids(s)),
+    "recall_at_k": lambda s: sum(rank_ids(s)[:5]) / len(set(s.reference_ids or [])),
+    "hit_at_k": lambda s: hit(rank_ids(s)),
+    "mrr": lambda s: reciprocal_rank(rank_ids(s)),
+    "ndcg_at_k": lambda s: ndcg(rank_ids(s), len(set(s.reference_ids or []))),
+    "precision_retrieved": lambda s: top_share(rank_useful(s)),
+    "hit_retrieved": lambda s: hit(rank_useful(s)),
+    "mrr_retrieved": lambda s: reciprocal_rank(rank_useful(s)),
+    "ndcg_retrieved": lambda s: ndcg(rank_useful(s), sum(rank_useful(s))),
 }
 
 

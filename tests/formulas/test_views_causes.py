@@ -40,7 +40,9 @@ RULES = {
     "labels_contradict": replace(GOOD, answer=["FP", "FP"]),
     "support_contradicts": replace(GOOD, ground_truth_support=[[], []]),
     "usefulness_contradicts": replace(GOOD, useful=[False, False]),
+    "truth_not_to_be_had": Sample(),
     "truth_silent": Sample(answer=["FP", "FP"], answer_support=[[1], []], useful=[True]),
+    "answered_anyway": Sample(answer=["FP", "FP", "FP"], answer_support=[[1], [], []], useful=[True]),
     "truth_unborne": Sample(
         answer=["FP", "FP"],
         ground_truth=["FN"],
@@ -65,7 +67,9 @@ EVIDENCE = {
     "labels_contradict": "4 of 4: A1, A2, G1, G2",
     "support_contradicts": "4 of 4: A1, A2, G1, G2",
     "usefulness_contradicts": "2 of 2: G1, G2",
+    "truth_not_to_be_had": None,
     "truth_silent": "1 of 2: A1",
+    "answered_anyway": "3 of 3: A1, A2, A3",
     "truth_unborne": "1 of 2: A1",
     "refused": "1 of 2: G1",
     "reference_not_retrieved": "1 of 2: G2",
@@ -95,7 +99,7 @@ def test_every_rule_has_a_test_and_every_cause_its_words_in_both_languages() -> 
     assert list(dict.fromkeys(row["cause"] for row in rules)) == list(get_args(Cause))
     for advice in map(load_advice, LANGUAGES):
         assert tuple(advice) == get_args(Cause)
-        assert all(one.remedies for cause, one in advice.items() if cause != "fine")
+        assert all(one.remedies for cause, one in advice.items() if cause not in ("fine", "refused_rightly"))
         assert len({one.name for one in advice.values()}) == len(advice)
     counts = [[len(one.remedies) for one in advice.values()] for advice in map(load_advice, LANGUAGES)]
     assert counts[0] == counts[1]
@@ -186,9 +190,18 @@ def test_of_several_reasons_the_usual_one_is_told_and_a_step_never_asked_for_is_
 
 def test_texts_without_statements_are_judged() -> None:
     silent = dict.fromkeys(("classify", "attribute_answer", "attribute_ground_truth"), "no_statements")
-    assert diagnose_one(Sample(reasons=silent))["cause"] == "fine", "nothing to say, and nothing said"
-    made_up = Sample(answer=["FP"], answer_support=[[]], reasons={"attribute_ground_truth": "no_statements"})
-    assert diagnose_one(made_up)["rule"] == "invented"
+    refused = diagnose_one(Sample(reasons=silent))
+    assert (refused["cause"], refused["evidence"]) == ("refused_rightly", None), "nothing to say, and nothing said"
+    made_up = Sample(answer=["FP", "FP"], answer_support=[[], []], reasons={"attribute_ground_truth": "no_statements"})
+    row = diagnose_one(made_up)
+    assert (row["cause"], row["evidence"]) == ("answered_unanswerable", "2 of 2: A1, A2")
+    assert row["other_rules"] == ["invented"]
+    evasive = replace(made_up, answer_support=[[1], []], grades={("relevancy", "noncommittal"): 1.0})
+    row = diagnose_one(evasive)
+    assert (row["cause"], row["other_rules"]) == (
+        "refused_rightly",
+        ["truth_silent", "answered_anyway", "invented", "distracted"],
+    )
 
 
 def test_a_retrieval_that_found_nothing_is_a_finding_and_no_contexts_at_all_are_none() -> None:
@@ -209,7 +222,7 @@ def test_a_non_committal_answer_is_a_refusal_unless_it_says_something_true() -> 
         ground_truth=["FN", "FN"],
         grades={("relevancy", "noncommittal"): 1.0},
     )
-    assert diagnose_one(hedged)["cause"] == "refused_although_supported"
+    assert diagnose_one(hedged)["cause"] == "refused_wrongly"
     assert diagnose_one(replace(hedged, grades={("relevancy", "noncommittal"): 0.0}))["cause"] == "hallucinated"
     partly = replace(hedged, answer=["TP"], answer_support=[[1]], ground_truth=["TP", "FN"])
     assert diagnose_one(partly)["cause"] == "contexts_ignored"

@@ -25,8 +25,9 @@ def find_rule(s: Sample) -> str:
     suspect = find_contradiction(said, wanted, useful)
     if suspect:
         return suspect
-    if said and not wanted and is_most([bool(ranks) for _, ranks in said]):
-        return "truth_silent"
+    if not wanted:
+        supported = is_most([bool(ranks) for _, ranks in said])
+        return ("truth_silent" if supported else "answered_anyway") if said else "truth_not_to_be_had"
     is_unborne = wanted and not relevant and not any(true for true, _ in wanted + said)
     if said and is_unborne and is_most([bool(ranks & useful) for _, ranks in said]):
         return "truth_unborne"
@@ -124,7 +125,7 @@ def test_every_sample_has_one_cause_and_it_is_that_of_a_second_computation(drawn
         assert (row["reason"] is None) == (row["cause"] != "not_judged")
         assert row["n_deciding"] <= row["n_judged"]
         assert row["n_deciding"] == len(row["statement_ids"])
-        assert (row["n_deciding"] > 0) == (row["cause"] not in ("fine", "not_judged"))
+        assert (row["n_deciding"] > 0) == (row["cause"] not in ("fine", "refused_rightly", "not_judged"))
         assert row["rule"] not in row["other_rules"]
 
 

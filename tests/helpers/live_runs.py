@@ -158,7 +158,6 @@ async def lay_out_run(
         prompts=PROMPTS,
         metrics=plan.metrics,
         steps=plan.steps,
-        optional_steps=plan.optional_steps,
         open_asking=lambda: Asking(asker=asker, embedder=embedder),
     )
     try:

@@ -118,7 +118,7 @@ async def test_an_unchanged_dataset_takes_none(endpoint: Endpoint, tmp_path: Pat
         ("answer_correctness", {"extract": 2, "classify": 1}),
         ("context_recall", {"extract": 1, "attribute": 1}),
         ("faithfulness", {"extract": 1, "attribute": 1}),
-        ("context_precision", {"rank": 1}),
+        ("context_precision", {"extract": 1, "rank": 1}),
     ],
 )
 async def test_a_metric_alone_takes_only_what_it_rests_on(

@@ -30,7 +30,7 @@ def test_without_a_choice_come_the_default_metrics_and_all_that_cost_no_more() -
         ("faithfulness", {"extract_answer", "attribute_answer"}),
         ("context_recall", {"extract_ground_truth", "attribute_ground_truth"}),
         ("factual_f1", {"extract_answer", "extract_ground_truth", "classify"}),
-        ("context_precision", {"rank"}),
+        ("context_precision", {"extract_ground_truth", "rank"}),
         ("semantic_similarity", {"similarity"}),
         ("answer_correctness", {"extract_answer", "extract_ground_truth", "classify", "similarity"}),
     ],

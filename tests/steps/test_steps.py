@@ -46,7 +46,7 @@ from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.tables import VERDICT_TABLES
 
 DOWN = TransientJudgeError("status 503: down")
-BY_RANK = ("precision_at_k", "mrr", "ndcg_at_k")
+BY_IDS = ("precision_at_k", "mrr", "ndcg_at_k")
 
 
 @pytest.fixture(autouse=True)
@@ -90,31 +90,19 @@ def count_rows(shard: Shard) -> dict[str, int]:
 # Being spared
 
 
-@pytest.mark.parametrize(
-    ("ids", "is_asked"),
-    [
-        ({"context_ids": ["a", "b", "c"], "reference_context_ids": ["b"]}, False),
-        ({"context_ids": ["a", "b", "c"]}, True),
-        ({"reference_context_ids": ["b"]}, True),
-        ({"context_ids": ["a", "b", "c"], "reference_context_ids": []}, True),
-        ({}, True),
-    ],
-)
-async def test_ranking_is_spared_where_ids_say_what_is_relevant(
-    tmp_path: Path, ids: dict[str, Any], is_asked: bool
-) -> None:
+@pytest.mark.parametrize("ids", [{"context_ids": ["a", "b", "c"], "reference_context_ids": ["b"]}, {}])
+async def test_no_metric_by_ids_asks_the_judge(tmp_path: Path, ids: dict[str, Any]) -> None:
     judge = ScriptedJudge(say_good)
-    async with lay_out_run(tmp_path, judge=judge, metrics=BY_RANK) as live_run:
+    async with lay_out_run(tmp_path, judge=judge, metrics=BY_IDS) as live_run:
         (work,) = await judge_samples(live_run, [make_sample(**ids)])
-    assert [question.step for question in judge.asked] == ["rank"] * is_asked
-    assert read_outcomes(work) == ({"rank": None} if is_asked else {})
-    assert bool(read_useful(work)) is is_asked
+    assert judge.asked == []
+    assert read_outcomes(work) == {}
 
 
-async def test_ranking_is_not_spared_where_a_metric_insists_on_it(tmp_path: Path) -> None:
+async def test_a_metric_beside_them_may(tmp_path: Path) -> None:
     judge = ScriptedJudge(say_good)
     sample = make_sample(context_ids=["a", "b", "c"], reference_context_ids=["b"])
-    async with lay_out_run(tmp_path, judge=judge, metrics=[*BY_RANK, "context_precision"]) as live_run:
+    async with lay_out_run(tmp_path, judge=judge, metrics=[*BY_IDS, "context_precision"]) as live_run:
         (work,) = await judge_samples(live_run, [sample])
     assert read_useful(work) == {1: True, 2: True, 3: True}
 

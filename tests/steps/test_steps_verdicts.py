@@ -131,7 +131,7 @@ async def test_a_changed_answer_leaves_the_ground_truth_and_the_ranking_on_recor
         ({"contexts": [], "answer": ""}, {"attribute_answer": "no_statements"}),
         ({"answer": ""}, {"attribute_answer": "no_statements"}),
         ({"answer": "...", "ground_truth": "!"}, dict.fromkeys(
-            ["classify", "attribute_answer", "attribute_ground_truth"], "no_statements")),
+            ["classify", "attribute_answer", "attribute_ground_truth", "rank"], "no_statements")),
         ({"answer": None, "ground_truth": None, "contexts": None}, {
             "extract_answer": "no_answer", "extract_ground_truth": "no_ground_truth", "classify": "no_answer",
             "attribute_answer": "no_answer", "attribute_ground_truth": "no_ground_truth", "rank": "no_ground_truth",
@@ -170,7 +170,11 @@ async def test_an_empty_answer_is_a_refusal_and_nobody_is_asked_what_it_says(
     ("changes", "labels", "reasons"),
     [
         ({"answer": "..."}, {"G1": "FN", "G2": "FN"}, {"attribute_answer": "no_statements"}),
-        ({"ground_truth": "..."}, {"A1": "FP", "A2": "FP"}, {"attribute_ground_truth": "no_statements"}),
+        (
+            {"ground_truth": "..."},
+            {"A1": "FP", "A2": "FP"},
+            {"attribute_ground_truth": "no_statements", "rank": "no_statements"},
+        ),
     ],
 )
 async def test_where_one_text_says_nothing_all_of_the_other_is_missing_or_unfounded_without_asking(

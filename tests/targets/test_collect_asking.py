@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
-from rows import Sample, add_samples, open_rows, score
 from warehouse_runs import make_run
 
 from evalhouse.tasks.datasets.read import stage_dataset
@@ -280,22 +279,13 @@ async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) 
     """What the sample itself lacks is told first: no resume can mend that."""
     lost = make_sample(1, answer=None, contexts=None, target_error="status 500")
     bare = replace(lost, ordinal=2, sample_id="s2", ground_truth=None)
-    ranked = replace(bare, ordinal=3, sample_id="s3", reference_context_ids=["a#1"])
-    silent = replace(lost, ordinal=4, sample_id="s4", target_error=None)
+    silent = replace(lost, ordinal=3, sample_id="s3", target_error=None)
     async with lay_out_run(tmp_path, judge=ScriptedJudge(lambda _: '{"statements": ["It is."]}')) as live_run:
-        works = await judge_samples(live_run, [lost, bare, ranked, silent])
+        works = await judge_samples(live_run, [lost, bare, silent])
     reasons = [read_outcomes(work) for work in works]
     asked = ("extract_answer", "attribute_answer", "attribute_ground_truth", "rank", "similarity", "classify")
     assert {step: reasons[0][step] for step in asked} == dict.fromkeys(asked, "target_failed")
     assert reasons[0]["extract_ground_truth"] is None
     assert read_detail(works[0], "classify") == "status 500"
     assert (reasons[1]["rank"], reasons[1]["extract_ground_truth"]) == ("no_ground_truth", "no_ground_truth")
-    assert reasons[2]["rank"] == "target_failed", "ids are compared without a ground truth"
-    assert (reasons[3]["extract_answer"], reasons[3]["rank"]) == ("no_answer", "no_contexts")
-
-
-def test_ranking_by_ids_waits_for_the_target() -> None:
-    with open_rows() as con:
-        failed = Sample(reference_ids=["a"], reasons={"rank": "target_failed"})
-        add_samples(con, failed)
-        assert score(con, "mrr")["s"].unscored_reason == "target_failed"
+    assert (reasons[2]["extract_answer"], reasons[2]["rank"]) == ("no_answer", "no_contexts")

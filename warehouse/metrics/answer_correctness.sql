@@ -3,7 +3,7 @@
 -- needs: classify, similarity
 -- parameter: factual_weight = 0.75
 -- parameter: similarity_weight = 0.25
--- default: yes, place 4
+-- default: yes, place 5
 -- correctable: no, ratio
 -- One row per sample of the run: the mean of factual_f1 and semantic_similarity, weighted by the two parameters
 -- over their sum; NULL when a part with a weight is undefined, with that part's reason. A part of weight 0 is not

@@ -1,7 +1,7 @@
 -- metric: context_recall
 -- version: 2
 -- needs: attribute_ground_truth
--- default: yes, place 5
+-- default: yes, place 6
 -- correctable: yes
 -- One row per sample of the run: the share of ground-truth statements that at least one retrieved context
 -- supports; NULL when the ground truth has no statements.

@@ -1,7 +1,7 @@
 -- metric: factual_f1
 -- version: 1
 -- needs: classify
--- default: yes, place 3
+-- default: yes, place 4
 -- correctable: no, ratio
 -- One row per sample of the run: TP / (TP + 0.5 (FP + FN)); 0 when there is no TP; NULL when neither text has
 -- statements. The divisor is at least 1 wherever TP is, so greatest() changes no value and spares 0 / 0.

@@ -1,7 +1,7 @@
 -- metric: faithfulness
 -- version: 2
 -- needs: attribute_answer
--- default: yes, place 7
+-- default: yes, place 8
 -- correctable: yes
 -- One row per sample of the run: the share of answer statements that at least one retrieved context supports;
 -- NULL when the answer has no statements.

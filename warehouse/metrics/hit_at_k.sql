@@ -1,9 +1,8 @@
 -- metric: hit_at_k
--- version: 2
+-- version: 3
 -- needs: rank?
 -- parameter: k = 5
--- correctable: no, ranks
--- One row per sample of the run: 1 when a relevant context is among the first k, else 0.
+-- One row per sample of the run: 1 when a relevant context, by reference ids, is among the first k, else 0.
 with checked as (
     select
         case

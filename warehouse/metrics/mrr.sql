@@ -1,9 +1,8 @@
 -- metric: mrr
--- version: 2
+-- version: 3
 -- needs: rank?
--- correctable: no, ranks
--- One row per sample of the run: 1 / rank of the first relevant context in the whole list; 0 when there is none.
--- Its mean over the run is the mean reciprocal rank.
+-- One row per sample of the run: 1 / rank of the first relevant context, by reference ids, in the whole list; 0 when
+-- there is none. Its mean over the run is the mean reciprocal rank.
 select
     run_id,
     sample_id,

@@ -1,11 +1,10 @@
 -- metric: ndcg_at_k
--- version: 2
+-- version: 3
 -- needs: rank?
 -- parameter: k = 5
--- correctable: no, ranks
--- One row per sample of the run: sum of gain / log2(rank + 1) over the first k, divided by the same sum for a
--- list that has all relevant contexts first; 0 when none is useful. Cumulated gain after Järvelin and Kekäläinen
--- (2002), ACM TOIS 20(4), with binary gains and the discount log2(rank + 1) in common use.
+-- One row per sample of the run: sum of gain / log2(rank + 1) over the first k, divided by the same sum for a list that
+-- has all relevant contexts, by reference ids, first. Cumulated gain after Järvelin and Kekäläinen (2002), ACM TOIS
+-- 20(4), with binary gains and the discount log2(rank + 1) in common use.
 with checked as (
     select
         case

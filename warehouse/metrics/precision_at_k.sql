@@ -1,22 +1,29 @@
 -- metric: precision_at_k
--- version: 2
+-- version: 3
 -- needs: rank?
 -- parameter: k = 5
--- correctable: yes
--- One row per sample of the run: relevant contexts among the first k, divided by k even when fewer were retrieved
--- (as trec_eval does).
+-- parameter: padded = 0
+-- One row per sample of the run: relevant contexts among the first k, by reference ids, divided by k or by the number
+-- retrieved, whichever is less; 0 when none was retrieved. With padded = 1 always divided by k, as trec_eval does: one
+-- right context alone is then 0.2 at k = 5, and most of the score is how many contexts the retriever returns.
 with checked as (
     select
         case
             when $k >= 1 and $k = floor($k) then $k::bigint
             else error('metric precision_at_k: k must be a whole number from 1, but it is ' || $k)
-        end as k
+        end as k,
+        case
+            when $padded in (0, 1) then $padded = 1
+            else error('metric precision_at_k: padded must be 0 or 1, but it is ' || $padded)
+        end as is_padded
 )
 
 select
     run_id,
     sample_id,
-    case when reason is null then coalesce(list_sum(gains[1:k]), 0) / k end as value,
+    case when reason is null then coalesce(
+        list_sum(gains[1:k]) / if(is_padded, k, least(k, greatest(len(gains), 1))), 0
+    ) end as value,
     reason as unscored_reason
 from sample_rankings
 cross join checked

@@ -1,11 +1,9 @@
 -- metric: recall_at_k
--- version: 2
+-- version: 3
 -- needs: rank?
 -- parameter: k = 5
--- correctable: no, ratio
--- One row per sample of the run: relevant contexts among the first k, divided by all relevant ones: the distinct
--- reference ids, or without them the useful contexts among all retrieved; 0 when none is useful, as for
--- context_precision.
+-- One row per sample of the run: relevant contexts among the first k, by reference ids, divided by the number of
+-- distinct reference ids. The judge's verdicts have no such metric: they do not say what was not retrieved.
 with checked as (
     select
         case
@@ -17,7 +15,7 @@ with checked as (
 select
     run_id,
     sample_id,
-    case when reason is null then coalesce(list_sum(gains[1:k]), 0) / greatest(n_relevant, 1) end as value,
+    case when reason is null then coalesce(list_sum(gains[1:k]), 0) / n_relevant end as value,
     reason as unscored_reason
 from sample_rankings
 cross join checked

@@ -30,28 +30,22 @@ with summed as (
     group by run_id, metric, sample_id
 ),
 
--- Of a sample's score, the part that rests on verdicts: all of it, but in precision_at_k fewer than k contexts leave the
--- rest at 0, and a sample whose ids are compared has no such part.
+-- Of a sample's score, the part that rests on verdicts: all of it, but nothing where a retrieval found nothing, whose
+-- ranking is 0 by rule.
 scored as (
     select
         scores.run_id,
         scores.metric,
         scores.sample_id,
         scores.value,
-        case
-            when scores.metric <> 'precision_at_k' then 1
-            when sample_rankings.basis = 'context_verdicts' then least(
-                len(sample_rankings.gains)
-                / coalesce(try_cast(regexp_extract(scores.metric_version, ';k=(\d+)', 1) as bigint), 5),
-                1
-            )
-            else 0
-        end as extent
+        if(scores.metric = 'precision_retrieved' and len(sample_rankings.useful_gains) = 0, 0, 1) as extent
     from scores
     left join sample_rankings
         on sample_rankings.run_id = scores.run_id
         and sample_rankings.sample_id = scores.sample_id
-    where scores.metric in ('faithfulness', 'context_recall', 'factual_precision', 'precision_at_k')
+    where scores.metric in (
+        'faithfulness', 'context_recall', 'factual_precision', 'statement_recall', 'precision_retrieved'
+    )
         and scores.value is not null
 ),
 
@@ -193,7 +187,7 @@ from bounded;
 
 comment on view corrected_scores is 'One row per run and metric that is a mean over single verdicts and has reviewed ones: the mean, corrected by what people said of the reviewed few. Name a run, as for reviewed_verdicts.';
 comment on column corrected_scores.run_id is 'Run.';
-comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision or precision_at_k.';
+comment on column corrected_scores.metric is 'Metric: faithfulness, context_recall, factual_precision, statement_recall or precision_retrieved.';
 comment on column corrected_scores.mean is 'Mean over the scored samples as the judge has it, as in run_scores.';
 comment on column corrected_scores.corrected_mean is 'What the mean would be by people''s labels of all verdicts, estimated from all of the judge''s and the reviewed few; statements that the judge missed or made up when it split a text are not corrected; NULL with fewer than 20 reviewed verdicts or 10 samples of theirs, both effective, or a coverage under 0.5.';
 comment on column corrected_scores.ci_low is 'Lower end of the 95 % interval of corrected_mean, at least 0; NULL as corrected_mean.';

@@ -27,6 +27,12 @@ lengths as (
     group by run_id, sample_id, source
 ),
 
+rankings as (
+    select run_id, sample_id, count(*) as n_contexts
+    from context_verdicts
+    group by run_id, sample_id
+),
+
 placed as (
     select
         reviewed.*,
@@ -34,19 +40,21 @@ placed as (
             when reviewed.step = 'attribute' and reviewed.source = 'answer' then 'faithfulness'
             when reviewed.step = 'attribute' and reviewed.source = 'ground_truth' then 'context_recall'
             when reviewed.step = 'classify' and reviewed.source = 'answer' then 'factual_precision'
-            when reviewed.step = 'rank' then 'precision_at_k'
+            when reviewed.step = 'classify' and reviewed.source = 'ground_truth' then 'statement_recall'
+            when reviewed.step = 'rank' then 'precision_retrieved'
         end as metric,
         lengths.n_statements,
-        -- As in sample_rankings: a repeat of an id gains nothing, and ids that can be compared leave the judge no say.
-        samples.context_ids[reviewed.context_rank] is not null
-        and list_position(samples.context_ids, samples.context_ids[reviewed.context_rank]) < reviewed.context_rank
-            as is_repeat,
-        len(samples.reference_context_ids) > 0 and len(samples.context_ids) > 0 as is_decided_by_ids
+        rankings.n_contexts,
+        -- As in sample_rankings: a repeat of a text gains nothing.
+        list_position(samples.contexts, samples.contexts[reviewed.context_rank]) < reviewed.context_rank as is_repeat
     from reviewed
     left join lengths
         on lengths.run_id = reviewed.run_id
         and lengths.sample_id = reviewed.sample_id
         and lengths.source = reviewed.source
+    left join rankings
+        on rankings.run_id = reviewed.run_id
+        and rankings.sample_id = reviewed.sample_id
     inner join run_samples
         on run_samples.run_id = reviewed.run_id
         and run_samples.sample_id = reviewed.sample_id
@@ -58,11 +66,11 @@ placed as (
 scored as (
     select
         placed.*,
-        case
-            when placed.step <> 'rank' then 1 / placed.n_statements
-            -- As the header of precision_at_k has it, unless the run set another k.
-            else 1 / coalesce(try_cast(regexp_extract(scores.metric_version, ';k=(\d+)', 1) as bigint), 5)
-        end as share
+        -- As the header of precision_retrieved has it, unless the run set another k.
+        least(
+            coalesce(try_cast(regexp_extract(scores.metric_version, ';k=(\d+)', 1) as bigint), 5), placed.n_contexts
+        ) as n_ranks,
+        1 / if(placed.step = 'rank', n_ranks, placed.n_statements) as share
     from placed
     inner join scores
         on scores.run_id = placed.run_id
@@ -89,19 +97,18 @@ left join corrected_strata
     on corrected_strata.run_id = scored.run_id
     and corrected_strata.stratum = scored.stratum
     and corrected_strata.probability = scored.probability
-where coalesce(scored.context_rank * scored.share <= 1, true)
-    and not (scored.step = 'rank' and coalesce(scored.is_decided_by_ids, false));
+where scored.step <> 'rank' or scored.context_rank <= scored.n_ranks;
 
 comment on view corrected_verdicts is 'One row per metric and reviewed verdict of a run that the metric is a mean over. Name a run, as for reviewed_verdicts.';
 comment on column corrected_verdicts.run_id is 'Run.';
-comment on column corrected_verdicts.metric is 'Metric: faithfulness, context_recall, factual_precision or precision_at_k.';
+comment on column corrected_verdicts.metric is 'Metric: faithfulness, context_recall, factual_precision, statement_recall or precision_retrieved.';
 comment on column corrected_verdicts.sample_id is 'Sample.';
 comment on column corrected_verdicts.step is 'Step that gave the verdict: classify, attribute or rank.';
 comment on column corrected_verdicts.statement_id is 'Statement the verdict is about; NULL in step rank.';
 comment on column corrected_verdicts.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column corrected_verdicts.judged is 'What the judge says: 1 for TP, supported or useful, else 0; 0 for a context whose id stood at an earlier rank.';
 comment on column corrected_verdicts.said is 'What people say, 0 to 1: the share of reviewers who say 1.';
-comment on column corrected_verdicts.share is 'Its share of its sample''s score: 1 / statements of the text, or 1 / k in precision_at_k.';
+comment on column corrected_verdicts.share is 'Its share of its sample''s score: 1 / statements of the text, or 1 / the ranks that precision_retrieved counts.';
 comment on column corrected_verdicts.n_reviewers is 'People who labelled it.';
 comment on column corrected_verdicts.weight is 'Verdicts of the run that it stands for: 1 / probability of being picked, times picked / labelled in its group.';
 comment on column corrected_verdicts.is_carried is 'True when people labelled the same content in other runs alone.';

@@ -12,4 +12,4 @@ where metric is not null;
 comment on view metric_steps is 'One row per metric and step it rests on.';
 comment on column metric_steps.metric is 'Metric.';
 comment on column metric_steps.step is 'Step whose verdicts it reads.';
-comment on column metric_steps.optional is 'True when only samples rest on it whose ids cannot be compared.';
+comment on column metric_steps.optional is 'True when the metric reads what the step would, and rests on none of its verdicts.';

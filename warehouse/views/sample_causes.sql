@@ -231,7 +231,9 @@ held as (
             if(n_truth_supported > 0 and n_truth_supported >= most_share * n_truth and n_truth_useful = 0,
                 'usefulness_contradicts', null),
             if(n_split >= split_share * n_voted, 'votes_split', null),
+            if(n_truth = 0 and is_refusal, 'truth_not_to_be_had', null),
             if(n_truth = 0 and n_answer > 0 and n_answer_supported >= most_share * n_answer, 'truth_silent', null),
+            if(n_truth = 0 and n_answer > 0, 'answered_anyway', null),
             if(n_truth > 0 and n_truth_supported = 0 and n_missing = n_truth and n_tp = 0
                 and n_answer > 0 and n_answer_right >= most_share * n_answer,
                 'truth_unborne', null),
@@ -258,22 +260,26 @@ decided as (
         *,
         rules[1] as rule,
         case
-            when rules[1] in ('verdicts_missing', 'votes_split', 'within_tolerance') then []
+            when rules[1] in ('verdicts_missing', 'votes_split', 'truth_not_to_be_had', 'within_tolerance') then []
             when rules[1] in ('labels_contradict', 'support_contradicts') then statements
             when rules[1] in ('usefulness_contradicts', 'refused')
                 then list_filter(statements, lambda one: one.source = 'ground_truth' and one.supported)
             when rules[1] = 'truth_silent'
                 then list_filter(statements, lambda one: one.source = 'answer' and one.supported)
+            when rules[1] = 'answered_anyway' then list_filter(statements, lambda one: one.source = 'answer')
             when rules[1] = 'truth_unborne'
                 then list_filter(statements, lambda one: one.source = 'answer' and one.is_right)
             else list_filter(statements, lambda one: one.telling = rules[1])
         end as deciding,
         case
             when rules[1] = 'votes_split' then n_voted
-            when rules[1] in ('verdicts_missing', 'within_tolerance', 'labels_contradict', 'support_contradicts')
-                then n_answer + n_truth
             when rules[1] in (
-                'truth_silent', 'truth_unborne', 'invented', 'distracted', 'truth_incomplete', 'unsupported_but_true'
+                'verdicts_missing', 'within_tolerance', 'truth_not_to_be_had', 'labels_contradict',
+                'support_contradicts'
+            ) then n_answer + n_truth
+            when rules[1] in (
+                'truth_silent', 'answered_anyway', 'truth_unborne', 'invented', 'distracted', 'truth_incomplete',
+                'unsupported_but_true'
             ) then n_answer
             else n_truth
         end as n_judged
@@ -302,7 +308,7 @@ select
     case
         when listed.rule = 'verdicts_missing' then listed.reason || ': ' || array_to_string(listed.steps, ', ')
         when listed.rule = 'votes_split' then listed.n_deciding || ' of ' || listed.n_judged || ' verdicts'
-        when listed.rule <> 'within_tolerance' then
+        when listed.rule not in ('within_tolerance', 'truth_not_to_be_had') then
             listed.n_deciding || ' of ' || listed.n_judged || ': ' || array_to_string(listed.statement_ids, ', ')
             || coalesce('; found for ' || array_to_string(listed.found_for, ', '), '')
     end as evidence,
@@ -318,10 +324,10 @@ comment on view sample_causes is 'One row per sample of a run: the one cause tha
 comment on column sample_causes.run_id is 'Run.';
 comment on column sample_causes.sample_id is 'Sample.';
 comment on column sample_causes.ordinal is 'Place of the sample in the dataset.';
-comment on column sample_causes.cause is 'Cause, one of those in cause_rules; fine when nothing is wrong, not_judged when verdicts are missing.';
+comment on column sample_causes.cause is 'Cause, one of those in cause_rules; fine when nothing is wrong, refused_rightly when nothing was to be said and was, not_judged when verdicts are missing.';
 comment on column sample_causes.rule is 'Rule that decided; cause_rules says when it holds.';
 comment on column sample_causes.reason is 'Why the sample was not judged, one of unscored_reasons; NULL when it was.';
-comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, and for which other samples of the run the same was found; for a sample that was not judged the reason and the steps; NULL when it is fine.';
+comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, and for which other samples of the run the same was found; for a sample that was not judged the reason and the steps; NULL when it is fine or was refused rightly.';
 comment on column sample_causes.n_deciding is 'Statements that decided, or with split votes the verdicts.';
 comment on column sample_causes.n_judged is 'Of how many: the statements of the text that the rule looks at (of both when the rule compares them), or the verdicts by vote.';
 comment on column sample_causes.statement_ids is 'Ids of the statements that decided: A1, A2, … of the answer, G1, G2, … of the ground truth.';

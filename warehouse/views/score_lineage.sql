@@ -21,13 +21,10 @@ with asked as (
     left join samples
         on samples.sample_id = run_samples.sample_id
         and samples.input_hash = run_samples.input_hash
-    -- An optional step stands in for reference ids: where ids were compared, the score rests on no verdict.
+    -- Where ids are compared the score rests on no verdict.
     left join metric_steps
         on metric_steps.metric = scores.metric
-        and not (
-            metric_steps.optional
-            and coalesce(len(samples.reference_context_ids) > 0 and len(samples.context_ids) > 0, false)
-        )
+        and not metric_steps.optional
 ),
 
 -- Requests and replies are fetched here, before the long texts of the sample come in: joined on to those, DuckDB would

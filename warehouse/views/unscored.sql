@@ -12,15 +12,11 @@ causes as (
         outcomes.run_id,
         outcomes.sample_id,
         metric_steps.metric,
-        -- Without reference ids a ranking falls back on the judge, who needs a ground truth: that lack is the cause.
-        case
-            when metric_steps.optional and outcomes.reason = 'no_ground_truth' then 'no_reference_ids'
-            else outcomes.reason
-        end as reason,
+        outcomes.reason,
         list(outcomes.step order by outcomes.step) as steps,
         string_agg(distinct outcomes.detail, '; ' order by outcomes.detail) as detail
     from outcomes
-    inner join metric_steps on metric_steps.step = outcomes.step
+    inner join metric_steps on metric_steps.step = outcomes.step and not metric_steps.optional
     where outcomes.reason is not null
     group by all
 ),

@@ -1,0 +1,81 @@
+"""Questions whose ground truth states nothing: a refusal is right, an answer is wrong, and no ranking can be either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Finished, Place
+
+SILENCE = "I don't know."
+RANKING = ("context_precision", "precision_retrieved", "hit_retrieved", "mrr_retrieved", "ndcg_retrieved")
+
+
+def run(place: Place, name: str, answers: list[str], *more: str) -> Finished:
+    rows = [
+        {"id": f"q{number}", "question": f"Who keeps light {number}?", "answer": answer, "ground_truth": SILENCE,
+         "contexts": [f"Light {number} was built in 1890.", "Nets dry on the quay."]}
+        for number, answer in enumerate(answers, start=1)
+    ]  # fmt: skip
+    (place.folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return place.call("run", f"{name}.jsonl", "--judge", "lexical", *more)
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> tuple[Place, str, str]:
+    """A bot that invents every other answer, and one that refuses, as it should."""
+    place = Place(folder=tmp_path_factory.mktemp("lights"), variables={"PREFECT_HOME": str(prefect_home)})
+    invented = [f"Maud Tregarthen keeps light {number}." if number % 2 else SILENCE for number in range(1, 13)]
+    base = run(place, "inventing", invented, "--json").document["run_id"]
+    return place, base, run(place, "refusing", [SILENCE] * 12, "--json").document["run_id"]
+
+
+def read_scores(place: Place, run_id: str) -> dict[str, list[Any]]:
+    sql = (
+        "select metric, list(coalesce(value::varchar, unscored_reason) order by sample_id) as found "
+        f"from scores where run_id = '{run_id}' group by metric"
+    )
+    return {row["metric"]: row["found"] for row in place.call("query", sql, "--format", "json").document}
+
+
+def test_abstention_is_what_a_refusal_scores_and_ranking_scores_nothing(nights: tuple[Place, str, str]) -> None:
+    place, base, refusing = nights
+    scores = read_scores(place, base)
+    assert sorted(scores["abstention"]) == ["0.0"] * 6 + ["1.0"] * 6
+    for metric in RANKING:
+        assert set(scores[metric]) == {"no_statements"}, metric
+    assert set(read_scores(place, refusing)["abstention"]) == {"1.0"}
+
+
+def test_who_learns_to_refuse_is_better_in_the_comparison(nights: tuple[Place, str, str]) -> None:
+    place, base, refusing = nights
+    metrics = {row["metric"]: row for row in place.call("compare", base, refusing, "--json").document["metrics"]}
+    assert (metrics["abstention"]["mean_base"], metrics["abstention"]["mean_candidate"]) == (0.5, 1.0)
+    assert metrics["abstention"]["verdict"] == "better"
+
+
+def test_diagnose_tells_the_two_apart(nights: tuple[Place, str, str]) -> None:
+    place, base, _ = nights
+    causes = {row["cause"]: row["n_samples"] for row in place.call("diagnose", base, "--json").document["causes"]}
+    assert {cause: n for cause, n in causes.items() if n} == {"refused_rightly": 6, "answered_unanswerable": 6}
+
+
+def test_what_no_sample_has_anything_for_is_named_below_the_table_and_not_in_it(
+    nights: tuple[Place, str, str],
+) -> None:
+    place, base, _ = nights
+    shown = place.call("show", base).stdout
+    table = shown.partition("not listed")[0]
+    assert "abstention" in table
+    assert "recall_at_k" not in table
+    assert "hit_at_k" in shown.partition("not listed, for no sample has what they need: ")[2].splitlines()[0]
+
+
+def test_metrics_that_were_asked_for_by_name_are_listed_whatever_they_found(
+    nights: tuple[Place, str, str],
+) -> None:
+    ran = run(nights[0], "named", [SILENCE], "--metrics", "recall_at_k,factual_f1")
+    assert "recall_at_k" in ran.stdout
+    assert "not listed" not in ran.stdout
