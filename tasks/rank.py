@@ -8,7 +8,7 @@ request cannot be split and is sent as it is.
 
 A retrieval that found nothing has been judged with no request and no row: none of what it found is useful. Where the
 ground truth states nothing no context can be useful for reaching it, so that nobody is asked; its statements are waited
-for where the run splits it.
+for where the run splits it, and where that fails it is ranked all the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
     if not live_run.needs("extract_ground_truth"):
         return None
     truth = await work.wait_for_statements("ground_truth")
-    return truth.reason or (None if truth.items else "no_statements")
+    return None if truth.items or truth.reason else "no_statements"
 
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:

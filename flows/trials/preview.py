@@ -19,7 +19,7 @@ from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.steps import add_earlier, find_asking_steps, find_step
+from evalhouse.warehouse.steps import add_earlier, find_asking_steps
 from evalhouse.warehouse.store import Warehouse
 
 _N_LISTED = 5
@@ -79,7 +79,7 @@ async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) 
     return Preview(
         sample_id=sample.sample_id,
         requests=requests,
-        has_stand_ins=bool(requests) and any(find_step(name).after for name in find_asking_steps(prompt.name)),
+        has_stand_ins=bool(requests) and any(name.endswith("_statements") for name in prompt.variables),
         why_none=None if requests else _explain_nothing(work),
     )
 

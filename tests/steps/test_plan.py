@@ -15,11 +15,11 @@ KNOWN = load_metrics()
 def test_without_a_choice_come_the_default_metrics_and_all_that_cost_no_more() -> None:
     plan = plan_run((), KNOWN)
     names = {metric.name for metric in plan.metrics}
-    assert [metric.name for metric in plan.metrics][:7] == [
-        "factual_precision", "factual_recall", "factual_f1", "answer_correctness", "context_recall",
-        "context_precision", "faithfulness",
+    assert [metric.name for metric in plan.metrics][:8] == [
+        "factual_precision", "factual_recall", "statement_recall", "factual_f1", "answer_correctness",
+        "context_recall", "context_precision", "faithfulness",
     ]  # fmt: skip
-    assert list_default(KNOWN) == [metric.name for metric in plan.metrics][:7]
+    assert list_default(KNOWN) == [metric.name for metric in plan.metrics][:8]
     assert {"noise_sensitivity_relevant", "hallucination", "self_knowledge", "context_utilization"} <= names
     assert plan_run(tuple(names), KNOWN).steps == plan.steps
 
