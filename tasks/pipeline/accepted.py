@@ -32,7 +32,7 @@ async def pick_accepted(live_run: LiveRun, work: SampleWork, accepted: Sequence[
 
     What is asked here is what classify asks for the one that counts, so that there it is on record.
     """
-    if live_run.needs("classify", work):
+    if live_run.needs("classify"):
         answer = await work.wait_for_statements("answer")
         values = await gather_all([_rate(live_run, work, answer, one.items) for one in accepted])
     else:
