@@ -1,11 +1,18 @@
-"""Text overlap of an answer with its ground truth, without a judge: bleu, rouge_l, chrf, exact_match.
+"""Text overlap of an answer with its ground truth, without a judge: bleu, rouge_l, chrf, exact match, token F1.
 
 The formulas and tokenizers are sacrebleu's, the longest common subsequence is rapidfuzz's. A pair with Chinese in it is
 split with sacrebleu's Chinese tokenizer (each character a token, words of other scripts whole), any other as mteval-13a
 does. Values are shares from 0 to 1, where sacrebleu itself speaks of 0 to 100.
+
+Exact match and token F1 are those of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), whose official script no library
+here has: small letters, no punctuation, no articles, and what is left split at white space. Beyond that script, which
+knows English alone, punctuation is that of any script and each Chinese character is a token.
 """
 
 import re
+import string
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -15,31 +22,54 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
-KINDS = ("bleu", "rouge_l", "chrf", "exact_match")
+# The exact match of earlier versions, which forgave white space alone, has the name `exact_match` on record.
+KINDS = ("bleu", "rouge_l", "chrf", "squad_exact_match", "token_f1")
 _CHINESE = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_ARTICLES = ("a", "an", "the")
 
 
 def measure_overlap(answer: str, ground_truth: str) -> Mapping[str, float]:
-    """All four by name, each from 0 to 1.
+    """All five by name, each from 0 to 1.
 
     - bleu: sentence BLEU of up to four words, orders the shorter text is too short for left out, exponential smoothing
       (sacrebleu's `effective_order`). Papineni et al. 2002; Post 2018.
     - rouge_l: F1 of the longest common subsequence of lower-case tokens. Lin 2004.
     - chrf: F2 of character n-grams up to six. Popović 2015.
-    - exact_match: 1 when both texts are equal but for white space around and between words.
+    - squad_exact_match: 1 when both texts have the same tokens in the same order.
+    - token_f1: F1 of the tokens that both texts have, each as often as both have it.
 
     >>> measure_overlap("Paris", "Paris")["bleu"]
     1.0
     >>> round(measure_overlap("in Paris today", "in Paris")["rouge_l"], 2)
     0.8
+    >>> round(measure_overlap("The Eiffel Tower, in Paris.", "Paris")["token_f1"], 2)
+    0.4
     """
+    tokens, truth = _normalise(answer), _normalise(ground_truth)
     is_chinese = bool(_CHINESE.search(answer) or _CHINESE.search(ground_truth))
     return {
         "bleu": _share(_bleu(is_chinese).sentence_score(answer, [ground_truth]).score),
         "rouge_l": _rouge_l(_split(answer, is_chinese=is_chinese), _split(ground_truth, is_chinese=is_chinese)),
         "chrf": _share(_chrf().sentence_score(answer, [ground_truth]).score),
-        "exact_match": float(answer.split() == ground_truth.split()),
+        "squad_exact_match": float(tokens == truth),
+        "token_f1": _token_f1(tokens, truth),
     }
+
+
+def _normalise(text: str) -> list[str]:
+    """The tokens that SQuAD compares; of a text that is nothing but punctuation and articles, its words as they are."""
+    kept = "".join(letter for letter in text.lower() if not _is_punctuation(letter))
+    words = _CHINESE.sub(lambda match: f" {match[0]} ", kept).split()
+    return [word for word in words if word not in _ARTICLES] or text.split()
+
+
+def _is_punctuation(letter: str) -> bool:
+    return letter in string.punctuation or unicodedata.category(letter).startswith("P")
+
+
+def _token_f1(answer: list[str], truth: list[str]) -> float:
+    common = (Counter(answer) & Counter(truth)).total()
+    return 2 * common / (len(answer) + len(truth)) if common else 0.0
 
 
 def _share(percent: float) -> float:

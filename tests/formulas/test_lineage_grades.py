@@ -123,7 +123,7 @@ def test_answer_relevancy_leads_to_the_questions_that_were_written(show: Show) -
 def test_text_overlap_leads_to_its_measures(show: Show) -> None:
     lines = show("bleu")
     at = lines.index("overlap")
-    assert [line.split()[0] for line in lines[at + 1 :]] == ["bleu", "chrf", "exact_match", "rouge_l"]
+    assert [line.split()[0] for line in lines[at + 1 :]] == ["bleu", "chrf", "rouge_l", "squad_exact_match", "token_f1"]
     value = next(line for line in lines if line.startswith("bleu = ")).split()[2]
     assert lines[at + 1] == f"bleu {value}"
 

@@ -250,6 +250,7 @@ def test_every_metric_has_a_reference() -> None:
         "rouge_l",
         "chrf",
         "exact_match",
+        "token_f1",
         "tool_call_accuracy",
         "result_set_match",
     }

@@ -102,7 +102,7 @@ def rate_everything(rating: float) -> dict[str, Mapping[Any, float]]:
     criteria = {(rubric, name) for rubric in rubrics for names in found.values() for name in names}
     measured = {("relevancy", "noncommittal"): 0.0}
     measured |= {(name, order): rating for name in ("tool_calls", "result_sets") for order in ("in_order", "any_order")}
-    kinds = ("regenerated_question", "bleu", "rouge_l", "chrf", "exact_match")
+    kinds = ("regenerated_question", "bleu", "rouge_l", "chrf", "squad_exact_match", "token_f1")
     return {"further": dict.fromkeys(kinds, rating / 10), "grades": dict.fromkeys(sorted(criteria), rating) | measured}
 
 

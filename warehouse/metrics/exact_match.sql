@@ -1,7 +1,9 @@
 -- metric: exact_match
--- version: 1
+-- version: 2
 -- needs: overlap
--- One row per sample of the run: 1 when the answer is the ground truth but for white space, else 0.
+-- One row per sample of the run: 1 when the answer is the ground truth but for capital letters, punctuation, articles (a,
+-- an, the) and white space, as SQuAD normalises them, else 0. Of several accepted answers one is enough. Source:
+-- Rajpurkar et al. 2016, arXiv:1606.05250.
 with steps as (
     select run_id, sample_id, reason
     from sample_steps
@@ -11,14 +13,15 @@ with steps as (
 measured as (
     select run_id, sample_id, value as overlap
     from similarities
-    where kind = 'exact_match'
+    where kind = 'squad_exact_match'
 )
 
 select
     run_id,
     sample_id,
     case when reason is null then overlap end as value,
-    case when value is null then coalesce(reason, 'no_answer') end as unscored_reason
+    -- A run that took the step before it measured this never asked for it.
+    case when value is null then coalesce(reason, 'cancelled') end as unscored_reason
 from steps
 left join measured using (run_id, sample_id)
 where run_id = $run_id
