@@ -248,8 +248,8 @@ def test_a_rubrics_inputs_are_those_of_the_prompts_on_record(rubric: str) -> Non
 def test_a_judge_moves_the_metrics_that_ask_it() -> None:
     assert name_one({"classify"}, judges=("classify",)) == "judge"
     assert name_one({"classify"}, judges=("extract_answer",)) == "judge", "another split gives other statements"
-    assert name_one({"classify"}, judges=("rank", "attribute")) == NOISE
-    assert name_one({"attribute_answer"}, judges=("attribute",)) == "judge"
+    assert name_one({"classify"}, judges=("rank", "attribute_answer")) == NOISE
+    assert name_one({"attribute_answer"}, judges=("attribute_answer",)) == "judge"
     assert name_one({"overlap"}, judges=("overlap", "classify")) == NOISE
     assert (
         name_one({"classify", "similarity"}, "answer", judges=("similarity",), formula=True) == "answer+judge+formula"
