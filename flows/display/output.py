@@ -257,7 +257,7 @@ def print_scores(rows: Sequence[Mapping[str, Any]], order: Sequence[str], idle: 
     """Rows of `run_scores` as a table without the metrics in `idle`, which are named below it."""
     print_table(metrics_table([row for row in rows if row["metric"] not in idle], order))
     if idle:
-        print_line(f"not listed, for no sample has what they need: {', '.join(idle)}")
+        print_line(f"note: not listed, for no sample has what they need: {', '.join(idle)}")
 
 
 def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[Mapping[str, Any]]:

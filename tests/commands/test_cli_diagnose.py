@@ -131,7 +131,7 @@ def test_the_trend_has_the_runs_of_the_series_oldest_first(ask_ferry: Ask) -> No
     assert len(ask_ferry("latest", "--runs", "2", "--json").document["trend"]) == 2
     assert len(ask_ferry("previous", "--json").document["trend"]) == 2, "later runs are no past"
     line = next(line for line in ask_ferry("latest").lines if line.startswith("refused wrongly "))
-    assert line.split()[3:5] == ["1", "0.125"]
+    assert line.split()[2:4] == ["1", "0.125"]
     shown = ask_ferry("latest").stdout.partition("\nTrend\n")[2].partition("\n\n")[0]
     assert re.search(r"refused wrongly +0\.875 +0\.125 +0\.125", shown)
     assert "Trend" not in ask_ferry("latest", "--runs", "1").lines

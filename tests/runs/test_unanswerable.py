@@ -67,7 +67,7 @@ def test_what_no_sample_has_anything_for_is_named_below_the_table_and_not_in_it(
 ) -> None:
     place, base, _ = nights
     shown = place.call("show", base).stdout
-    table = shown.partition("not listed")[0]
+    table = shown.partition("note: not listed")[0]
     assert "abstention" in table
     assert "recall_at_k" not in table
     assert "hit_at_k" in shown.partition("not listed, for no sample has what they need: ")[2].splitlines()[0]
