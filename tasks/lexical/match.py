@@ -241,7 +241,8 @@ def weigh_evidence(
 ) -> Evidence | None:
     """The evidence of a text for a claim; None when either holds nothing.
 
-    `elsewhere` are the keys of the texts that were retrieved with this one: what they hold is less foreign.
+    `elsewhere` are the keys of the texts that were retrieved with this one: what they hold is less foreign. Without
+    `contrasts` it does not matter whether the text says the opposite.
     """
     sentences = claim.statement.sentences
     if not sentences or not text.sentences:
@@ -257,11 +258,12 @@ def weigh_evidence(
         evidence.foreign_names = _count_foreign(runs.names, lost, text, elsewhere)
         evidence.replaced = tuple([pair for window in related for pair in find_replaced(window, lost)])
         evidence.rivals = tuple([pair for window in related for pair in find_rivals(window, lost)])
-    evidence.opposites = tuple([pair for window in related for pair in find_opposites(window, surfaces)])
-    evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
-    # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
-    if contrasts and related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
-        _find_contrasts(evidence, related, text)
+    if contrasts:
+        evidence.opposites = tuple([pair for window in related for pair in find_opposites(window, surfaces)])
+        evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
+        # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
+        if related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
+            _find_contrasts(evidence, related, text)
     return evidence
 
 
@@ -463,7 +465,7 @@ def read_answer(statement: AnalysedText, question: AnalysedText) -> Claim:
 
 
 def rate_support(claim: Claim, text: AnalysedText) -> float:
-    """How near a text comes to a claim, 0 to 1, whatever else it says in the place of single words."""
+    """How near a text comes to a claim, 0 to 1, whether it affirms or denies it."""
     evidence = weigh_evidence(claim, text, contrasts=False)
     return 0.0 if evidence is None else combine(evidence)
 
