@@ -286,11 +286,7 @@ def find_substituted(window: Window, near: frozenset[str], given: frozenset[str]
     those of the question, which are no news unless the window has them elsewhere.
     """
     sentence = window.sentence
-    if (
-        len(window.sentences) == 1
-        and sentence.keys <= window.keys
-        and len(split_clauses(window.sentences[0].text)) == 1
-    ):
+    if sentence.keys <= window.keys and _stands_in_one_clause(window):
         return []
     clauses = [clause for other in window.sentences for clause in _read_clauses(other)]
     if max([_share(sentence, clause) for clause in clauses], default=0.0) < _CLAUSE_SHARE * sentence.total:
@@ -308,6 +304,13 @@ def find_substituted(window: Window, near: frozenset[str], given: frozenset[str]
         if share >= least
         for found in _compare_places(sentence, clause, passed)
     ]
+
+
+def _stands_in_one_clause(window: Window) -> bool:
+    """Whether a clause has all words of the sentence as they are written there, which is quickly seen."""
+    surfaces = [token.surface for token in window.sentence.tokens if token.kind not in ("bound", "unit")]
+    clauses = [clause for sentence in window.sentences for clause in split_clauses(sentence.text)]
+    return any(all(surface in clause for surface in surfaces) for clause in clauses)
 
 
 def _share(sentence: Sentence, clause: Sentence) -> float:

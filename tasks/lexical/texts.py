@@ -232,6 +232,7 @@ _CHINESE_UNITS = re.compile("|".join(sorted([u for u in UNITS if not u.isascii()
 _DATE_MARKS = frozenset("年月日号")
 _CODES = frozenset(read_words("currency_codes"))
 _BEFORE_DIGITS = re.compile(r"\s?\d")
+_COUNTS = re.compile(rf"[\d{_CHINESE}]")
 _FIRST_HAN = re.compile(f"[{_HAN}]")
 _BOUND_WORDS = {
     True: [word.replace("_", " ") for word in read_words("bound_words")],
@@ -431,6 +432,8 @@ def _read_tokens(sentence: str) -> list[Token]:
 def _mark_bounds(sentence: str) -> str:
     """A sentence with `>` before a number that is a least, `<` before one that is a most, in place of the words."""
     english = sentence.isascii() or _FIRST_HAN.search(sentence) is None
+    if not english and _COUNTS.search(sentence) is None:
+        return sentence
     lower = sentence.lower()
     if any(word in lower for word in _BOUND_WORDS[english]):
         return _BOUNDS[english].sub(_mark_bound, sentence)
