@@ -2,10 +2,13 @@
 
 The statements of each text go into a request of their own with all contexts, or with `contexts_alone` into one for
 each context: what is said of a ground truth must not hang on the answer beside it, and stays on record while the
-contexts do. What a request does not hold is split, contexts and statements alike, and a statement's supporting contexts
-are the union over the parts. A single context that is longer than a request goes into several, part by part under its
-own id, and supports what any of its parts supports: support that stands only in two parts together is not found, as it
-is not in two contexts. A question or a statement that is longer than a request cannot be split and is sent as it is.
+contexts do. A statement is supported by contexts that carry it alone, or where none does by several together.
+
+What a request does not hold is split, contexts and statements alike, and what supports a statement alone is the union
+over the parts. A single context that is longer than a request goes into several, part by part under its own
+id, and supports what any of its parts supports. What contexts, or parts of one, support together is found only where
+they stand in one request; of several such sets the first is taken. A question or a statement that is longer than a
+request cannot be split and is sent as it is.
 
 A retrieval that found nothing supports nothing, and nobody has to be asked about that.
 """
@@ -14,7 +17,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_supports
+from evalhouse.tasks.asking.verdicts import (
+    Inquiry,
+    JudgedItem,
+    Verdicts,
+    ask_verdicts,
+    gather_all,
+    list_ranks,
+    read_supports,
+)
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
@@ -58,7 +69,13 @@ def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
 
 
 def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
-    columns = {"supported": False, "context_ranks": [], "reason": "no context was retrieved", "call_id": None}
+    columns = {
+        "supported": False,
+        "context_ranks": [],
+        "joint_ranks": [],
+        "reason": "no context was retrieved",
+        "call_id": None,
+    }
     for item in extraction.items:
         work.add_row("attributions", statement_id=item.id, **columns)
 
@@ -103,7 +120,10 @@ def _make_inquiry(
 
 def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> None:
     """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
-    ranks = sorted({int(context_id[1:]) for part in parts for context_id in part.verdict.contexts})
-    telling = [part for part in parts if part.verdict.contexts] or parts
-    columns = {"statement_id": statement_id, "supported": bool(ranks), "context_ranks": ranks}
-    work.add_verdict("attributions", "attribute", statement_id, parts, telling, **columns)
+    alone = [part for part in parts if part.verdict.contexts]
+    together = [] if alone else [part for part in parts if part.verdict.together][:1]
+    ranks = list_ranks(context_id for part in alone for context_id in part.verdict.contexts)
+    joint_ranks = list_ranks(context_id for part in together for context_id in part.verdict.together)
+    columns = {"supported": bool(ranks or joint_ranks), "context_ranks": ranks, "joint_ranks": joint_ranks}
+    telling = alone or together or parts
+    work.add_verdict("attributions", "attribute", statement_id, parts, telling, statement_id=statement_id, **columns)

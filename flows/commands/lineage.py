@@ -15,7 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import clean_text, make_console, print_json, write_json, write_value
+from evalhouse.flows.display.output import clean_text, make_console, name_support, print_json, write_json, write_value
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
@@ -153,7 +153,7 @@ def _describe_support(row: Row) -> str | None:
         return None
     if not row["supported"]:
         return "unsupported"
-    return "supported by " + ", ".join(f"C{rank}" for rank in row["context_ranks"])
+    return f"supported by {name_support(row)}"
 
 
 def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:

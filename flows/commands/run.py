@@ -74,7 +74,12 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
-@click.option("--contexts-alone", is_flag=True, default=None, help="Judge each context in a request of its own.")
+@click.option(
+    "--contexts-alone",
+    is_flag=True,
+    default=None,
+    help="Judge each context in a request of its own; support by several together is not found then.",
+)
 @click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")

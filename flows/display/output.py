@@ -205,6 +205,12 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, titl
     )
 
 
+def name_support(statement: Mapping[str, Any]) -> str:
+    """The contexts that support a statement: `C1, C3` where each does so alone, `C1 + C3` where only both together."""
+    alone, together = ([f"C{rank}" for rank in statement[name] or ()] for name in ("context_ranks", "joint_ranks"))
+    return ", ".join(alone) or " + ".join(together)
+
+
 def write_value(value: object) -> str:
     """A value as a person reads it; a missing one is a dash."""
     match value:

@@ -12,6 +12,7 @@ from evalhouse.flows.display.output import (
     clean_text,
     make_console,
     make_table,
+    name_support,
     print_line,
     print_section,
     print_table,
@@ -226,8 +227,7 @@ def _write_verdict(kind: str, item: Document) -> str:
         return f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}: {item['text']}"
     verdicts = [item["label"]] if item["label"] else []
     if item["supported"] is not None:
-        ranks: Sequence[int] = item["context_ranks"] or []
-        verdicts.append("in " + ", ".join(f"C{rank}" for rank in ranks) if item["supported"] else "unsupported")
+        verdicts.append(f"in {name_support(item)}" if item["supported"] else "unsupported")
     return f"{', '.join(verdicts)}: {item['text']}" if verdicts else str(item["text"])
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 import orjson
 from rapidfuzz import fuzz
 
-from evalhouse.flows.display.output import write_json
+from evalhouse.flows.display.output import name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
@@ -93,6 +93,7 @@ class StatementRecord:
     label_reason: str | None
     supported: bool | None
     ranks: tuple[int, ...]
+    joint: bool
     support_reason: str | None
     calls: dict[str, int]
     span: Span | None
@@ -245,7 +246,8 @@ def _build_statements(sample: Row, verdicts: Sequence[Row], places: Mapping[str,
     extracted = [steps for steps in by_statement.values() if "extract" in steps]
     for steps in sorted(extracted, key=lambda steps: (steps["extract"]["source"], steps["extract"]["ordinal"])):
         split, label, support = steps["extract"], steps.get("classify", {}), steps.get("attribute", {})
-        ranks = tuple(support.get("context_ranks") or ())
+        joint = tuple(support.get("joint_ranks") or ())
+        ranks = (*(support.get("context_ranks") or ()), *joint)
         calls = {name: places.get(row["call_id"]) for name, row in steps.items() if row["call_id"] is not None}
         yield StatementRecord(
             id=split["statement_id"],
@@ -255,6 +257,7 @@ def _build_statements(sample: Row, verdicts: Sequence[Row], places: Mapping[str,
             label_reason=label.get("reason"),
             supported=support.get("supported"),
             ranks=ranks,
+            joint=bool(joint),
             support_reason=support.get("reason"),
             calls={name: place for name, place in calls.items() if place is not None},
             span=find_span(split["statement"], sample[split["source"]] or ""),
@@ -387,6 +390,5 @@ def _describe_side(kind: str, item: Mapping[str, Any] | None) -> SideRecord | No
     reasons = [str(item[name]) for name in ("label_reason", "support_reason") if item[name]]
     verdicts = [str(item["label"])] if item["label"] else []
     if item["supported"] is not None:
-        ranks = ", ".join(f"C{rank}" for rank in item["context_ranks"] or ())
-        verdicts.append(f"supported by {ranks}" if item["supported"] else "unsupported")
+        verdicts.append(f"supported by {name_support(item)}" if item["supported"] else "unsupported")
     return SideRecord(text=text, verdict=", ".join(verdicts) or "–", reason=" / ".join(reasons) or None)

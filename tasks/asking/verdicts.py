@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -26,6 +26,8 @@ from evalhouse.tasks.judge.protocol import Question
 
 T = TypeVar("T")
 _NO_CONTEXT = "none"
+_SUPPORTED, _TOGETHER = "supported", "+"  # marks of votes
+_NEAREST = "the nearest vote:"
 _MOST_FALSE_STARTS = 100
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
@@ -34,11 +36,20 @@ _THINK, _THOUGHT = "<think>", "</think>"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One verdict as the judge gave it: a label, or the ids of supporting contexts."""
+    """One verdict as the judge gave it: a label, or the ids of supporting contexts.
+
+    `contexts` support alone, each of them; where none does, `together` are two or more that do so together.
+    """
 
     reason: str
     label: str | None = None
     contexts: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether any context supports it, alone or with others."""
+        return bool(self.contexts or self.together)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +207,13 @@ async def _gather(asked: Sequence["asyncio.Future[T]"]) -> list[T]:
 def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
     """What the majority of `asked` votes says, in the words and with the call of the vote that is nearest to it.
 
-    `cast` are those that came; None when they leave it open. Counted are marks: a label is one mark, and each context
-    that is said to support a statement is one. A mark holds when more than half of all votes set it, and does not when
-    more than half leave it out; a vote that failed could have done either, so it counts as undecided.
+    `cast` are those that came; None when they leave it open. Counted are marks: a label is one mark; that a statement
+    is supported is one, whether by contexts alone or together, and so is each context that supports it alone, and each
+    that does so with others. A mark holds when more than half of all votes set it, and does not when more than half
+    leave it out; a vote that failed could have done either, so it counts as undecided.
 
-    Supporting contexts are counted one by one, so that the majority may be a set that no single vote named.
+    Supporting contexts are counted one by one, so that the majority may be a set that no single vote named. Where most
+    votes find support and no majority says where, it stands where the nearest of them says.
     """
     counts = Counter(mark for vote in cast for mark in _list_marks(vote.verdict))
     half = asked / 2
@@ -211,15 +224,20 @@ def elect(cast: Sequence[Vote], *, asked: int) -> JudgedItem | None:
         return None
     votes = tuple(replace(vote, agrees=_list_marks(vote.verdict) == elected) for vote in cast)
     nearest = min(votes, key=lambda vote: _measure_distance(_list_marks(vote.verdict), elected))
-    verdict = nearest.verdict
-    if not nearest.agrees:
-        reason = f"by a majority for each context; the nearest vote: {verdict.reason}"
-        verdict = Verdict(reason=reason, contexts=tuple(sorted(elected, key=_read_rank)))
+    verdict = nearest.verdict if nearest.agrees else _word_majority(elected, nearest.verdict)
+    if verdict is None and len(cast) < asked:
+        return None  # a vote that is missing may be nearer
+    if verdict is None:
+        reason = f"by a majority that it is supported, and by none for a context; {_NEAREST} {nearest.verdict.reason}"
+        verdict = replace(nearest.verdict, reason=reason)
     return JudgedItem(verdict=verdict, call_id=nearest.call_id, votes=votes)
 
 
 def _list_marks(verdict: Verdict) -> frozenset[str]:
-    return frozenset(verdict.contexts if verdict.label is None else (verdict.label,))
+    if verdict.label is not None:
+        return frozenset((verdict.label,))
+    together = (_TOGETHER + item for item in verdict.together)
+    return frozenset((_SUPPORTED, *verdict.contexts, *together)) if verdict.is_supported else frozenset()
 
 
 def _measure_distance(marks: frozenset[str], elected: frozenset[str]) -> tuple[bool, int]:
@@ -227,15 +245,35 @@ def _measure_distance(marks: frozenset[str], elected: frozenset[str]) -> tuple[b
     return bool(marks) != bool(elected), len(marks ^ elected)
 
 
+def _word_majority(elected: frozenset[str], nearest: Verdict) -> Verdict | None:
+    """A majority that no single vote named; None where it is for support but for no context, nor for two together."""
+    named = sorted(elected - {_SUPPORTED}, key=lambda mark: _read_rank(mark.removeprefix(_TOGETHER)))
+    alone = tuple(mark for mark in named if not mark.startswith(_TOGETHER))
+    together = () if alone else tuple(mark.removeprefix(_TOGETHER) for mark in named)
+    if elected and not alone and len(together) < 2:
+        return None
+    reason = f"by a majority for each context; {_NEAREST} {nearest.reason}"
+    return Verdict(reason=reason, contexts=alone, together=together)
+
+
 def _read_rank(context_id: str) -> int:
     return int(context_id[1:])
 
 
+def list_ranks(context_ids: Iterable[str]) -> list[int]:
+    """The ranks of contexts, in order and each once."""
+    return sorted({_read_rank(item) for item in context_ids})
+
+
 def write_verdict(verdict: Verdict) -> str:
-    """A verdict as the table `votes` has it: its label, or the ranks of the contexts joined by commas, else `none`."""
+    """A verdict as the table `votes` has it: its label, or the ranks of the contexts, else `none`.
+
+    Ranks of contexts that support alone are joined by commas, of those that do so together by plus signs.
+    """
     if verdict.label is not None:
         return verdict.label
-    return ",".join(map(str, sorted({_read_rank(item) for item in verdict.contexts}))) or _NO_CONTEXT
+    alone, together = (map(str, list_ranks(items)) for items in (verdict.contexts, verdict.together))
+    return ",".join(alone) or "+".join(together) or _NO_CONTEXT
 
 
 _Check = Callable[[Mapping[str, object], str], Verdict | str]
@@ -300,16 +338,24 @@ def read_labels(text: str, allowed: Mapping[str, Collection[str]]) -> Verdicts:
 
 
 def read_supports(text: str, asked: Collection[str], context_ids: Collection[str]) -> Verdicts:
-    """Verdicts with lists of contexts, of an `attribute` reply."""
+    """Verdicts with lists of contexts, of an `attribute` reply.
+
+    Contexts that support a statement together count where none does so alone, and are dropped beside one that does: the
+    statement needs no other then. One context `together` says neither that it is enough nor what it lacks, and is asked
+    about again. Prompts that ask for no `together` get none.
+    """
 
     def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
-        contexts = entry.get("contexts")
-        if not isinstance(contexts, list):
-            return f"{item_id} has no list of contexts"
-        unknown = [item for item in contexts if not isinstance(item, str) or item not in context_ids]
+        alone, together = entry.get("contexts"), entry.get("together", [])
+        if not isinstance(alone, list) or not isinstance(together, list):
+            return f"{item_id} has no list of {'contexts' if not isinstance(alone, list) else 'contexts together'}"
+        unknown = [item for item in (*alone, *together) if not isinstance(item, str) or item not in context_ids]
         if unknown:
             return f"{item_id} names the context {unknown[0]!r:.60}, which was not given"
-        return Verdict(reason=_read_reason(entry), contexts=tuple(dict.fromkeys(contexts)))
+        alone, together = tuple(dict.fromkeys(alone)), tuple(dict.fromkeys(together))
+        if not alone and len(together) == 1:
+            return f"{item_id} names {together[0]} as support together with no other context"
+        return Verdict(reason=_read_reason(entry), contexts=alone, together=() if alone else together)
 
     return _read_verdicts(text, asked, check)
 

@@ -91,7 +91,7 @@ def _attribute(data: Mapping[str, object]) -> dict[str, object]:
     for entry, supports in zip(entries, scored, strict=True):
         best = max(supports, key=lambda support: support.score, default=Support(score=0.0, evidence=None))
         named = [context.id for context, support in zip(contexts, supports, strict=True) if support.supported]
-        verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named})
+        verdicts.append({"id": entry.id, "reason": explain_support(best), "contexts": named, "together": []})
     return {"verdicts": verdicts}
 
 

@@ -118,7 +118,10 @@ class RunSettings(BaseModel):
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"
     )
-    contexts_alone: bool = Field(default=False, description="judge each context in a request of its own")
+    contexts_alone: bool = Field(
+        default=False,
+        description="judge each context in a request of its own; none is found to support together",
+    )
     logprobs: bool = Field(
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )

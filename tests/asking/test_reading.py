@@ -138,6 +138,43 @@ def test_support_by_what_was_not_given_is_no_verdict(contexts: object) -> None:
     assert set(read_supports(reply, ["A1", "G1"], {"C1"}).by_id) == {"G1"}
 
 
+GIVEN = {"C1", "C2", "C3"}
+
+
+def test_contexts_that_support_together_are_read_where_none_does_alone() -> None:
+    reply = say_verdicts(
+        {"id": "A1", "contexts": [], "together": ["C3", "C1", "C3"]},
+        {"id": "A2", "contexts": ["C2"], "together": ["C1", "C3"]},  # it needs no other context
+        {"id": "A3", "contexts": [], "together": []},
+        {"id": "A4", "contexts": ["C2"], "together": ["C2"]},
+        {"id": "A5", "contexts": ["C1"]},  # a prompt of one's own that asks for no more
+    )
+    verdicts = read_supports(reply, ["A1", "A2", "A3", "A4", "A5"], GIVEN)
+    assert not verdicts.problems
+    assert {item: (verdict.contexts, verdict.together) for item, verdict in verdicts.by_id.items()} == {
+        "A1": ((), ("C3", "C1")), "A2": (("C2",), ()), "A3": ((), ()), "A4": (("C2",), ()), "A5": (("C1",), ()),
+    }  # fmt: skip
+    assert [verdict.is_supported for verdict in verdicts.by_id.values()] == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("together", "told"),
+    [
+        (["C2"], "A1 names C2 as support together with no other context"),
+        (["C2", "C2"], "A1 names C2 as support together with no other context"),
+        (["C2", "C9"], "A1 names the context 'C9', which was not given"),
+        ([["C1", "C2"]], "which was not given"),
+        ("C1 C2", "A1 has no list of contexts together"),
+        (None, "A1 has no list of contexts together"),
+    ],
+)
+def test_support_together_that_cannot_be_is_no_verdict(together: object, told: str) -> None:
+    reply = say_verdicts({"id": "A1", "contexts": [], "together": together}, {"id": "G1", "contexts": ["C1"]})
+    verdicts = read_supports(reply, ["A1", "G1"], GIVEN)
+    assert set(verdicts.by_id) == {"G1"}
+    assert told in verdicts.problems[0]
+
+
 def test_problems_quote_little_of_what_came() -> None:
     good = {"id": "G1", "label": "TP"}
     reply = say_verdicts({"id": "A1", "label": "x" * 5000}, {"id": "y" * 5000, "label": "TP"}, good)

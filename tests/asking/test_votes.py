@@ -20,7 +20,7 @@ from live_runs import (
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.asker import LAST_CHANCE
-from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, ask_verdicts, elect
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdict, Vote, ask_verdicts, elect, write_verdict
 from evalhouse.tasks.asking.verdicts import read_labels as read_label_reply
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question
@@ -81,8 +81,6 @@ def test_supporting_contexts_are_counted_one_by_one(
     ("votes", "contexts", "nearest"),
     [
         ([{2, 10}, {1, 10}, {1, 2}], ["C1", "C2", "C10"], 1),  # as near as the others: the first
-        ([{1}, {2, 3}, {4}], [], 1),
-        ([{2, 3}, {4}, {5}], [], 2),
     ],
 )
 def test_a_majority_that_no_vote_named_is_told_with_the_nearest(
@@ -93,6 +91,55 @@ def test_a_majority_that_no_vote_named_is_told_with_the_nearest(
     assert elected.call_id == f"call {nearest}"
     assert elected.verdict.reason == f"by a majority for each context; the nearest vote: reason {nearest}"
     assert not any(vote.agrees for vote in elected.votes)
+
+
+@pytest.mark.parametrize(
+    ("votes", "contexts", "nearest"),
+    [([{1}, {2, 3}, {4}], ["C1"], 1), ([{2, 3}, {4}, {5}], ["C4"], 2), ([set(), {2}, {3}], ["C2"], 2)],
+)
+def test_most_votes_find_support_though_none_in_the_same_context(
+    votes: Sequence[set[int]], contexts: list[str], nearest: int
+) -> None:
+    elected = must_elect(cast_contexts(*votes))
+    assert list(elected.verdict.contexts) == contexts
+    assert elected.call_id == f"call {nearest}"
+    assert elected.verdict.reason == (
+        f"by a majority that it is supported, and by none for a context; the nearest vote: reason {nearest}"
+    )
+    assert not any(vote.agrees for vote in elected.votes)
+
+
+@pytest.mark.parametrize(
+    ("votes", "alone", "together", "agrees"),
+    [
+        (["1+2", "1+2", ""], [], ["C1", "C2"], [True, True, False]),
+        (["1+2", "1+2+3", "1"], [], ["C1", "C2"], [True, False, False]),
+        (["1", "1", "1+2"], ["C1"], [], [True, True, False]),
+        (["1+2", "2+3", "1+3"], [], ["C1", "C2", "C3"], [False, False, False]),
+        (["1", "1+2", ""], ["C1"], [], [False, False, False]),  # supported by two of three, the first is as near
+        (["1+2", "3+4", ""], [], ["C1", "C2"], [False, False, False]),
+        (["1+2", "", ""], [], [], [False, True, True]),
+    ],
+)
+def test_support_together_is_voted_on_with_support_as_such(
+    votes: Sequence[str], alone: list[str], together: list[str], agrees: list[bool]
+) -> None:
+    cast = [
+        Vote(
+            number=number,
+            verdict=Verdict(
+                reason="",
+                contexts=tuple(f"C{rank}" for rank in said.split() if "+" not in said),
+                together=tuple(f"C{rank}" for rank in said.split("+") if "+" in said),
+            ),
+            call_id=f"call {number}",
+        )
+        for number, said in enumerate(votes, start=1)
+    ]
+    elected = must_elect(cast)
+    assert (list(elected.verdict.contexts), list(elected.verdict.together)) == (alone, together)
+    assert [vote.agrees for vote in elected.votes] == agrees
+    assert [write_verdict(vote.verdict) for vote in elected.votes] == [said or "none" for said in votes]
 
 
 def test_that_anything_supports_counts_more_than_how_many_contexts_differ() -> None:
@@ -106,7 +153,7 @@ def list_outcomes(cast: Sequence[Vote], asked: int, choices: Sequence[Vote]) -> 
     """What the majority can still be, over everything the missing votes could say."""
     ways = product(choices, repeat=asked - len(cast))
     found = [must_elect([*cast, *way], asked).verdict for way in ways]
-    return {(verdict.label, verdict.contexts) for verdict in found}
+    return {(verdict.label, verdict.contexts, "none for a context" in verdict.reason) for verdict in found}
 
 
 @pytest.mark.parametrize("asked", [3, 5])
@@ -118,9 +165,11 @@ def test_missing_votes_leave_open_exactly_what_they_could_change(asked: int, kin
         for cast in product(choices, repeat=n_cast):
             elected = elect(cast, asked=asked)
             outcomes = list_outcomes(cast, asked, choices)
-            assert (elected is not None) == (len(outcomes) == 1)
+            # Where support may end up in no context by a majority, every vote is waited for.
+            is_open = len(outcomes) > 1 or any(by_none for _, _, by_none in outcomes)
+            assert (elected is None) == is_open
             if elected is not None:
-                assert outcomes == {(elected.verdict.label, elected.verdict.contexts)}
+                assert outcomes == {(elected.verdict.label, elected.verdict.contexts, False)}
 
 
 # Asking

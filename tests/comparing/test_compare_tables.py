@@ -40,7 +40,7 @@ def make_document(*metrics: dict[str, Any], **columns: object) -> dict[str, Any]
 def make_statement(text: str, **columns: object) -> dict[str, Any]:
     return {
         "text": text, "label": "TP", "label_reason": "it is there", "supported": True, "context_ranks": [1, 3],
-        "support_reason": "C1 says so", **columns,
+        "joint_ranks": [], "support_reason": "C1 says so", **columns,
     }  # fmt: skip
 
 
@@ -180,7 +180,9 @@ def test_without_any_noise_floor_there_is_no_column(show: Any, floor: float | No
 
 def test_flips_stand_side_by_side_with_their_reasons(show: Any) -> None:  # noqa: ANN401
     before = make_statement("It is red.")
-    after = make_statement("It is red.", label="FP", supported=False, context_ranks=[], support_reason=None)
+    after = make_statement(
+        "It is red.", label="FP", supported=False, context_ranks=[], joint_ranks=[], support_reason=None
+    )
     context = {"text": "One.", "context_rank": 2, "useful": False, "reason": "no use"}
     rating = {"text": "accuracy: accuracy", "rating": 7.0, "scale_max": 10.0, "reason": "good"}
     lines = show(

@@ -1,7 +1,9 @@
 """Metrics that join statements with the contexts that support them, and context_precision, by rows."""
 
+from dataclasses import replace
+
 import pytest
-from rows import Sample, reason_of, value_of
+from rows import Sample, Together, add_samples, open_rows, read, reason_of, value_of
 
 # Context 1 supports the ground truth, so it is relevant; context 2 supports nothing of it, so it is noise.
 MIXED = Sample(
@@ -20,6 +22,43 @@ def test_support_joined_with_labels() -> None:
     assert value_of("noise_sensitivity_irrelevant", MIXED) == pytest.approx(2 / 6)
     assert value_of("hallucination", MIXED) == pytest.approx(1 / 6)
     assert value_of("self_knowledge", MIXED) == pytest.approx(1 / 6)
+
+
+# Contexts 1 and 2 support G1 only together, contexts 3 and 4 the wrong A2, and contexts 2 and 5 the wrong A3.
+JOINED = Sample(
+    answer=["TP", "FP", "FP", "FP"],
+    ground_truth=["TP", "FN"],
+    answer_support=[Together((1, 2)), Together((3, 4)), Together((2, 5)), []],
+    ground_truth_support=[Together((1, 2)), []],
+)
+
+
+def test_what_contexts_support_only_together_is_supported() -> None:
+    assert value_of("faithfulness", JOINED) == 3 / 4
+    assert value_of("context_recall", JOINED) == 1 / 2
+    assert value_of("context_utilization", JOINED) == 1
+    assert value_of("noise_sensitivity_relevant", JOINED) == 1 / 4
+    assert value_of("noise_sensitivity_irrelevant", JOINED) == 1 / 4
+    assert value_of("hallucination", JOINED) == 1 / 4
+    assert value_of("self_knowledge", JOINED) == 0
+
+
+def test_which_contexts_support_a_statement_and_how_is_in_the_view() -> None:
+    with open_rows() as con:
+        add_samples(con, replace(JOINED, ground_truth_support=[[1], [2, 3]]))
+        rows = read(con, "from statement_verdicts order by statement_id")
+    assert [(row["context_ranks"], row["joint_ranks"], row["support_ranks"]) for row in rows] == [
+        ([], [1, 2], [1, 2]), ([], [3, 4], [3, 4]), ([], [2, 5], [2, 5]), ([], [], []),
+        ([1], [], [1]), ([2, 3], [], [2, 3]),
+    ]  # fmt: skip
+
+
+def test_verdicts_from_before_support_together_was_asked_for_count_as_they_did() -> None:
+    with open_rows() as con:
+        add_samples(con, MIXED)
+        con.execute("update attributions set joint_ranks = null")
+        (counts,) = read(con, "from sample_statement_counts")
+    assert (counts["n_fp_relevant"], counts["n_fp_irrelevant"], counts["n_fp_unsupported"]) == (1, 2, 1)
 
 
 def test_shares_of_the_answer_add_up() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-from rows import Sample, Score, add_samples, open_rows, read_metrics, score
+from rows import Sample, Score, Together, add_samples, open_rows, read_metrics, score
 
 N_SAMPLES = 400
 PRECEDENCE = ["no_answer", "no_ground_truth", "no_contexts", "no_reference_ids", "target_failed", "judge_failed",
@@ -17,8 +17,9 @@ def make_sample(number: int, rng: random.Random) -> Sample:
     """Any verdicts a run can leave, with a failed or missing step now and then."""
     n_answer, n_ground_truth, n_contexts = rng.randint(0, 6), rng.randint(0, 6), rng.randint(0, 8)
 
-    def choose_ranks() -> list[int]:
-        return [rank for rank in range(1, n_contexts + 1) if rng.random() < rng.choice([0, 0.2, 0.6])]
+    def choose_ranks() -> Sequence[int]:
+        ranks = [rank for rank in range(1, n_contexts + 1) if rng.random() < rng.choice([0, 0.2, 0.6])]
+        return Together(ranks) if len(ranks) > 1 and rng.random() < 0.3 else ranks
 
     ids = [rng.choice(["a", "b", "c", "d", "e", "f", None]) for _ in range(n_contexts)]
     sample_reasons = {

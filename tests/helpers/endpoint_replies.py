@@ -283,7 +283,8 @@ def _attribute(statements: Mapping[str, str], contexts: Mapping[str, str]) -> li
     for item_id, text in statements.items():
         words = collect_telling_words(text)
         support = [key for key, context in known.items() if share_words(words, context) >= SHARED_STATEMENT]
-        verdicts.append({"id": item_id, "reason": f"{len(support)} contexts share its words", "contexts": support})
+        reason = f"{len(support)} contexts share its words"
+        verdicts.append({"id": item_id, "reason": reason, "contexts": support, "together": []})
     return verdicts
 
 

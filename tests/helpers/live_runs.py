@@ -191,6 +191,10 @@ def read_ranks(work: SampleWork) -> dict[str, list[int]]:
     return {str(row["statement_id"]): row["context_ranks"] for row in work.rows["attributions"]}  # type: ignore[misc]
 
 
+def read_joint_ranks(work: SampleWork) -> dict[str, list[int]]:
+    return {str(row["statement_id"]): row["joint_ranks"] for row in work.rows["attributions"]}  # type: ignore[misc]
+
+
 def read_useful(work: SampleWork) -> dict[int, bool]:
     return {row["context_rank"]: row["useful"] for row in work.rows["context_verdicts"]}  # type: ignore[misc]
 

@@ -25,6 +25,11 @@ Row = Mapping[str, object]
 Labels = Sequence[str]
 Support = Sequence[Sequence[int]]
 
+
+class Together(tuple[int, ...]):
+    """In a Support the ranks of contexts that support a statement only together."""
+
+
 _DEFAULTS: dict[str, Row] = {
     "runs": {
         "judge": "lexical",
@@ -207,7 +212,8 @@ def _list_rows(sample: Sample, run_id: str) -> Iterable[tuple[str, Row]]:
             yield "classifications", {**key, "label": label, "reason": "as read"}
         for n, ranks in enumerate(support, start=1):
             key = {**run, "statement_id": f"{letter}{n}"}
-            yield "attributions", {**key, "supported": bool(ranks), "context_ranks": list(ranks)}
+            alone, joint = ([], list(ranks)) if isinstance(ranks, Together) else (list(ranks), [])
+            yield "attributions", {**key, "supported": bool(ranks), "context_ranks": alone, "joint_ranks": joint}
     for rank, useful in enumerate(sample.useful, start=1):
         yield "context_verdicts", {**run, "context_rank": rank, "useful": useful}
     if sample.similarity is not None:

@@ -17,6 +17,7 @@ from live_runs import (
     lay_out_run,
     make_sample,
     make_settings,
+    read_joint_ranks,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -135,6 +136,26 @@ async def test_supporting_contexts_are_the_union_over_all_parts(tmp_path: Path) 
     assert [rows[item]["supported"] for item in ("A1", "A2", "G1", "G2")] == [True, False, False, True]
     last = read_ids(asked[-1].data, "contexts")[0]
     assert rows["G2"]["reason"] == f"of {last}"  # told by the part that supports it, and by no other
+
+
+async def test_support_together_stands_where_no_part_has_a_context_that_does_alone(tmp_path: Path) -> None:
+    """A1 has two sets in two parts, A2 a set in one part and C12 alone in another one."""
+
+    def say_support(question: Question) -> str:
+        contexts = read_ids(question.data, "contexts")
+        last = "C12" in contexts
+        together = {"A1": contexts[:2], "A2": [] if last else contexts[:2]}
+        alone = {"A2": ["C12"] if last else []}
+        side = read_ids(question.data, "answer_statements") + read_ids(question.data, "ground_truth_statements")
+        return say_verdicts(*({"id": i, "contexts": alone.get(i, []), "together": together.get(i, [])} for i in side))
+
+    judge, work = await judge_long(tmp_path, {"attribute": say_support}, contexts=12)
+    parts = [read_ids(question.data, "contexts") for question in asked_of(judge, "attribute_answer")]
+    assert len(parts) >= 2
+    assert all(len(part) >= 2 for part in parts)
+    assert read_ranks(work) == {"A1": [], "A2": [12], "G1": [], "G2": []}
+    assert read_joint_ranks(work) == {"A1": [1, 2], "A2": [], "G1": [], "G2": []}
+    assert {row["statement_id"] for row in work.rows["attributions"] if row["supported"]} == {"A1", "A2"}
 
 
 async def test_many_statements_are_split_as_well_and_meet_all_contexts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from live_runs import (
     point_to,
     read_calls,
     read_detail,
+    read_joint_ranks,
     read_labels,
     read_outcomes,
     read_ranks,
@@ -62,6 +63,39 @@ def read_names(body: Mapping[str, Any]) -> str:
 
 
 # A good judge
+
+
+async def test_contexts_that_carry_a_statement_only_together_support_it(tmp_path: Path) -> None:
+    def say_joint(question: Question) -> str:
+        supports = {
+            "A1": {"contexts": ["C2"], "together": ["C1", "C3"]},
+            "A2": {"contexts": [], "together": ["C3", "C1"]},
+            "G1": {"contexts": [], "together": []},
+            "G2": {"contexts": [], "together": ["C1", "C2"]},
+        }
+        side = "answer_statements" if question.step == "attribute_answer" else "ground_truth_statements"
+        return say_verdicts(*({"id": item.id, **supports[item.id]} for item in question.data[side]))  # type: ignore[union-attr]
+
+    _, work = await judge_with(tmp_path, {"attribute": say_joint})
+    assert read_ranks(work) == {"A1": [2], "A2": [], "G1": [], "G2": []}
+    assert read_joint_ranks(work) == {"A1": [], "A2": [1, 3], "G1": [], "G2": [1, 2]}
+    assert {row["statement_id"]: row["supported"] for row in work.rows["attributions"]} == {
+        "A1": True, "A2": True, "G1": False, "G2": True,
+    }  # fmt: skip
+
+
+async def test_a_single_context_together_is_asked_about_again_alone(tmp_path: Path) -> None:
+    def say_half(question: Question) -> str:
+        if question.step == "attribute_ground_truth" or question.number > 1:
+            return say_good(question)
+        return say_verdicts(
+            {"id": "A1", "contexts": [], "together": ["C2"]}, {"id": "A2", "contexts": [], "together": []}
+        )
+
+    judge, work = await judge_with(tmp_path, {"attribute": say_half})
+    assert [question.only for question in judge.asked if question.step == "attribute_answer"] == [(), ("A1",)]
+    assert read_ranks(work)["A1"] == [1]
+    assert read_joint_ranks(work)["A1"] == []
 
 
 async def test_a_sample_takes_six_requests_and_brings_every_verdict(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
     }
     assert keys == {
         "classify": ["id", "reason", "label"],
-        "attribute": ["id", "reason", "contexts"],
+        "attribute": ["id", "reason", "contexts", "together"],
         "rank": ["id", "reason", "label"],
     }
     assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
@@ -228,6 +228,8 @@ def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> N
     assert {"statements": []} in replies["extract"]
     supports = {len(verdict["contexts"]) for reply in replies["attribute"] for verdict in reply["verdicts"]}
     assert supports == {0, 1, 2}
+    together = [verdict["together"] for reply in replies["attribute"] for verdict in reply["verdicts"]]
+    assert sorted(map(len, together))[-2:] == [0, 2], "one that needs two contexts"
 
 
 # --- rendering
@@ -374,6 +376,7 @@ RELEASED = {
     "en/answer_validity/1": "cd4e14628fd75f66",
     "en/answer_validity/2": "1d327597670b1b0f",
     "en/attribute/1": "85a337e4fd5a6cee",
+    "en/attribute/2": "109d515011d2ab0e",
     "en/classify/1": "715ebdc12b3a6a41",
     "en/classify/2": "8258ceea2cbefda0",
     "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
@@ -407,6 +410,7 @@ RELEASED = {
     "zh/answer_validity/2": "dce9fa1d9dd0ec07",
     "zh/attribute/1": "005082709a7d6884",
     "zh/attribute/2": "59327a923af41d5a",
+    "zh/attribute/3": "8558bf40de68306b",
     "zh/classify/1": "15facb3c8ce9338d",
     "zh/classify/2": "3906adc3a685dbca",
     "zh/classify/3": "5ee35d68a014464f",
@@ -440,11 +444,7 @@ LEAST_CACHED = 1024
 COUNTED = json.loads(Path(__file__).with_name("prompt_tokens.json").read_text(encoding="utf-8"))
 
 
-# This one is still too short.
-SHORT = {"attribute"}
-
-
-@pytest.mark.parametrize(("language", "name"), [pair for pair in BUILT_IN if pair[1] not in SHORT])
+@pytest.mark.parametrize(("language", "name"), BUILT_IN)
 def test_what_stands_before_the_data_is_long_enough_for_a_providers_cache(language: str, name: str) -> None:
     counted = COUNTED[f"{language}/{name}"]
     prompt = load_prompts(language)[name]

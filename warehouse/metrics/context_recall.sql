@@ -1,10 +1,10 @@
 -- metric: context_recall
--- version: 2
+-- version: 3
 -- needs: attribute_ground_truth
 -- default: yes, place 6
 -- correctable: yes
--- One row per sample of the run: the share of ground-truth statements that at least one retrieved context
--- supports; NULL when the ground truth has no statements.
+-- One row per sample of the run: the share of ground-truth statements that the retrieved contexts support, one
+-- alone or several together; NULL when the ground truth has no statements.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

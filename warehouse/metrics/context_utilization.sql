@@ -1,10 +1,11 @@
 -- metric: context_utilization
--- version: 2
+-- version: 3
 -- needs: classify, attribute_ground_truth
 -- correctable: no, ratio
--- One row per sample of the run: of the ground-truth statements that a retrieved context supports, the share that
--- the answer states too; NULL with no_statements when no ground-truth statement is supported, for then there was
--- nothing to use. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067), which gives 0 there.
+-- One row per sample of the run: of the ground-truth statements that the retrieved contexts support, one alone or
+-- several together, the share that the answer states too; NULL with no_statements when no ground-truth statement is
+-- supported, for then there was nothing to use. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067), which gives 0
+-- there and knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

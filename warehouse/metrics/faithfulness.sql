@@ -1,10 +1,10 @@
 -- metric: faithfulness
--- version: 2
+-- version: 3
 -- needs: attribute_answer
 -- default: yes, place 8
 -- correctable: yes
--- One row per sample of the run: the share of answer statements that at least one retrieved context supports;
--- NULL when the answer has no statements.
+-- One row per sample of the run: the share of answer statements that the retrieved contexts support, one alone
+-- or several together; NULL when the answer has no statements.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

@@ -1,10 +1,11 @@
 -- metric: hallucination
--- version: 2
+-- version: 3
 -- needs: classify, attribute_answer
 -- better: low
 -- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by no retrieved
--- context; NULL when the answer has no statements. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067).
+-- context, nor by several together; NULL when the answer has no statements. Source: RAGChecker (Ru et al. 2024,
+-- arXiv:2408.08067), which knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

@@ -1,11 +1,12 @@
 -- metric: noise_sensitivity_irrelevant
--- version: 2
+-- version: 3
 -- needs: classify, attribute_answer, attribute_ground_truth
 -- better: low
 -- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by irrelevant contexts
--- only, those that support no ground-truth statement; so it never counts what noise_sensitivity_relevant counts;
--- NULL when either text has no statements. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067).
+-- only, those that support no ground-truth statement, in both alone or with others; so it never counts what
+-- noise_sensitivity_relevant counts; NULL when either text has no statements. Source: RAGChecker (Ru et al. 2024,
+-- arXiv:2408.08067), which knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

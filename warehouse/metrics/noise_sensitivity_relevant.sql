@@ -1,12 +1,12 @@
 -- metric: noise_sensitivity_relevant
--- version: 2
+-- version: 3
 -- needs: classify, attribute_answer, attribute_ground_truth
 -- better: low
 -- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are FP and supported by at least one
--- relevant context, one that also supports a ground-truth statement; NULL when either text has no statements, for
--- without ground-truth statements no context can be told relevant. Source: RAGChecker (Ru et al. 2024,
--- arXiv:2408.08067).
+-- relevant context, one that also supports a ground-truth statement, in both alone or with others; NULL when either
+-- text has no statements, for without ground-truth statements no context can be told relevant. Source: RAGChecker
+-- (Ru et al. 2024, arXiv:2408.08067), which knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

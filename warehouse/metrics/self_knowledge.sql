@@ -1,10 +1,10 @@
 -- metric: self_knowledge
--- version: 2
+-- version: 3
 -- needs: classify, attribute_answer
 -- correctable: no, joined
 -- One row per sample of the run: the share of answer statements that are TP and supported by no retrieved
--- context: what the model knew by itself; NULL when the answer has no statements. Source: RAGChecker (Ru et al.
--- 2024, arXiv:2408.08067).
+-- context, nor by several together: what the model knew by itself; NULL when the answer has no statements. Source:
+-- RAGChecker (Ru et al. 2024, arXiv:2408.08067), which knows each context alone.
 with steps as (
     select run_id, sample_id, arg_min(reason, precedence) as reason
     from sample_steps

@@ -89,7 +89,7 @@ compared as (
         *,
         min(sample_id) filter (where supported) over same_words as first_supported,
         max(sample_id) filter (where supported) over same_words as last_supported,
-        flatten(list(context_ranks) filter (where source = 'ground_truth' and supported) over same_sample)
+        flatten(list(support_ranks) filter (where source = 'ground_truth' and supported) over same_sample)
             as relevant_ranks
     from statement_verdicts
     window
@@ -100,7 +100,8 @@ compared as (
 placed as (
     select
         compared.*,
-        list_min(context_ranks) as first_rank,
+        -- Down to which rank one has to read for the support; what stands together is needed whole.
+        coalesce(list_min(context_ranks), list_max(joint_ranks)) as first_rank,
         strlen(trim(text)) < thresholds.least_bytes as is_short,
         case
             when is_short then null
@@ -144,8 +145,8 @@ told as (
             when has_all_references then 'references_lack_it'
             else 'nowhere'
         end as telling,
-        coalesce(list_has_any(context_ranks, right_ranks), false) as is_right,
-        coalesce(list_has_any(context_ranks, useful_ranks), useful_ranks is null) as is_useful
+        coalesce(list_has_any(support_ranks, right_ranks), false) as is_right,
+        coalesce(list_has_any(support_ranks, useful_ranks), useful_ranks is null) as is_useful
     from placed
 ),
 

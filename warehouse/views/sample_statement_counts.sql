@@ -27,10 +27,10 @@ comment on column sample_statement_counts.n_ground_truth is 'Statements of the g
 comment on column sample_statement_counts.n_tp is 'Answer statements that the ground truth bears out.';
 comment on column sample_statement_counts.n_fp is 'Answer statements that the ground truth does not bear out.';
 comment on column sample_statement_counts.n_fn is 'Ground-truth statements that the answer leaves out.';
-comment on column sample_statement_counts.n_answer_supported is 'Answer statements that at least one context supports.';
-comment on column sample_statement_counts.n_ground_truth_supported is 'Ground-truth statements that at least one context supports.';
-comment on column sample_statement_counts.n_ground_truth_supported_tp is 'Ground-truth statements that a context supports and the answer states.';
-comment on column sample_statement_counts.n_tp_unsupported is 'TP answer statements that no context supports.';
-comment on column sample_statement_counts.n_fp_unsupported is 'FP answer statements that no context supports.';
-comment on column sample_statement_counts.n_fp_relevant is 'FP answer statements supported by at least one context that also supports a ground-truth statement.';
-comment on column sample_statement_counts.n_fp_irrelevant is 'FP answer statements supported only by contexts that support no ground-truth statement.';
+comment on column sample_statement_counts.n_answer_supported is 'Answer statements that the contexts support, one alone or several together.';
+comment on column sample_statement_counts.n_ground_truth_supported is 'Ground-truth statements that the contexts support, one alone or several together.';
+comment on column sample_statement_counts.n_ground_truth_supported_tp is 'Ground-truth statements that the contexts support and the answer states.';
+comment on column sample_statement_counts.n_tp_unsupported is 'TP answer statements that no context supports, nor several together.';
+comment on column sample_statement_counts.n_fp_unsupported is 'FP answer statements that no context supports, nor several together.';
+comment on column sample_statement_counts.n_fp_relevant is 'FP answer statements in whose support a context has part that also has part in that of a ground-truth statement.';
+comment on column sample_statement_counts.n_fp_irrelevant is 'FP answer statements supported only by contexts that have no part in the support of a ground-truth statement.';

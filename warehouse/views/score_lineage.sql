@@ -71,6 +71,7 @@ select
     replied.label,
     replied.supported,
     replied.context_ranks,
+    replied.joint_ranks,
     replied.useful,
     replied.similarity,
     replied.criterion,
@@ -124,8 +125,9 @@ comment on column score_lineage.ordinal is 'Place of the statement in its text; 
 comment on column score_lineage.statement is 'The statement; NULL as statement_id.';
 comment on column score_lineage.context_rank is 'Rank, from 1, of the context the verdict is about; NULL but in step rank.';
 comment on column score_lineage.label is 'TP, FP or FN; NULL but in step classify.';
-comment on column score_lineage.supported is 'Whether a context supports the statement; NULL but in the attribute steps.';
-comment on column score_lineage.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL but in the attribute steps.';
+comment on column score_lineage.supported is 'Whether contexts support the statement, one alone or several together; NULL but in the attribute steps.';
+comment on column score_lineage.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL but in the attribute steps.';
+comment on column score_lineage.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone; NULL as context_ranks, or before this was asked.';
 comment on column score_lineage.useful is 'Whether the context is useful for reaching the ground truth; NULL but in step rank.';
 comment on column score_lineage.similarity is 'Similarity of two texts, 0 to 1; NULL but in the steps similarity, relevancy and overlap.';
 comment on column score_lineage.criterion is 'Criterion or total of a rubric, or kind of similarity; NULL where a statement or context was judged.';

@@ -12,6 +12,9 @@ with judged as (
         classifications.reason as label_reason,
         attributions.supported,
         attributions.context_ranks,
+        attributions.joint_ranks,
+        -- Contexts that support a statement together stand only where none does so alone.
+        list_concat(attributions.context_ranks, attributions.joint_ranks) as support_ranks,
         attributions.reason as support_reason
     from statements
     left join classifications
@@ -29,7 +32,7 @@ with_relevant_ranks as (
     select
         judged.*,
         flatten(
-            list(coalesce(context_ranks, [])) filter (where source = 'ground_truth' and supported)
+            list(coalesce(support_ranks, [])) filter (where source = 'ground_truth' and supported)
                 over (partition by run_id, sample_id)
         ) as relevant_ranks
     from judged
@@ -46,9 +49,11 @@ select
     label_reason,
     supported,
     context_ranks,
+    joint_ranks,
+    support_ranks,
     support_reason,
     case
-        when supported is not null then supported and coalesce(list_has_any(context_ranks, relevant_ranks), false)
+        when supported is not null then supported and coalesce(list_has_any(support_ranks, relevant_ranks), false)
     end as supported_by_relevant
 from with_relevant_ranks;
 
@@ -61,7 +66,9 @@ comment on column statement_verdicts.ordinal is 'Place of the statement in its t
 comment on column statement_verdicts.text is 'The statement.';
 comment on column statement_verdicts.label is 'Answer statement: TP (the ground truth says so) or FP. Ground-truth statement: TP (the answer says so) or FN. NULL when it was not classified.';
 comment on column statement_verdicts.label_reason is 'The judge''s reason for the label; NULL when it was not classified.';
-comment on column statement_verdicts.supported is 'Whether at least one retrieved context supports the statement; NULL when it was not attributed.';
-comment on column statement_verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement; NULL when it was not attributed.';
+comment on column statement_verdicts.supported is 'Whether the retrieved contexts support the statement, one alone or several together; NULL when it was not attributed.';
+comment on column statement_verdicts.context_ranks is 'Ranks, from 1, of the contexts that support the statement alone; NULL when it was not attributed.';
+comment on column statement_verdicts.joint_ranks is 'Ranks, from 1, of contexts that support the statement together where none does alone, else empty; NULL when it was not attributed, or before this was asked.';
+comment on column statement_verdicts.support_ranks is 'Ranks, from 1, of all contexts that have part in the support: those of context_ranks and of joint_ranks; NULL when it was not attributed.';
 comment on column statement_verdicts.support_reason is 'The judge''s reason for the support; NULL when it was not attributed.';
-comment on column statement_verdicts.supported_by_relevant is 'Whether one of those contexts also supports a ground-truth statement; NULL when it was not attributed.';
+comment on column statement_verdicts.supported_by_relevant is 'Whether one of support_ranks also has part in the support of a ground-truth statement; NULL when it was not attributed.';

@@ -5,7 +5,7 @@
 const ASKED = {
   "classify answer": "Does the ground truth say this?",
   "classify ground_truth": "Does the answer say this?",
-  attribute: "Does one of the contexts say this?",
+  attribute: "Do the contexts say this, one alone or several together?",
   rank: "Does this context help to reach the ground truth?",
 };
 const SOURCES = { answer: "Answer", ground_truth: "Ground truth" };

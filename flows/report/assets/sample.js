@@ -83,13 +83,15 @@ function tellLabel(statement) {
 }
 
 function tellSupport(statement) {
-  return statement.supported ? `Supported by ${statement.ranks.map((rank) => `C${rank}`).join(", ")}` : "Unsupported by the contexts";
+  if (!statement.supported) return "Unsupported by the contexts";
+  return `Supported by ${statement.ranks.map((rank) => `C${rank}`).join(statement.joint ? " + " : ", ")}`;
 }
 
 function describeStatement(statement, here) {
   const label = statement.label;
   const support = statement.supported === null ? [] : statement.supported
-    ? ["supported by ", ...statement.ranks.map((rank) => linkTo(`${here}-C${rank}`, `C${rank}`)).flatMap((link) => [link, " "])]
+    ? [statement.joint ? "supported together by " : "supported by ",
+      ...statement.ranks.map((rank) => linkTo(`${here}-C${rank}`, `C${rank}`)).flatMap((link) => [link, " "])]
     : [make("span", { class: "tag is-fp" }, "unsupported")];
   const calls = Object.entries(statement.calls).map(([step, call]) => linkTo(`${here}-call-${call}`, step));
   const why = (name, reason) => reason ? make("div", { class: "why" }, `${name}: ${reason}`) : null;
