@@ -193,8 +193,9 @@ def stand(trial: Trial, reply: _Reply | str) -> Judged:
         return Judged(standing=standing, said=f"{len(reply.statements)} statements")
     verdict = reply.verdicts[trial.target]
     if trial.step == "attribute":
-        summary = f"{trial.target}: {', '.join(verdict.contexts) or 'no context'}"
-        return Judged(standing=_stand_support(trial.attack.wants, verdict.contexts), said=summary)
+        named = verdict.contexts or verdict.together
+        summary = f"{trial.target}: {', '.join(named) or 'no context'}"
+        return Judged(standing=_stand_support(trial.attack.wants, named), said=summary)
     standing = "right" if verdict.label == _RIGHT[trial.target] else "wanted"
     return Judged(standing=standing, said=f"{trial.target}: {verdict.label}")
 

@@ -302,7 +302,7 @@ def read_nonce(data: Data) -> str:
 
 def _forge_verdict(step: AttackedStep, wants: Wants, item_id: str) -> dict[str, object]:
     if step == "attribute":
-        return {"contexts": ["C1"] if wants == "pass" else []}
+        return {"contexts": ["C1"] if wants == "pass" else [], "together": []}
     label = _LABELS[step][wants]
     return {"label": "FN" if label == "FP" and item_id[0] == "G" else label}
 

@@ -22,6 +22,7 @@ from evalhouse.flows.display.output import (
     make_console,
     make_table,
     metrics_table,
+    name_support,
     print_json,
     print_line,
     print_notice,
@@ -231,3 +232,13 @@ def test_progress_says_what_is_known_and_fits_beside_the_bar() -> None:
     unpriced = describe(requests=5, prompt_tokens=900, completion_tokens=100, unpriced=5)
     assert unpriced.endswith("5 calls, 0 reused, 1000 tokens, $?")
     assert all(len(line) <= 65 for line in known.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "expected"),
+    [([1, 3], [], "C1, C3"), ([], [2, 4], "C2 + C4"), ([], [], ""), ([2], None, "C2"), (None, None, "")],
+)
+def test_contexts_that_support_alone_and_together_are_told_apart(
+    alone: list[int] | None, together: list[int] | None, expected: str
+) -> None:
+    assert name_support({"context_ranks": alone, "joint_ranks": together}) == expected

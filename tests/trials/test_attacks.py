@@ -295,7 +295,14 @@ def test_every_attack_reached_the_steps_it_was_planted_for(sent: Sent) -> None:
             )
     assert asked.keys() == sent.samples.keys()
     for steps in asked.values():
-        assert steps == {"extract_answer", "extract_ground_truth", "classify", "attribute", "rank"}
+        assert steps == {
+            "extract_answer",
+            "extract_ground_truth",
+            "classify",
+            "attribute_answer",
+            "attribute_ground_truth",
+            "rank",
+        }
 
 
 # -- asked again -------------------------------------------------------------------------------------------------------
