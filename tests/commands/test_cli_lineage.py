@@ -95,7 +95,7 @@ def test_a_text_without_statements_leads_to_the_reply_that_says_so(url: str, ask
     )
     ask("rescore", "latest", "--warehouse", url)
     tree = ask("lineage", "latest", "tide-1", "faithfulness", "--warehouse", url).stdout
-    assert "faithfulness = unscored: no_statements  (from attribute_answer; formula version 2)" in tree
+    assert "faithfulness = unscored: no_statements  (from attribute_answer; formula version 3)" in tree
     assert 'reply: {"statements": []}' in tree
 
 
