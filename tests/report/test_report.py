@@ -161,7 +161,7 @@ def test_every_verdict_leads_to_the_raw_call_that_gave_it(house: House, ask: Ask
 def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, page: ReportPage, write: Write) -> None:
     first, second = page.sample("tide-1"), write("latest").sample("tide-1")
     assert [call["from_run"] for call in first["calls"]] == [None] * 6
-    assert [call["from_run"] for call in second["calls"]] == [house.run_id] * 5
+    assert [call["from_run"] for call in second["calls"]] == [house.run_id] * 6
     assert sorted(call["reply"] for call in second["calls"]) == sorted(call["reply"] for call in first["calls"])
     assert all(call["request"] for call in second["calls"])
 

@@ -244,9 +244,8 @@ def test_what_is_not_called_equal_differs_as_the_table_says() -> None:
     with open_rows() as con:
         fill(con, "runs", RUN)
         add_samples(con, joint)
-        values = {
-            name: score(con, name)["s"].value for name in ("hallucination", "faithfulness", "semantic_similarity")
-        }
+        names = ("hallucination", "faithfulness", "semantic_similarity", "context_precision")
+        values = {name: score(con, name)["s"].value for name in names}
     assert values == {"hallucination": 0, "faithfulness": 1, "semantic_similarity": 0, "context_precision": 1}
     assert average_precision(joint) == pytest.approx((1 + 2 / 3) / 2)
 
