@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, Sentence, Token, read_sentence, split_clauses
-from evalhouse.tasks.lexical.words import ANTONYMS, CHINESE_ANTONYMS, NEGATIVE_PREFIXES, read_pattern, stem_word
+from evalhouse.tasks.lexical.words import (
+    ANTONYMS,
+    CHINESE_ANTONYMS,
+    CHINESE_STOP_CHARACTERS,
+    NEGATIVE_PREFIXES,
+    read_pattern,
+    read_words,
+    stem_word,
+)
 
 NO_KEYS: frozenset[str] = frozenset()
 
@@ -264,6 +272,7 @@ def _read_clauses(sentence: Sentence) -> Sequence[Sentence]:
 _read_clause = lru_cache(maxsize=4096)(read_sentence)
 
 
+_AUXILIARIES = CHINESE_STOP_CHARACTERS.union(*read_words("chinese_auxiliaries"))
 _LONGEST_SLOT = 3  # words; pairs of Chinese characters may be twice as many
 _ROUNDING = 1e-9
 _WITHIN = 0.8  # of a clause that is in a statement which says all the clause says
@@ -374,14 +383,14 @@ def _is_news(run: Sequence[Token], left: str, right: str) -> bool:
 def _are_alike(run: Sequence[Token], other: Sequence[Token]) -> bool:
     """Whether a number stands in the place of a number of its sort, or words in that of words.
 
-    Chinese that holds the other only says it in more words.
+    Chinese that holds the other, but for auxiliaries, only says it in more words.
     """
     sorts = [
         {_sort_number(token.key) if token.kind == "number" else None for token in tokens} for tokens in (run, other)
     ]
     if sorts[0] != {None} or sorts[1] != {None}:
         return sorts[0] == sorts[1]
-    shown = [set(_show(tokens)) for tokens in (run, other)]
+    shown = [set(_show(tokens)) - _AUXILIARIES for tokens in (run, other)]
     return run[0].kind != "chinese" or not (shown[0] <= shown[1] or shown[1] <= shown[0])
 
 
@@ -422,7 +431,8 @@ def find_exchanged(window: Window) -> list[str]:
         ours, theirs = _place_once(sentence), _place_once(other)
         shared = [key for key in ours if key in theirs]
         if many:
-            found += _find_crossed([key for key in shared if key[0] == "#"], shared, theirs)
+            units = {number.key: number.unit for number in _read_sides(sentence) if number.key in theirs}
+            found += _find_crossed(units, shared, theirs)
         if turns and _turns(other.text) and _tell_voice(sentence.text) == _tell_voice(other.text):
             names = frozenset([token.key for token in (*sentence.tokens, *other.tokens) if _may_act(token)])
             found += _find_turned([key for key in shared if key[0] not in "#@<>"], theirs, names)
@@ -442,11 +452,14 @@ def _place_once(sentence: Sentence) -> dict[str, int]:
     return places if len(places) == len(keys) else {key: place for key, place in places.items() if keys.count(key) == 1}
 
 
-def _find_crossed(numbers: Sequence[str], shared: Sequence[str], theirs: Mapping[str, int]) -> list[str]:
-    """Numbers and words that alternate on both sides, but for the most part not with the same partners."""
+def _find_crossed(units: Mapping[str, str], shared: Sequence[str], theirs: Mapping[str, int]) -> list[str]:
+    """Numbers of one unit and words that alternate on both sides, but for the most part not with the same partners."""
     balance = 0
+    numbers = [key for key in shared if key[0] == "#"]
     for i, first in enumerate(numbers):
         for second in numbers[i + 1 :]:
+            if units[first] != units[second]:
+                continue
             start, end = shared.index(first), shared.index(second)
             middle = [key for key in shared[start + 1 : end] if _may_anchor(key, first)]
             for after, outer in ((False, shared[:start]), (True, shared[end + 1 :])):

@@ -114,6 +114,8 @@ def test_one_thing_decides(way: Way, right: str, wrong: str) -> None:
         ("The dog was bitten by Rex.", "Rex bit the dog."),
         ("In the final Kaya beat Novik.", "Kaya beat Novik in the final."),
         ("北塔31层，南塔28层。", "南塔28层，北塔31层。"),
+        ("中枢与设备的距离应在20米以内。", "中枢与设备的距离保持在20米以内。"),
+        ("员工满1年后，每年有12天年假；满5年的，每年有16天。", "满1年、不满5年的员工每年有12天年假。"),
     ],
 )
 @pytest.mark.parametrize("way", ["classify", "attribute"])
