@@ -161,22 +161,38 @@ class Warehouse:
 def _query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object] | None) -> pl.DataFrame:
     values = dict(parameters) if parameters else None
     try:
-        rows: pl.DataFrame = connection.sql(sql, params=values).pl()
-    except duckdb.BinderException as error:
-        # A warehouse that an older evalhouse wrote last lacks columns that only the next run adds.
-        ((database,),) = connection.execute(
-            """select '"' || replace(current_database(), '"', '""') || '"'"""
-        ).fetchall()
-        connection.begin()
-        try:
-            for relation in ("scores", "run_scores"):
-                connection.execute(read_query("upkeep/older").format(database=database, relation=relation))
-            rows = connection.sql(sql, params=values).pl()
-        except duckdb.Error:
-            raise error from None
-        finally:
-            connection.rollback()
-    return rows
+        return connection.sql(sql, params=values).pl()
+    except (duckdb.BinderException, duckdb.CatalogException) as error:
+        # A warehouse that an older evalhouse wrote last lacks tables and columns that only the next run adds.
+        for stands_in in _STAND_INS:
+            rows = _query_older(connection, sql, values, stands_in)
+            if rows is not None:
+                return rows
+        raise error from None
+
+
+# From what the last migration added to what the last two did.
+_OF_SCORES = [("upkeep/older", relation) for relation in ("scores", "run_scores")]
+_STAND_INS = ([("upkeep/older_gates", "")], [("upkeep/older_gates", ""), *_OF_SCORES])
+
+
+def _query_older(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    values: dict[str, object] | None,
+    stands_in: Sequence[tuple[str, str]],
+) -> pl.DataFrame | None:
+    """The rows with these views laid over the warehouse for a moment; None where that does not help."""
+    ((database,),) = connection.execute("""select '"' || replace(current_database(), '"', '""') || '"'""").fetchall()
+    connection.begin()
+    try:
+        for query, relation in stands_in:
+            connection.execute(read_query(query).format(database=database, relation=relation))
+        return connection.sql(sql, params=values).pl()
+    except duckdb.Error:
+        return None
+    finally:
+        connection.rollback()
 
 
 def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:

@@ -1,21 +1,40 @@
-"""`evalhouse gate`: let a run through or not, by limits given on the command line; exit status 1 when it is not."""
+"""`evalhouse gate`: let a run through or not, by limits given on the command line; exit status 1 when it is not. And
+with `--accept` the other way round: a person says that a run is good, whatever its gate said."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, SEED_OPTION, WAREHOUSE_OPTION
-from evalhouse.flows.display.output import print_json, print_text
-from evalhouse.flows.documents.gate import STDOUT, decide, print_gate, read_scores, write_gate_files, write_markdown
+from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION
+from evalhouse.flows.display.output import print_json, print_line, print_notice, print_text
+from evalhouse.flows.documents.baseline import (
+    NAMES,
+    Baseline,
+    describe_acceptance,
+    find_baseline,
+    make_decision,
+    name_series,
+)
+from evalhouse.flows.documents.gate import (
+    STDOUT,
+    decide,
+    print_gate,
+    read_scores,
+    write_gate_files,
+    write_markdown,
+)
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, SettingsError
 from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import ComparisonSettings
+from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import NO_CLUSTER
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _LIMIT = "METRIC=NUMBER"
 
@@ -27,8 +46,22 @@ class RunUnfinished(click.ClickException):
 
 
 @click.command()
-@RUN_ARGUMENT
-@click.option("--against", metavar="BASE", help="The baseline of --max-drop: a run, named as RUN is.")
+@click.argument("run", metavar="RUN", required=False)
+@click.option(
+    "--against",
+    metavar="BASE",
+    help="The baseline of --max-drop: a run, named as RUN is; or, of RUN's suite (outside suites, of its dataset): "
+    f"`{PASSED}`, the last run before RUN that passed its gate or was accepted; `{MEAN_OF_PASSED}`, the mean of the "
+    f"last --k of them, sample by sample; `{PREVIOUS_ANY}`, the last completed one, whatever its gate said.",
+)
+@click.option(
+    "--k",
+    type=click.IntRange(1, MOST_K),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help=f"How many runs {MEAN_OF_PASSED} is the mean of.",
+)
 @click.option(
     "--min",
     "minimums",
@@ -55,6 +88,16 @@ class RunUnfinished(click.ClickException):
     "the change is not chance (p, adjusted over all drops checked, at most 0.05), or when RUN has no score; else "
     "undecided, as with another judge, prompt, setting or formula than BASE's, or fewer than 6 independent samples. "
     "Repeatable.",
+)
+@click.option(
+    "--trend",
+    "trends",
+    multiple=True,
+    metavar=_LIMIT,
+    help="How far the mean may have fallen over many runs: the last of RUN's suite (or dataset) against the first "
+    "since one was accepted, RUN and those before it that passed their gate. Failed when the fall is no chance "
+    "(corrected p at most 0.005, as it is asked every night), its whole interval is beyond the limit, and RUN is still "
+    "down; else passed. Repeatable.",
 )
 @click.option(
     "--min-coverage",
@@ -87,15 +130,26 @@ class RunUnfinished(click.ClickException):
 @click.option(
     "--markdown", metavar="FILE", help="Also write a summary for a pull request there; `-` prints it and no table."
 )
+@click.option(
+    "--accept",
+    "accepted",
+    metavar="RUN",
+    help="Check nothing, but put on record that this run is the baseline of its suite (or dataset) from now on, "
+    "whatever its gate said. Takes --why.",
+)
+@click.option("--why", metavar="TEXT", help="Why --accept: it stays on record.")
+@click.option("--by", metavar="NAME", help="Who accepts. Default: the user of this process.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
 def gate(
     *,
-    run: str,
+    run: str | None,
     against: str | None,
+    k: int,
     minimums: tuple[str, ...],
     maximums: tuple[str, ...],
     drops: tuple[str, ...],
+    trends: tuple[str, ...],
     coverages: tuple[str, ...],
     cost_usd: str | None,
     undecided: Literal["pass", "fail"],
@@ -103,15 +157,23 @@ def gate(
     seed: int,
     junit: str | None,
     markdown: str | None,
+    accepted: str | None,
+    why: str | None,
+    by: str | None,
     warehouse: Warehouse,
     as_json: bool,
 ) -> int:
-    """Check RUN against limits; exit status 1 when it fails.
+    """Check RUN against limits; exit status 1 when it fails. Or accept a run as baseline: `--accept RUN --why TEXT`.
 
     RUN and BASE are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and
     `previous:SUITE`. Every limit is one check that ends as passed, failed or undecided. The gate fails when a check
-    failed, and, with `--undecided fail`, when one is undecided.
+    failed, and, with `--undecided fail`, when one is undecided. What it decided is put on record.
     """
+    if accepted is not None or why is not None or by is not None:
+        is_asked = bool(run or against or minimums or maximums or drops or trends or coverages or cost_usd)
+        return _accept(warehouse, accepted, why=why, by=by, is_asked=is_asked, as_json=as_json)
+    if run is None:
+        raise click.UsageError("name the RUN to check, or one to accept with --accept")
     if as_json and markdown == STDOUT:
         raise SettingsError("--json and --markdown - both print on standard output; name a file for --markdown")
     checked_run = find_run(warehouse, run)
@@ -121,29 +183,84 @@ def gate(
         minimums=_parse_limits("--min", minimums, scores),
         maximums=_parse_limits("--max", maximums, scores),
         drops=_parse_limits("--max-drop", drops, scores, least=0.0),
+        trends=_parse_limits("--trend", trends, scores, least=0.0),
         coverages=_parse_coverages(coverages, scores),
         cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
     )
     _check_limits(limits, against, scores)
-    base = None if against is None else find_other_run(warehouse, checked_run, against)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
-    document = decide(
-        warehouse, checked_run, base, scores=scores, limits=limits, settings=settings, undecided=undecided
+    document = _decide(
+        warehouse, checked_run, against, k, scores=scores, limits=limits, settings=settings, undecided=undecided
     )
     write_gate_files(document, junit=junit, markdown=markdown)
+    _print(document, as_json=as_json, markdown=markdown)
+    return 0 if document["outcome"] == "passed" else GATE_FAILED
+
+
+def _decide(
+    warehouse: Warehouse,
+    run: RunRow,
+    against: str | None,
+    k: int,
+    **given: Any,  # noqa: ANN401  # those of `decide`
+) -> dict[str, Any]:
+    """Decide and put it on record. Where that cannot be written to, a person may look all the same."""
+    nights = list_nights(warehouse, run) if against in NAMES or given["limits"].trends else []
+    if against is None:
+        baseline = Baseline()
+    elif against in NAMES:
+        baseline = find_baseline(warehouse, run, against, k=k, nights=nights)
+    else:
+        find_other_run(warehouse, run, against)  # refuses the run itself and what is unknown
+        baseline = find_baseline(warehouse, run, against, k=k, nights=())
+    document = decide(warehouse, run, baseline, nights=nights, **given)
+    try:
+        record_decision(warehouse, make_decision(document, "hand"), patience_s=WRITE_PATIENCE_S)
+    except WarehouseError as error:
+        print_notice(f"The decision is not on record: {error}.")
+    return document
+
+
+def _print(document: Mapping[str, Any], *, as_json: bool, markdown: str | None) -> None:
     if as_json:
         print_json(document)
     elif markdown == STDOUT:
         print_text(write_markdown(document))
     else:
         print_gate(document)
-    return 0 if document["outcome"] == "passed" else GATE_FAILED
 
 
-def _check_status(run: RunRow) -> None:
+def _accept(
+    warehouse: Warehouse, name: str | None, *, why: str | None, by: str | None, is_asked: bool, as_json: bool
+) -> int:
+    """Put an acceptance on record and say what follows from it; raises SettingsError, WarehouseError."""
+    why, by = (why or "").strip(), (find_user() if by is None else by).strip()
+    if name is None:
+        raise SettingsError("--why and --by belong to --accept RUN")
+    if is_asked:
+        raise SettingsError("--accept checks nothing; give it with --why and --by alone")
+    if not why or not by:
+        raise SettingsError("--accept takes --why TEXT, which stays on record: say why this run is the new baseline")
+    run = find_run(warehouse, name)
+    _check_status(run, "accept")
+    if run.kind != "evaluation":
+        raise SettingsError(f"run {run.run_id} is of kind {run.kind}, and no gate is held against such a run")
+    warehouse.migrate()
+    acceptance = accept_run(warehouse, run.run_id, accepted_by=by, why=why)
+    if as_json:
+        print_json(vars(acceptance) | {"series": name_series(run), "gate": run.gate})
+        return 0
+    print_line(describe_acceptance(vars(acceptance)))
+    had = f"; its gate had {run.gate}" if run.gate else ""
+    lacks = ", and it is incomplete: what it has not scored is not compared" if run.status == "incomplete" else ""
+    print_line(f"the next runs of {name_series(run)} are held against it, until one passes{had}{lacks}")
+    return 0
+
+
+def _check_status(run: RunRow, what: str = "decide on") -> None:
     if run.status not in ("completed", "incomplete"):
         raise RunUnfinished(
-            f"run {run.run_id} is {run.status}, so there is nothing to decide on; wait for its end, or go on with "
+            f"run {run.run_id} is {run.status}, so there is nothing to {what}; wait for its end, or go on with "
             f"`evalhouse resume {run.run_id}`"
         )
 
@@ -152,10 +269,11 @@ def _check_limits(limits: Limits, against: str | None, scores: Mapping[str, Scor
     """Raises SettingsError where limits are missing or make no sense together."""
     if limits == Limits():
         raise SettingsError(
-            "there is nothing to check; give at least one of --min, --max, --max-drop, --min-coverage, --max-cost"
+            "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
+            "--max-cost"
         )
     if limits.drops and against is None:
-        raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against previous`")
+        raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
     if against is not None and not limits.drops:
         raise SettingsError(f"--against {against} has nothing to compare; give --max-drop, or leave --against out")
     for metric in limits.minimums:

@@ -20,6 +20,7 @@ from evalhouse.flows.display.output import (
     print_table,
     write_cost,
 )
+from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
@@ -35,6 +36,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.scores import read_noise_differences
 from evalhouse.warehouse.store import Warehouse
@@ -135,6 +137,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "noise": noise,
         "warnings": _warn_of_shifts(warehouse, noise),
         "corrected": [asdict(row) for row in corrected],
+        "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
     }
 
@@ -165,7 +168,7 @@ def _print_run(run: RunRow, document: dict[str, Any], idle: Sequence[str]) -> No
     )
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
     print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
-    for line in list_trail(run):
+    for line in [*list_trail(run), *map(describe_acceptance, document["acceptances"])]:
         print_line(line)
     print_responses(document["responses"])
     if document["metrics"]:

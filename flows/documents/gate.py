@@ -23,6 +23,7 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_number,
 )
+from evalhouse.flows.documents.baseline import Baseline, describe_acceptance
 from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
     Check,
@@ -33,8 +34,11 @@ from evalhouse.tasks.comparing.gate_checks import (
     count_outcomes,
     is_passed,
 )
+from evalhouse.tasks.comparing.nights import compare_with_mean, lay_side_by_side
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means
+from evalhouse.tasks.comparing.trend import check_trends, pick_nights
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.gates import Night
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -47,6 +51,7 @@ KINDS = {
     "min": "mean at least",
     "max": "mean at most",
     "max_drop": "drop at most",
+    "trend": "fall over nights at most",
     "min_coverage": "coverage at least",
     "max_cost": "cost at most",
 }
@@ -59,37 +64,60 @@ _SIDES = ("run", "against")
 def decide(
     warehouse: Warehouse,
     run: RunRow,
-    base: RunRow | None,
+    baseline: Baseline,
     *,
+    nights: Sequence[Night] = (),
     scores: Mapping[str, Score],
     limits: Limits,
     settings: ComparisonSettings,
     undecided: Literal["pass", "fail"],
-    no_base: str | None = None,
 ) -> dict[str, Any]:
     """All checks and the gate's outcome, as --json prints it.
 
-    `no_base` says why there is no baseline for drops that are limited, which leaves them undecided. Raises
-    ComparisonError where the runs cannot be compared as asked.
+    A baseline that is missing leaves drops undecided; `nights` are those before, for trends. Raises ComparisonError
+    where the runs cannot be compared as asked.
     """
-    # p is adjusted over the drops that are checked, and over no others.
-    settings = replace(settings, metrics=frozenset(limits.drops))
-    comparison = compare_runs(RunPair(warehouse, base, run), settings) if base else None
+    comparison = _compare(warehouse, run, baseline, limits, settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
     checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(warehouse, run))
-    if base is None and no_base is not None:
-        checks = [_leave_open(check, no_base) if check.kind == "max_drop" else check for check in checks]
+    if baseline.missing is not None:
+        checks = [_leave_open(check, baseline.missing) if check.kind == "max_drop" else check for check in checks]
+    checks += _check_trends(warehouse, run, nights, limits, settings)
     return {
         "outcome": "passed" if is_passed(checks, undecided=undecided) else "failed",
         "undecided": undecided,
         "counts": count_outcomes(checks),
         "run": _describe_run(run),
-        "against": _describe_run(base) if base else None,
+        "against": _describe_run(baseline.runs[-1]) if baseline.runs else None,
+        "baseline": baseline.describe(),
         "cluster": comparison.cluster if comparison else None,
         "seed": settings.seed,
         "warnings": _list_warnings(run, comparison),
         "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
     }
+
+
+def _compare(
+    warehouse: Warehouse, run: RunRow, baseline: Baseline, limits: Limits, settings: ComparisonSettings
+) -> Comparison | None:
+    if not baseline.runs:
+        return None
+    if len(baseline.runs) == 1:
+        # p is adjusted over the drops that are checked, and over no others.
+        settings = replace(settings, metrics=frozenset(limits.drops))
+        return compare_runs(RunPair(warehouse, baseline.runs[0], run), settings)
+    laid = lay_side_by_side(warehouse, run, baseline.runs, metrics=list(limits.drops), cluster=settings.cluster)
+    return compare_with_mean(laid, settings)
+
+
+def _check_trends(
+    warehouse: Warehouse, run: RunRow, nights: Sequence[Night], limits: Limits, settings: ComparisonSettings
+) -> list[Check]:
+    if not limits.trends:
+        return []
+    earlier = pick_nights([night.run for night in nights])
+    laid = lay_side_by_side(warehouse, run, earlier, metrics=list(limits.trends), cluster=settings.cluster)
+    return check_trends(limits.trends, laid.nights, seed=settings.seed, resamples=settings.resamples)
 
 
 def read_scores(warehouse: Warehouse, run: RunRow, *, cluster: str | None = None) -> dict[str, Score]:
@@ -124,6 +152,8 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         if run := document[side]:
             label = f" ({run['label']})" if run["label"] else ""
             print_line(f"{side} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
+    for line in list_baseline(document):
+        print_line(line)
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
     columns = _list_columns(document)
@@ -131,6 +161,18 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     print_table(make_table(columns, [_make_cells(columns, check) for check in document["checks"]]))
     print_line()
     print_line(describe_verdict(document), bold=True)
+
+
+def list_baseline(document: Document) -> list[str]:
+    """What there is to say of the baseline beside the run it is: several of them, or that a person accepted it."""
+    baseline = document["baseline"]
+    run_ids, accepted = baseline["run_ids"], baseline["accepted"]
+    lines = []
+    if len(run_ids) > 1:
+        lines.append(f"against the mean of {len(run_ids)} runs that passed: {', '.join(run_ids)}")
+    if accepted:
+        lines.append(describe_acceptance(accepted))
+    return lines
 
 
 def _list_columns(document: Document) -> list[str]:
@@ -298,6 +340,7 @@ def write_markdown(document: Document) -> str:
     mark = "✅" if document["outcome"] == "passed" else "❌"
     lines = [f"### {mark} evalhouse {describe_verdict(document)}", ""]
     lines += [f"- {side}: {_name_run(document[side])}" for side in _SIDES if document[side]]
+    lines += [f"- {_quote(line)}" for line in list_baseline(document)]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
     columns = _list_columns(document)
     lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]

@@ -46,6 +46,7 @@ def count_limits(gate: SuiteGate) -> str:
         "least means": len(gate.min),
         "most means": len(gate.max),
         f"drops against {gate.against}": len(gate.max_drop),
+        "trends": len(gate.trends),
         "coverages": len(gate.coverage) + (gate.min_coverage is not None),
         "cost": int(gate.max_cost is not None),
     }

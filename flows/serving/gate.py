@@ -4,21 +4,21 @@ The limits come from the run's own settings and not from the file, which may hav
 resumed is judged like one that went through.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evalhouse.flows.documents.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.settings.suite import SuiteGate, explain_low
-from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
+from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     from evalhouse.tasks.comparing.gate_checks import Score
-
-PREVIOUS = "previous"
 
 
 def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
@@ -44,26 +44,17 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
     if limits is None or run.kind != "evaluation" or run.status not in ("completed", "incomplete"):
         return None
     gate = SuiteGate.model_validate(limits, strict=False)
-    base, no_base = _find_base(warehouse, run, gate)
-    document = _decide(warehouse, run, gate, base, no_base)
-    update_run(warehouse, run.run_id, gate=document["outcome"])
+    nights = list_nights(warehouse, run) if gate.max_drop or gate.trends else []
+    baseline = Baseline()
+    if gate.max_drop:
+        baseline = find_baseline(warehouse, run, gate.against, k=gate.k, nights=nights)
+    document = _decide(warehouse, run, gate, baseline, nights)
+    record_decision(warehouse, make_decision(document, "suite"))
     return document
 
 
-def find_previous(warehouse: Warehouse, run: RunRow) -> RunRow | None:
-    """The last completed evaluation of the same suite that was started before this one."""
-    completed = (
-        other
-        for other in list_runs(warehouse, kinds=("evaluation",))
-        if other.suite == run.suite and other.status == "completed"
-    )
-    begun = (run.started_at, run.run_id)
-    # They come newest first.
-    return next((other for other in completed if (other.started_at, other.run_id) < begun), None)
-
-
 def _decide(
-    warehouse: Warehouse, run: RunRow, gate: SuiteGate, base: RunRow | None, no_base: str | None
+    warehouse: Warehouse, run: RunRow, gate: SuiteGate, baseline: Baseline, nights: Sequence[Night]
 ) -> dict[str, Any]:
     # The statistics, which most runs do without: they import SciPy.
     from evalhouse.flows.documents.gate import decide, read_scores  # noqa: PLC0415
@@ -75,33 +66,17 @@ def _decide(
         minimums=gate.min,
         maximums=gate.max,
         drops=gate.max_drop,
+        trends=gate.trends,
         coverages=_find_coverages(gate, scores),
         cost_usd=gate.max_cost,
     )
-    settings = ComparisonSettings(cluster=gate.cluster)
-    hold = partial(decide, warehouse, run, scores=scores, limits=limits, settings=settings, undecided=gate.undecided)
+    hold = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
     try:
-        return hold(base, no_base=no_base)
+        return hold(baseline, nights=nights, limits=limits, settings=ComparisonSettings(cluster=gate.cluster))
     except ComparisonError as error:
         # The run is paid for and on record; that it cannot be compared is no reason to lose what can be decided.
-        return hold(None, no_base=f"it cannot be compared: {error}")
-
-
-def _find_base(warehouse: Warehouse, run: RunRow, gate: SuiteGate) -> tuple[RunRow | None, str | None]:
-    """The baseline of the drops, or why there is none."""
-    if not gate.max_drop:
-        return None, None
-    if gate.against == PREVIOUS:
-        base = find_previous(warehouse, run)
-        message = f"there is no earlier completed run of suite {run.suite} to compare with"
-        return base, None if base else message
-    try:
-        base = find_run(warehouse, gate.against)
-    except WarehouseError as error:
-        return None, f"the baseline is not to be found: {error}"
-    if base.run_id == run.run_id:
-        return None, f"the baseline {gate.against!r} is this run itself"
-    return base, None
+        missing = Baseline(against=baseline.against, missing=f"it cannot be compared: {error}")
+        return hold(missing, limits=replace(limits, trends={}), settings=ComparisonSettings())
 
 
 def _find_coverages(gate: SuiteGate, scores: Mapping[str, "Score"]) -> dict[str, float]:

@@ -18,10 +18,10 @@ from evalhouse.flows.display.output import (
     write_number,
     write_value,
 )
-from evalhouse.flows.documents.gate import describe_verdict
+from evalhouse.flows.documents.baseline import find_previous
+from evalhouse.flows.documents.gate import describe_finding, describe_verdict, name_check
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.flows.serving.gate import find_previous
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
 from evalhouse.warehouse.queries import read_query
@@ -34,10 +34,12 @@ _KEYS = (
     "suite", "run_id", "status", "problem", "gate", "trigger", "kb_name", "kb_version", "label", "href", "n_samples",
     "previous_run_id", "metrics",
 )  # fmt: skip
+_GATE_KEYS = ("outcome", "undecided", "counts", "baseline", "checks")
 _TIMEOUT_S = 10.0
 # Seconds before the second and the third try.
 _PAUSES_S = (1.0, 4.0)
 _MOST_METRICS = 6
+_MOST_FAILURES = 3
 _LONGEST_PROBLEM = 300
 _BUSY = 429
 
@@ -85,7 +87,7 @@ def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: 
     previous = find_previous(warehouse, run)
     return {name: getattr(run, name, None) for name in _KEYS} | {
         "problem": problem,
-        "gate": None if gate is None else {name: gate[name] for name in ("outcome", "undecided", "counts", "checks")},
+        "gate": None if gate is None else {name: gate[name] for name in _GATE_KEYS},
         "previous_run_id": previous.run_id if previous else None,
         "metrics": _read_means(warehouse, run, previous),
     }
@@ -119,7 +121,7 @@ def write_message(message: Mapping[str, Any]) -> str:
     run = f" (run {message['run_id']})" if message["run_id"] else ""
     lines = [f"{_find_mark(message)} {message['suite']} {message['status']}{run}, {_describe_trigger(message)}"]
     if gate is not None:
-        lines.append(describe_verdict(gate))
+        lines += [describe_verdict(gate), *_list_failures(gate)]
     if message["problem"]:
         lines.append(shorten(str(message["problem"]), _LONGEST_PROBLEM))
     if message["metrics"]:
@@ -127,6 +129,12 @@ def write_message(message: Mapping[str, Any]) -> str:
     if message["href"]:
         lines.append(str(message["href"]))
     return clean_text("\n".join(lines))
+
+
+def _list_failures(gate: Mapping[str, Any]) -> list[str]:
+    """The first checks that failed, a line each."""
+    failed = [check for check in gate["checks"] if check["outcome"] == "failed"][:_MOST_FAILURES]
+    return [f"{name_check(check)}: {describe_finding(check)}" for check in failed]
 
 
 def _find_mark(message: Mapping[str, Any]) -> str:
@@ -220,7 +228,8 @@ def write_page(warehouse: Warehouse, run: RunRow, gate: Mapping[str, Any] | None
     if run.problem:
         lines += ["", f"**Problem:** {_plain(run.problem)}"]
     if gate is not None:
-        lines += ["", f"**{_plain(describe_verdict(gate))}**"]
+        lines += ["", f"**{_plain(describe_verdict(gate))}**", ""]
+        lines += [f"- {_plain(failure)}" for failure in _list_failures(gate)]
     lines += ["", "| metric | mean | 95 % interval | scored | not scored |", "| --- | --- | --- | --- | --- |"]
     lines += [_write_row(row) for row in _list_means(warehouse, run)]
     lines += ["", "Next:", "", "```", *_list_commands(run), "```"]

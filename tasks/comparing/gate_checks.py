@@ -16,7 +16,7 @@ from evalhouse.tasks.comparing.paired import ROUNDING, Paired
 from evalhouse.tasks.comparing.runs import MetricComparison
 from evalhouse.warehouse.metric_files import Better
 
-Kind = Literal["min", "max", "max_drop", "min_coverage", "max_cost"]
+Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost"]
 Outcome = Literal["failed", "undecided", "passed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("failed", "undecided", "passed")
 Reason = Literal[
@@ -68,11 +68,13 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What is asked of a run, by metric: least and most means, most drops, least coverage (a share); most dollars."""
+    """What is asked of a run, by metric: least and most means, most drops, most of a fall over nights (checked by
+    `trend`), least coverage (a share); most dollars."""
 
     minimums: Mapping[str, float] = field(default_factory=dict)
     maximums: Mapping[str, float] = field(default_factory=dict)
     drops: Mapping[str, float] = field(default_factory=dict)
+    trends: Mapping[str, float] = field(default_factory=dict)
     coverages: Mapping[str, float] = field(default_factory=dict)
     cost_usd: float | None = None
 
@@ -115,7 +117,7 @@ def _undecided(reason: Reason, detail: str) -> _Finding:
 def check_all(
     limits: Limits, *, scores: Mapping[str, Score], comparisons: Mapping[str, MetricComparison], cost: Cost
 ) -> list[Check]:
-    """All checks in the order of `Limits`.
+    """All checks but trends, in the order of `Limits`.
 
     `scores` has every metric that is limited, else there is a KeyError; `comparisons` every one that either run has a
     row of scores for.
@@ -260,7 +262,7 @@ def _judge_drop(comparison: MetricComparison, limit: float, *, low: float | None
     if high <= limit + ROUNDING:
         return _Finding("passed", None, "the whole interval keeps the limit")
     return _find_chance(paired, limit, low=low, high=high, p=p) or _Finding(
-        "failed", "beyond_limit", f"the whole interval is beyond the limit, {_write_p(p)}"
+        "failed", "beyond_limit", f"the whole interval is beyond the limit, {write_p(p)}"
     )
 
 
@@ -286,7 +288,7 @@ def _find_chance(paired: Paired, limit: float, *, low: float, high: float, p: fl
     if low <= limit + ROUNDING:
         return _undecided("interval_holds_limit", f"the limit is inside the interval of {paired.n} samples")
     if p > ALPHA:
-        return _undecided("not_beyond_chance", f"it can be chance: {_write_p(p)}, adjusted over the drops checked")
+        return _undecided("not_beyond_chance", f"it can be chance: {write_p(p)}, adjusted over the drops checked")
     return None
 
 
@@ -294,7 +296,8 @@ def _count_paired(paired: Paired) -> str:
     return str(paired.n) if paired.n == paired.n_clusters else f"{paired.n} in {paired.n_clusters} groups"
 
 
-def _write_p(p: float) -> str:
+def write_p(p: float) -> str:
+    """A p in words."""
     return f"p {p:.3f}" if p >= _SMALLEST_P else f"p below {_SMALLEST_P}"
 
 

@@ -231,12 +231,7 @@ class PairNoise:
 
     def _is_judged_alike(self, noise_run_id: str, steps: Collection[str]) -> bool:
         (run,) = (run for run in self._noise_runs if run.run_id == noise_run_id)
-        candidate = self._pair.candidate
-        theirs, ours = self._asked[noise_run_id], self._asked[candidate.run_id]
-        return not any(
-            is_changed_everywhere(run, candidate, step) or _is_asked_otherwise(theirs.get(step), ours.get(step))
-            for step in (list_call_steps(steps) if steps else ours)
-        )
+        return is_judged_alike(run, self._pair.candidate, self._asked, steps)
 
     @cached_property
     def _noise_runs(self) -> list[RunRow]:
@@ -255,6 +250,20 @@ class PairNoise:
         return read_asked(
             self._pair.warehouse, [self._pair.candidate.run_id, *(run.run_id for run in self._noise_runs)]
         )
+
+
+def is_judged_alike(
+    one: RunRow, other: RunRow, asked: Mapping[str, Mapping[str, Mapping[str, Any]]], steps: Collection[str]
+) -> bool:
+    """Whether two runs had the same judge, model, prompt and settings in these steps; without any, in all of `other`.
+
+    `asked` has both runs, as `read_asked` gives them.
+    """
+    theirs, ours = asked[one.run_id], asked[other.run_id]
+    return not any(
+        is_changed_everywhere(one, other, step) or _is_asked_otherwise(theirs.get(step), ours.get(step))
+        for step in (list_call_steps(steps) if steps else ours)
+    )
 
 
 def _is_asked_otherwise(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> bool:

@@ -318,6 +318,12 @@ def _find_changed_judges(
     return flags
 
 
+def find_clusters(pair: RunPair, wanted: str | None) -> tuple[list[str], str | None, Integers]:
+    """The samples of a pair, the column that their clusters rest on, and the cluster of each; see _find_clusters."""
+    samples = _Samples(pair.read_samples())
+    return (samples.ids, *_find_clusters(pair, samples, wanted))
+
+
 def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tuple[str | None, Integers]:
     """The column that clusters rest on, and the cluster of each sample; without a column each is its own."""
     alone: Integers = np.arange(len(samples.ids), dtype=np.int64)

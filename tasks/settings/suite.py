@@ -18,6 +18,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0)]
 Ending = Literal["completed", "incomplete", "failed", "gate_failed"]
 Format = Literal["json", "slack", "dingtalk", "feishu"]
+PASSED, MEAN_OF_PASSED, PREVIOUS_ANY = "passed", "mean_of_passed", "previous_any"
+"""Baselines that are no run's name: the last run of the series that passed its gate or was accepted, the mean of the
+last of them, and the last completed one whatever its gate said."""
+MOST_K = 100
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """How a text of a suite names an environment variable."""
 
@@ -34,10 +38,12 @@ class SuiteGate(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     against: str = Field(
-        default="previous",
+        default=PASSED,
         min_length=1,
-        description="baseline of max_drop: the suite's last completed run, or a run's id or label",
+        description="baseline of max_drop: the suite's last run that passed or was accepted, mean_of_passed, "
+        "previous_any, or a run's id or label",
     )
+    k: int = Field(default=5, ge=1, le=MOST_K, description="how many runs mean_of_passed is the mean of")
     undecided: Literal["pass", "fail"] = Field(default="pass", description="what an undecided check does to the gate")
     max_cost: float | None = Field(default=None, ge=0, description="most dollars for the calls sent")
     cluster: str | None = Field(default=None, description="metadata column of samples that are not independent")
@@ -45,6 +51,9 @@ class SuiteGate(BaseModel):
     min: dict[str, float] = Field(default={}, description="least means by metric")
     max: dict[str, float] = Field(default={}, description="most means by metric, for metrics that are better when low")
     max_drop: dict[str, _NotNegative] = Field(default={}, description="most drops against the baseline by metric")
+    trend: dict[str, _NotNegative] | Literal[False] = Field(
+        default={}, description="most of a fall over nights by metric, else half of max_drop; false for no such check"
+    )
     coverage: dict[str, Share] = Field(default={}, description="least shares scored by metric")
 
     @field_validator("min")
@@ -55,16 +64,23 @@ class SuiteGate(BaseModel):
             raise PydanticCustomError("better_low", "{problem}", {"problem": problem})
         return limits
 
+    @field_validator("against")
+    @classmethod
+    def _rename_previous(cls, against: str) -> str:
+        # What `passed` was called while it was the last completed run, which a gate may have refused.
+        return PASSED if against == "previous" else against
+
     @model_validator(mode="after")
     def _check_sense(self) -> "SuiteGate":
-        if not (self.min or self.max or self.max_drop or self.coverage) and self.max_cost is self.min_coverage is None:
+        is_empty = not (self.min or self.max or self.max_drop or self.trend or self.coverage)
+        if is_empty and self.max_cost is self.min_coverage is None:
             raise PydanticCustomError(
                 "empty_gate",
                 "there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], [gate.max], "
-                "[gate.max_drop] or [gate.coverage]",
+                "[gate.max_drop], [gate.trend] or [gate.coverage]",
             )
         # The default may have been written out: that is how a run's config keeps it.
-        if self.against != "previous" and not self.max_drop:
+        if self.against != PASSED and not self.max_drop:
             raise PydanticCustomError(
                 "no_drop", "there is nothing to compare; give a limit in [gate.max_drop], or leave `against` out"
             )
@@ -73,7 +89,17 @@ class SuiteGate(BaseModel):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Every metric that has a limit of its own."""
-        return tuple(dict.fromkeys((*self.min, *self.max, *self.max_drop, *self.coverage)))
+        return tuple(dict.fromkeys((*self.min, *self.max, *self.max_drop, *(self.trend or ()), *self.coverage)))
+
+    @property
+    def trends(self) -> dict[str, float]:
+        """The most of a fall over nights, by metric: what is given, else half of what one night may drop.
+
+        A fall that lasts is worse than a bad night, and many nights show a smaller one.
+        """
+        if self.trend is False:
+            return {}
+        return {metric: drop / 2 for metric, drop in self.max_drop.items()} | self.trend
 
 
 class Notify(BaseModel):

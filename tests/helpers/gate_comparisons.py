@@ -58,11 +58,12 @@ def make_comparison(
 
 
 def compare_values(
-    differences: Mapping[str, np.ndarray[Any, Any]], floor: float | None = None
+    differences: Mapping[str, np.ndarray[Any, Any]], floor: float | None = None, resamples: int = 999
 ) -> dict[str, MetricComparison]:
     """What `compare` finds of these differences, by metric."""
     columns = np.column_stack(list(differences.values()))
-    found = compare_paired(columns, np.arange(len(columns)), low_is_good=[False] * len(differences), resamples=999)
+    clusters, low_is_good = np.arange(len(columns)), [False] * len(differences)
+    found = compare_paired(columns, clusters, low_is_good=low_is_good, resamples=resamples)
     return {
         name: make_comparison(
             one.difference, one.ci_low, one.ci_high, metric=name, p=one.p_adjusted,

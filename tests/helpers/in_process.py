@@ -32,7 +32,7 @@ from evalhouse.warehouse.location import parse_location
 RUNNING = ("run", "resume", "collect", "doctor")
 # These open the warehouse a dozen times, each time for 20 ms, and change none of DuckDB's settings.
 _READING = (
-    ("compare",), ("diagnose",), ("gate",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
+    ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
 )  # fmt: skip
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 

@@ -20,10 +20,37 @@ from evalhouse.warehouse.store import Warehouse
 GATE: dict[str, Any] = {
     "outcome": "failed",
     "undecided": "pass",
-    "counts": {"failed": 1, "undecided": 0, "passed": 2},
+    "counts": {"failed": 2, "undecided": 0, "passed": 1},
     "run": {},
     "against": None,
-    "checks": [{"kind": "min", "metric": "factual_f1", "limit": 0.8, "outcome": "failed"}],
+    "baseline": {"against": None, "run_ids": [], "accepted": None},
+    "checks": [
+        {
+            "kind": "min",
+            "metric": "factual_f1",
+            "limit": 0.8,
+            "value": 0.5,
+            "ci_low": 0.4,
+            "ci_high": 0.6,
+            "beyond": 0.3,
+            "noise_floor": None,
+            "outcome": "failed",
+            "detail": "the whole interval is beyond the limit",
+        },
+        {
+            "kind": "trend",
+            "metric": "faithfulness",
+            "limit": 0.01,
+            "value": 0.05,
+            "ci_low": 0.03,
+            "ci_high": 0.07,
+            "beyond": 0.04,
+            "noise_floor": None,
+            "outcome": "failed",
+            "detail": "a fall that is no chance",
+        },
+        {"kind": "min", "metric": "mrr", "limit": 0.1, "outcome": "passed"},
+    ],
 }
 
 
@@ -88,7 +115,7 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "run_id": "night-2",
         "status": "completed",
         "problem": None,
-        "gate": {name: GATE[name] for name in ("outcome", "undecided", "counts", "checks")},
+        "gate": {name: GATE[name] for name in ("outcome", "undecided", "counts", "baseline", "checks")},
         "trigger": "event",
         "kb_name": "handbook",
         "kb_version": "v7",
@@ -103,7 +130,11 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
     }
     assert text.splitlines() == [
         "❌ s completed (run night-2), because handbook was updated to v7",
-        "gate failed: 1 failed, 0 undecided, 2 passed",
+        "gate failed: 2 failed, 0 undecided, 1 passed",
+        "factual_f1: mean at least 0.800: found 0.500 (0.400 to 0.600), beyond the limit by 0.300: "
+        "the whole interval is beyond the limit",
+        "faithfulness: fall over nights at most 0.010: found 0.050 (0.030 to 0.070), beyond the limit by 0.040: "
+        "a fall that is no chance",
         "factual_f1 0.500 (-0.500), faithfulness 0.250",
         "https://example.org/c/1",
     ]

@@ -1,4 +1,6 @@
-"""The gate of a suite: which run it is measured against, what the first night leaves open, and what goes on record."""
+"""The gate of a suite: which run it is measured against, what the first night leaves open, and what goes on record.
+
+A gate does not forget: what it refused is no baseline, until it is mended or somebody accepts it."""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate, find_previous
+from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.tasks.settings.suite import SuiteGate
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
+from evalhouse.warehouse.rows.gates import accept_run, find_user
 from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
 from evalhouse.warehouse.store import Warehouse
 
+# Acceptances are made now and the nights of a test long before: what comes after an acceptance is far in the future.
+TOMORROW = 60 * 24 * 365 * 50
 METRICS = ("factual_f1", "faithfulness")
 N_SAMPLES = 40
 
@@ -44,6 +49,13 @@ def add_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **
     return find_run(store, run_id)
 
 
+def pass_night(store: Warehouse, run_id: str, minute: int, value: str = "0.9", **columns: object) -> RunRow:
+    """A night whose gate let it through."""
+    run = add_night(store, run_id, minute, value, gate_limits={"max_cost": 1.0}, **columns)
+    assert decide(store, run)["outcome"] == "passed"
+    return run
+
+
 def decide(store: Warehouse, run: RunRow) -> dict[str, Any]:
     document = decide_suite_gate(store, run)
     assert document is not None
@@ -63,12 +75,13 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
         "min_coverage": 0.5,
         "max_cost": 1.0,
     }
-    add_night(store, "before", 0)
+    pass_night(store, "before", 0)
     document = decide(store, add_night(store, "night", 60, gate_limits=limits))
     assert summarise(document) == {
         ("min", "factual_f1"): "passed",
         ("max", "faithfulness"): "failed",
         ("max_drop", "factual_f1"): "undecided",
+        ("trend", "factual_f1"): "passed",
         ("min_coverage", "factual_f1"): "passed",
         ("min_coverage", "faithfulness"): "passed",
         ("max_cost", None): "passed",
@@ -81,22 +94,164 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
     assert find_run(store, "night").gate == "failed"
 
 
-def test_a_drop_is_measured_against_the_last_completed_night_of_the_suite(store: Warehouse) -> None:
-    add_night(store, "too-old", 0, "0.1")
-    add_night(store, "right", 10, "0.9 + n % 3 * 0.01")
-    add_night(store, "incomplete", 20, "0.1", status="incomplete")
-    add_night(store, "of-another", 30, "0.1", suite="t")
+WORSE = "0.5 + n % 3 * 0.01"
+GOOD = "0.9 + n % 3 * 0.01"
+DROP = {"max_drop": {"factual_f1": 0.02}}
+
+
+def test_the_baseline_is_the_last_night_that_passed(store: Warehouse) -> None:
+    pass_night(store, "too-old", 0, "0.1")
+    pass_night(store, "right", 10, GOOD)
+    pass_night(store, "incomplete", 20, "0.1", status="incomplete")
+    pass_night(store, "of-another", 30, "0.1", suite="t")
     add_night(store, "noise", 40, "0.1", kind="noise")
-    night = add_night(store, "night", 60, "0.5 + n % 3 * 0.01", gate_limits={"max_drop": {"factual_f1": 0.02}})
-    add_night(store, "later", 70, "0.1")
-    found = find_previous(store, night)
-    assert found is not None
-    assert found.run_id == "right"
+    add_night(store, "without-a-gate", 50, "0.1")
+    night = add_night(store, "night", 60, WORSE, gate_limits=DROP)
+    pass_night(store, "later", 70, "0.1")
     document = decide(store, night)
     assert document["against"]["run_id"] == "right"
-    (check,) = document["checks"]
-    assert check["value"] == pytest.approx(0.4)
+    assert document["baseline"] == {"against": "passed", "run_ids": ["right"], "accepted": None}
+    assert document["checks"][0]["value"] == pytest.approx(0.4)
     assert document["outcome"] == "failed"
+
+
+def test_what_was_refused_is_refused_every_night_until_it_is_mended(store: Warehouse) -> None:
+    pass_night(store, "good", 0, GOOD)
+    for minute in (10, 20, 30):
+        document = decide(store, add_night(store, f"broken-{minute}", minute, WORSE, gate_limits=DROP))
+        assert (document["outcome"], document["against"]["run_id"]) == ("failed", "good")
+    mended = decide(store, add_night(store, "mended", 40, GOOD, gate_limits=DROP))
+    assert (mended["outcome"], mended["against"]["run_id"]) == ("passed", "good")
+    assert decide(store, add_night(store, "next", 50, GOOD, gate_limits=DROP))["against"]["run_id"] == "mended"
+
+
+def test_what_was_accepted_is_the_baseline_until_a_later_run_passes(store: Warehouse) -> None:
+    pass_night(store, "good", 0, GOOD)
+    assert decide(store, add_night(store, "broken", 10, WORSE, gate_limits=DROP))["outcome"] == "failed"
+    accept_run(store, "broken", accepted_by="ann", why="the new corpus is harder")
+    after = decide(store, add_night(store, "after", TOMORROW, WORSE, gate_limits=DROP))
+    assert after["outcome"] == "passed"
+    accepted = after["baseline"]["accepted"]
+    assert (accepted["run_id"], accepted["accepted_by"]) == ("broken", "ann")
+    assert accepted["why"] == "the new corpus is harder"
+    assert find_run(store, "broken").gate == "failed"
+    later = decide(store, add_night(store, "later", TOMORROW + 10, WORSE, gate_limits=DROP))
+    assert later["baseline"] == {"against": "passed", "run_ids": ["after"], "accepted": None}
+
+
+def test_an_old_run_can_be_accepted_over_newer_ones_that_passed(store: Warehouse) -> None:
+    for minute in (0, 10, 20):
+        pass_night(store, f"night-{minute}", minute, GOOD)
+    accept_run(store, "night-0", accepted_by="ann", why="the others had the wrong corpus")
+    document = decide(store, add_night(store, "night", TOMORROW, GOOD, gate_limits=DROP))
+    assert document["against"]["run_id"] == "night-0"
+
+
+@pytest.mark.parametrize(
+    ("value", "base"),
+    [
+        # 6 of 40 much worse and 3 much better: can be chance.
+        (f"case when n % 7 = 0 then 0 when n % 15 = 1 then 1.9 else {GOOD} end", "night-1"),
+        # 7 of 40 worse: more than chance, but it may be less than the limit of 0.05.
+        (f"if(n % 6 = 0, 0.4, {GOOD})", "good"),
+    ],
+)
+def test_what_is_worse_beyond_chance_may_pass_but_is_no_baseline(store: Warehouse, value: str, base: str) -> None:
+    """Were it the baseline, a second one like it would be forgotten."""
+    limits = {"max_drop": {"factual_f1": 0.05}}
+    pass_night(store, "good", 0, GOOD)
+    document = decide(store, add_night(store, "night-1", 10, value, gate_limits=limits))
+    (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
+    assert (document["outcome"], drop["outcome"]) == ("passed", "undecided")
+    assert drop["beyond"] > 0
+    assert decide(store, add_night(store, "night-2", 20, GOOD, gate_limits=limits))["against"]["run_id"] == base
+
+
+def test_the_mean_of_the_last_runs_that_passed_is_taken_sample_by_sample(store: Warehouse) -> None:
+    limits = {**DROP, "against": "mean_of_passed", "k": 2}
+    pass_night(store, "old", 0, "0.1")
+    first = add_night(store, "first", 10, "0.4", gate_limits=limits)
+    assert decide(store, first)["baseline"]["run_ids"] == ["old"]
+    pass_night(store, "second", 20, "if(n < 10, null, 0.8)")
+    document = decide(store, add_night(store, "night", 30, "if(n < 10, 0.4, 0.5)", gate_limits=limits))
+    assert document["baseline"]["run_ids"] == ["first", "second"]
+    (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
+    # Ten samples have the first run's 0.4 alone, thirty the mean of 0.4 and 0.8.
+    assert (drop["value"], drop["n"]) == (pytest.approx(0.1 * 30 / 40), 40)
+
+
+@pytest.mark.parametrize(
+    ("against", "base"), [("previous_any", "refused"), ("previous", "good"), ("night-0", "night-0")]
+)
+def test_other_baselines_are_a_choice(store: Warehouse, against: str, base: str) -> None:
+    pass_night(store, "night-0", 0, GOOD)
+    pass_night(store, "good", 10, GOOD)
+    assert decide(store, add_night(store, "refused", 20, WORSE, gate_limits=DROP))["outcome"] == "failed"
+    limits = {**DROP, "against": against, "trend": False}
+    document = decide(store, add_night(store, "night", 30, WORSE, gate_limits=limits))
+    assert document["against"]["run_id"] == base
+    assert document["outcome"] == ("passed" if base == "refused" else "failed")
+
+
+@pytest.mark.parametrize(("judge", "version"), [("openai:other", "1"), ("lexical", "2")])
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+def test_another_judge_or_formula_leaves_drops_open_for_one_night(
+    store: Warehouse, against: str, judge: str, version: str
+) -> None:
+    limits = {**DROP, "against": against}
+    for minute in (0, 10):
+        pass_night(store, f"night-{minute}", minute, GOOD)
+    changed = add_night(store, "changed", 20, WORSE, gate_limits=limits, judge=judge)
+    with store.writing(patience_s=1.0) as connection:
+        connection.execute("update scores set metric_version = ? where run_id = 'changed'", [version])
+    document = decide(store, changed)
+    reasons = {check["kind"]: (check["outcome"], check["reason"]) for check in document["checks"]}
+    assert reasons["max_drop"] == ("undecided", "other_judge" if version == "1" else "other_formula")
+    assert reasons["trend"] == ("passed", None)
+    assert decide(store, add_night(store, "next", 30, gate_limits=limits))["baseline"]["run_ids"][-1] == "changed"
+
+
+def test_a_slow_fall_is_found_though_no_night_is_much_worse_than_the_one_before(store: Warehouse) -> None:
+    limits = {"max_drop": {"factual_f1": 0.05}}
+    for night in range(9):
+        value = f"0.9 - {night} * 0.015 + (n * 7 + {night} * 3) % 5 * 0.02"
+        document = decide(store, add_night(store, f"night-{night}", night * 10, value, gate_limits=limits))
+        trend, drop = (
+            next(check for check in document["checks"] if check["kind"] == kind) for kind in ("trend", "max_drop")
+        )
+        assert drop["outcome"] != "failed"
+        if trend["outcome"] == "failed":
+            break
+    assert night in range(2, 9)
+    assert trend["limit"] == 0.025
+    assert trend["detail"].startswith("a fall that is no chance: the last ")
+    accept_run(store, f"night-{night}", accepted_by="ann", why="the price of being faster")
+    after = decide(store, add_night(store, "after", TOMORROW, value, gate_limits=limits))
+    assert after["outcome"] == "passed"
+
+
+@pytest.mark.parametrize("trend", [False, {"faithfulness": 0.03}])
+def test_the_trend_is_a_setting(store: Warehouse, trend: object) -> None:
+    pass_night(store, "before", 0)
+    document = decide(store, add_night(store, "night", 10, gate_limits={**DROP, "trend": trend}))
+    limits = {check["metric"]: check["limit"] for check in document["checks"] if check["kind"] == "trend"}
+    assert limits == ({"factual_f1": 0.01, "faithfulness": 0.03} if trend else {})
+
+
+def test_a_decision_is_on_record_with_its_checks(store: Warehouse) -> None:
+    pass_night(store, "good", 0, GOOD)
+    document = decide(store, add_night(store, "night", 10, WORSE, gate_limits=DROP))
+    (row,) = store.read_rows("select * from gate_decisions where run_id = 'night'")
+    assert (row["origin"], row["outcome"], row["is_baseline"], row["against"]) == ("suite", "failed", False, "passed")
+    assert (row["base_run_ids"], row["decided_by"]) == (["good"], find_user())
+    checks = store.read_rows(
+        "select kind, metric, limit_value, value, n, outcome, reason from gate_checks where run_id = 'night'"
+    )
+    names = ("kind", "metric", "limit", "value", "n", "outcome", "reason")
+    assert [tuple(check.values()) for check in checks] == [
+        tuple(check[name] for name in names) for check in document["checks"]
+    ]
+    assert find_run(store, "night").gate == "failed"
 
 
 @pytest.mark.parametrize(("undecided", "outcome"), [("pass", "passed"), ("fail", "failed")])
@@ -107,7 +262,8 @@ def test_the_first_night_leaves_drops_open(store: Warehouse, undecided: str, out
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]
     assert (drop["outcome"], drop["detail"]) == (
         "undecided",
-        "there is no earlier completed run of suite s to compare with",
+        "no earlier run of suite s has passed its gate, so there is nothing to compare with; the first that passes is "
+        "the baseline, or one that `evalhouse gate --accept RUN` accepts",
     )
 
 
@@ -124,7 +280,7 @@ def test_a_baseline_may_be_a_label_and_is_missed_without_an_error(store: Warehou
 
 def test_what_cannot_be_compared_is_undecided_and_the_rest_decided(store: Warehouse) -> None:
     limits = {"cluster": "no_such_column", "max_drop": {"factual_f1": 0.02}, "max": {"factual_f1": 0.5}}
-    add_night(store, "before", 0)
+    pass_night(store, "before", 0)
     document = decide(store, add_night(store, "night", 60, gate_limits=limits))
     assert summarise(document) == {("max", "factual_f1"): "failed", ("max_drop", "factual_f1"): "undecided"}
     (drop,) = [check for check in document["checks"] if check["kind"] == "max_drop"]

@@ -1,0 +1,118 @@
+"""What gates decided and what people accepted: writes of both, and the runs that later ones are held against.
+
+A decision is never overwritten. A run counts as good when the latest decision on it is that it passed, or when a person
+accepted it; an acceptance counts from the moment it was made, so that the level it stands for is the baseline until a
+later run passes.
+"""
+
+import getpass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import polars as pl
+
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.runs import RunRow, list_runs
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
+from evalhouse.warehouse.tables import build_frame
+
+Origin = Literal["suite", "hand"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """One row of `gate_acceptances`."""
+
+    run_id: str
+    why: str
+    accepted_by: str
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """A run that counts as good. `is_baseline` is False when it went through its gate with a drop beyond chance that
+    may keep its limit: it is part of a trend, but nothing is held against it."""
+
+    run: RunRow
+    is_baseline: bool
+    accepted: Acceptance | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What a gate decided on a run, with a row for each check; see the columns of `gate_decisions`."""
+
+    run_id: str
+    origin: Origin
+    outcome: str
+    is_baseline: bool
+    undecided: str
+    against: str | None
+    base_run_ids: Sequence[str]
+    checks: Sequence[Mapping[str, Any]]
+
+
+def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
+    """Put a decision on record; that of a suite's gate also as `gate` of its run. Raises WarehouseError."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    decision_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    head = {name: value for name, value in vars(decision).items() if name != "checks"}
+    head |= {"decision_id": decision_id, "decided_by": find_user(), "decided_at": now}
+    checks = [
+        {**{name: value for name, value in check.items() if name != "limit"}, "limit_value": check["limit"]}
+        | {"decision_id": decision_id, "run_id": decision.run_id}
+        for check in decision.checks
+    ]
+    with warehouse.writing(patience_s=patience_s, run_id=decision.run_id) as connection:
+        insert_frame(connection, "gate_decisions", build_frame("gate_decisions", [head]))
+        insert_frame(connection, "gate_checks", build_frame("gate_checks", checks))
+        if decision.origin == "suite":
+            connection.execute("update runs set gate = ? where run_id = ?", [decision.outcome, decision.run_id])
+
+
+def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
+    """Put on record that a person takes this run for the baseline of its series."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now)
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        insert_frame(connection, "gate_acceptances", build_frame("gate_acceptances", [vars(acceptance)]))
+    return acceptance
+
+
+def list_acceptances(warehouse: Warehouse, run_id: str) -> list[Acceptance]:
+    """The acceptances of a run, oldest first."""
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/acceptances"), {"run_id": run_id})
+    return [Acceptance(**row) for row in rows]
+
+
+def list_nights(warehouse: Warehouse, run: RunRow) -> list[Night]:
+    """The runs of a run's series before it that count as good, since the last acceptance and with that run first."""
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/nights"), {"run_id": run.run_id})
+    accepted = [place for place, row in enumerate(rows) if row["accepted_at"] is not None]
+    rows = rows[accepted[-1] :] if accepted else rows
+    runs = {other.run_id: other for other in list_runs(warehouse)} if rows else {}
+    return [_to_night(runs[row["run_id"]], row) for row in rows]
+
+
+def read_values(warehouse: Warehouse, run_ids: Sequence[str], metrics: Sequence[str]) -> pl.DataFrame:
+    """One row per score: run_id, sample_id, metric, value, metric_version, better."""
+    wanted = pl.DataFrame({"run_id": list(run_ids)}, schema={"run_id": pl.String})
+    return warehouse.read(read_query("gate/values"), {"metrics": list(metrics)}, frames={"wanted": wanted})
+
+
+def find_user() -> str:
+    """Who runs this process, as the system calls them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"
+
+
+def _to_night(run: RunRow, row: Mapping[str, Any]) -> Night:
+    given = {name: row[name] for name in ("run_id", "why", "accepted_by", "accepted_at")}
+    accepted = Acceptance(**given) if row["accepted_at"] is not None else None
+    return Night(run=run, is_baseline=bool(row["is_baseline"]), accepted=accepted)
