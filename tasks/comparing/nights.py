@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
-from evalhouse.tasks.comparing.noise import is_judged_alike
+from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, find_clusters
@@ -121,6 +121,7 @@ def compare_with_mean(laid: SideBySide, settings: ComparisonSettings) -> Compari
         np.column_stack([candidate - base for base, candidate in zip(bases, candidates, strict=True)]),
         of_metrics[0].clusters,
         low_is_good=[nights.better == "low" for nights in of_metrics],
+        scales=[find_scale(nights.values) for nights in of_metrics],
         seed=settings.seed,
         resamples=settings.resamples,
     )

@@ -21,6 +21,7 @@ import numpy as np
 from evalhouse.tasks.comparing.bootstrap import Floats
 from evalhouse.tasks.comparing.gate_checks import Check, write_p
 from evalhouse.tasks.comparing.nights import Nights, average_runs
+from evalhouse.tasks.comparing.noise import find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.warehouse.rows.runs import RunRow
 
@@ -88,6 +89,7 @@ def _compare(
         np.column_stack([_find_differences(alike[metric], window) for metric, window in windows]),
         alike[windows[0][0]].clusters,
         low_is_good=[alike[metric].better == "low" for metric, _ in windows],
+        scales=[find_scale(alike[metric].values) for metric, _ in windows],
         seed=seed,
         resamples=resamples,
     )
@@ -161,7 +163,7 @@ def _judge(limit: float, fall: _Fall | None, low: float | None) -> tuple[bool, s
     """Whether it fails, and why (not)."""
     if fall is None:
         return False, "a trend takes an earlier night that passed and was judged as this one"
-    size, p = fall.size, fall.paired.p_holm
+    size, p = fall.size, fall.paired.p_adjusted
     if size is None or low is None or p is None:
         return False, "no sample is scored in the first and in the last nights"
     sides = _name_sides(fall)

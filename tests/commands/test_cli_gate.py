@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from cli_house import House
 from cli_process import Finished, show_in_terminal
+from in_process import OFFLINE
 
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -112,8 +113,9 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     arguments = ("--against", "previous", "--max-drop", "factual_f1=0.02", "--json")
     document = ask("gate", "latest", *arguments).document
     assert document.keys() == {
-        "outcome", "undecided", "counts", "run", "against", "cluster", "seed", "warnings", "checks",
+        "outcome", "undecided", "counts", "run", "against", "baseline", "cluster", "seed", "warnings", "checks",
     }  # fmt: skip
+    assert document["baseline"].keys() == {"against", "run_ids", "accepted"}
     assert document["counts"].keys() == {"failed", "undecided", "passed"}
     assert document["run"].keys() == document["against"].keys() == {
         "run_id", "status", "suite", "label", "dataset", "judge", "embeddings", "started_at", "n_samples",
@@ -407,6 +409,9 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
     ("arguments", "told"),
     [
         ((), "nothing to check; give at least one of --min"),
+        (("--accept", "latest", "--why", "x"), "--accept checks nothing"),
+        (("--why", "x"), "--why and --by belong to --accept RUN"),
+        (("--trend", "factual_f1=-0.1"), "out of range; allowed is a number of at least 0"),
         (("--min", "factual_f1"), "--min: 'factual_f1' is not METRIC=NUMBER"),
         (("--min", "factual_f1=much"), "'factual_f1=much' has no number"),
         (("--min", "factual_f1=nan"), "'factual_f1=nan' is out of range"),
@@ -431,3 +436,86 @@ def test_what_is_wrong_is_said_in_one_message(ask: Ask, arguments: tuple[str, ..
     assert (finished.status, finished.stdout) == (2, "")
     assert told in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
+
+
+def accept(nights: Nights, ask: Ask, *arguments: str) -> Finished:
+    return ask("gate", *arguments, "--warehouse", nights.path)
+
+
+def test_an_accepted_run_is_the_baseline_and_is_shown_as_such(nights: Nights, ask: Ask, tmp_path: Path) -> None:
+    for run in ("base", "night"):
+        nights.score(run, "own", "0.2")
+    drop = ("--against", "passed", "--max-drop", "own=0.1")
+    nights.change("delete from runs where run_id not in ('base', 'night')")
+    assert nights.check(*drop)["detail"].startswith("no earlier run of dataset harbour.jsonl has passed its gate")
+    accepted = accept(nights, ask, "--accept", "base", "--why", "a harder [bold]corpus", "--by", "ann")
+    assert accepted.status == 0, accepted.stderr
+    told = "run base was accepted as the baseline by ann on "
+    assert accepted.lines[0].startswith(told)
+    assert accepted.lines[0].endswith(" UTC: a harder [bold]corpus")
+    assert accepted.lines[1] == "the next runs of dataset harbour.jsonl are held against it, until one passes"
+
+    gated = nights.gate(*drop, "--markdown", str(tmp_path / "gate.md"))
+    assert gated.lines[1].startswith("against base (base), 40 samples")
+    assert gated.lines[2].startswith(told)
+    assert f"- `{told}" in (tmp_path / "gate.md").read_text(encoding="utf-8")
+    document = nights.gate(*drop, "--json").document
+    assert document["baseline"]["run_ids"] == ["base"]
+    assert document["baseline"]["accepted"]["why"] == "a harder [bold]corpus"
+    at = ("--warehouse", nights.path)
+    assert told in ask("show", "base", *at).stdout
+    assert ask("show", "base", "--json", *at).document["acceptances"][0]["accepted_by"] == "ann"
+    page = tmp_path / "history.html"
+    assert ask("report", "--history", "dataset harbour.jsonl", "-o", str(page), *at).status == 0
+    assert "accepted by ann: a harder [bold]corpus" in page.read_text(encoding="utf-8")
+
+
+def test_what_was_decided_by_hand_is_on_record(nights: Nights, ask: Ask) -> None:
+    nights.score("base", "own", "0.9 + n % 3 * 0.01")
+    nights.score("night", "own", "0.5")
+    nights.change("delete from runs where run_id not in ('base', 'night')")
+    assert ask("gate", "base", "--min", "own=0.5", "--warehouse", nights.path).status == 0
+    for against in ("passed", "mean_of_passed", "previous_any"):
+        document = nights.gate("--against", against, "--max-drop", "own=0.1", "--trend", "own=0.1", "--json").document
+        assert document["baseline"] == {"against": against, "run_ids": ["base"], "accepted": None}
+        assert {check["kind"]: check["outcome"] for check in document["checks"]} == {
+            "max_drop": "failed",
+            "trend": "failed",
+        }
+    columns, where = "run_id, origin, outcome, against, base_run_ids", "run_id in ('base', 'night')"
+    sql = f"select {columns} from gate_decisions where {where} order by decided_at"
+    decided = ask("query", sql, "--format", "json", "--warehouse", nights.path).document
+    assert [tuple(row.values()) for row in decided] == [
+        ("base", "hand", "passed", None, []),
+        *(("night", "hand", "failed", against, ["base"]) for against in ("passed", "mean_of_passed", "previous_any")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (("--accept", "nobody", "--why", "x"), 2, "no run fits 'nobody'"),
+        (("--accept", "night"), 2, "--accept takes --why TEXT"),
+        (("--accept", "night", "--why", " "), 2, "--accept takes --why TEXT"),
+        (("--accept", "base", "--why", "x"), 3, "run base is running, so there is nothing to accept"),
+        ((), 2, "name the RUN to check"),
+    ],
+)
+def test_what_cannot_be_accepted_is_said(
+    nights: Nights, ask: Ask, arguments: tuple[str, ...], status: int, told: str
+) -> None:
+    nights.change("update runs set status = 'running' where run_id = 'base'")
+    finished = accept(nights, ask, *arguments)
+    assert (finished.status, finished.stdout) == (status, "")
+    assert told in finished.stderr
+
+
+def test_a_warehouse_that_cannot_be_written_to_can_be_looked_at(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.score("night", "own", "0.5")
+    monkeypatch.setattr("evalhouse.flows.commands.gate.WRITE_PATIENCE_S", 0.1)
+    with duckdb.connect(nights.path, read_only=True, config=dict(OFFLINE)):
+        finished = nights.gate("--min", "own=0.4")
+    assert finished.status == 0
+    assert finished.stderr.startswith("The decision is not on record: ")

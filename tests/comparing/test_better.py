@@ -103,7 +103,7 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
 
 
 def make_older(warehouse: Warehouse) -> None:
-    """Leave the warehouse as an evalhouse would that did not keep yet which way is better."""
+    """Leave the warehouse as an evalhouse would that did not keep yet which way is better, nor what gates decide."""
     (view,) = (script.sql for script in view_scripts() if script.name == "run_scores")
     with duckdb.connect(warehouse.location.name) as con:
         con.execute("update scores set metric = 'hallucination'")
@@ -112,7 +112,9 @@ def make_older(warehouse: Warehouse) -> None:
             re.sub(r",\s+better\b|coalesce\(any_value\(better\).*|comment on column run_scores.better.*", "", view)
         )
         con.execute("update runs set suite = 'nights'")
-        con.execute("delete from migrations where number in (0, 13)")
+        for table in ("gate_decisions", "gate_checks", "gate_acceptances"):
+            con.execute(f"drop table {table}")
+        con.execute("delete from migrations where number in (0, 13, 14)")
 
 
 def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
@@ -126,6 +128,9 @@ def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
     assert compared["verdict"] == "worse"
     gated = call_here(capsys, "gate", "candidate", "--against", "base", "--max-drop", "hallucination=0.1", *at)
     assert gated.status == 1, gated.stderr
+    assert "The decision is not on record" in gated.stderr
+    against = ("--against", "passed", "--max-drop", "hallucination=0.1")
+    assert "has passed its gate" in call_here(capsys, "gate", "candidate", *against, *at).stdout
     refused = call_here(capsys, "gate", "candidate", "--min", "hallucination=0.1", *at)
     assert "this metric is better when low" in refused.stderr
     worst = call_here(capsys, "show", "candidate", "--by", "hallucination", "--json", *at).document["worst"]
@@ -136,6 +141,6 @@ def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
         assert (written.status, path.exists()) == (0, True), written.stderr
         path.unlink()
 
-    assert warehouse.migrate() == ["0013_better", "views"]
+    assert warehouse.migrate() == ["0013_better", "0014_gates", "views"]
     (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
     assert compared["verdict"] == "worse"

@@ -34,7 +34,7 @@ RUNNING = ("run", "resume", "collect", "doctor")
 _READING = (
     ("compare",), ("diagnose",), ("lineage",), ("report",), ("review", "agreement"), ("runs",), ("show",),
 )  # fmt: skip
-_OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _kept_open(arguments: tuple[str, ...]) -> Iterator[None]:
             with contextlib.suppress(WarehouseUrlError, duckdb.Error):
                 location = parse_location(url)
                 if location.lake is None:
-                    held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(_OFFLINE)))
+                    held.enter_context(duckdb.connect(str(location.path), read_only=True, config=dict(OFFLINE)))
         yield
 
 

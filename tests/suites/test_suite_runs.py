@@ -104,6 +104,7 @@ def test_nights_of_a_suite(harbour: Harbour) -> None:
     assert [(check["kind"], check["outcome"]) for check in document["gate"]["checks"]] == [
         ("max_drop", "undecided"),
         ("min", "passed"),
+        ("trend", "passed"),
     ]
     assert document["gate"]["against"] is None
     assert set(document["metrics"]) == {"factual_f1", "faithfulness"}
@@ -127,7 +128,7 @@ def test_nights_of_a_suite(harbour: Harbour) -> None:
     assert len(run_ids) == 2
     assert second.lines[0].startswith(f"run {run_ids[0]} of harbour completed: 3 samples")
     assert f"against {document['run_id']}, 3 samples" in second.stdout
-    assert "gate failed: 1 failed, 1 undecided (which passes), 0 passed" in second.lines
+    assert "gate failed: 1 failed, 1 undecided (which passes), 1 passed" in second.lines
     elsewhere = f"--warehouse {harbour.place.folder}/suites/w.duckdb"
     compare = f"evalhouse compare {document['run_id']} {run_ids[0]} {elsewhere}"
     assert second.lines[-2] == f"next: {compare}   (what moved, and why)"
@@ -218,7 +219,7 @@ def test_doctor_looks_at_a_suite_without_asking_anybody(harbour: Harbour) -> Non
     findings = {one["what"]: (one["verdict"], one["detail"]) for one in finished.document["findings"]}
     assert findings["dataset"] == ("ok", f"{harbour.place.folder}/suites/questions.jsonl: 3 samples")
     assert findings[f"target {harbour.bot.url}"][0] == "ok"
-    assert findings["gate"] == ("ok", "1 least means, 1 drops against previous")
+    assert findings["gate"] == ("ok", "1 least means, 1 drops against passed, 1 trends")
     assert findings["notify"][0] == "ok"
     assert findings["trigger kb"][1] == "an update starts a run after 60 s without another; everything is asked"
     schedule = findings["schedule 0 3 * * *"][1]
@@ -241,4 +242,4 @@ def test_doctor_says_what_of_a_suite_is_wrong(harbour: Harbour) -> None:
     assert "BOT_TOKEN" in wrong[f"target {harbour.bot.url}"]
     shown = bare.call("doctor", "suites/nightly.toml").stdout
     assert "suite nightly.toml" in shown
-    assert "1 least means, 1 drops against previous, 1 coverages" in shown
+    assert "1 least means, 1 drops against passed, 1 trends, 1 coverages" in shown
