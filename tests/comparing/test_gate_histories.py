@@ -1,0 +1,86 @@
+"""A gate over many nights: what it refused it goes on refusing, a slow loss is found, and quiet nights are let through.
+
+`tests/benchmarks/gate_nights.py` measures the same in more histories and by other gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from gate_histories import Floats, Gate, World, find_first, run_nights
+
+from evalhouse.tasks.comparing.trend import list_windows
+
+WORLD = World()
+Make = Callable[[np.random.Generator], Iterator[Floats]]
+
+
+def run_histories(make: Make, n_histories: int, **gate: object) -> list[list[dict[str, str]]]:
+    given = {"trend": 0.01, "resamples": 1_000, **gate}
+    return [
+        run_nights(Gate(**given), make(np.random.default_rng([1, history])))  # type: ignore[arg-type]  # of a test
+        for history in range(n_histories)
+    ]
+
+
+def break_down(generator: np.random.Generator) -> Iterator[Floats]:
+    return WORLD.break_down(0.4, nights=range(3, 9), n_nights=11, generator=generator)
+
+
+def get_worse(generator: np.random.Generator) -> Iterator[Floats]:
+    return WORLD.get_worse(0.01, after=1, n_nights=11, generator=generator)
+
+
+def stay(generator: np.random.Generator) -> Iterator[Floats]:
+    return WORLD.stay(30, generator)
+
+
+def count_found(histories: list[list[dict[str, str]]], kind: str) -> int:
+    return sum(find_first(outcomes, kind) is not None for outcomes in histories)
+
+
+@pytest.mark.parametrize("against", ["passed", "mean_of_passed"])
+def test_a_broken_bot_fails_every_night_until_it_is_mended(against: str) -> None:
+    for outcomes in run_histories(break_down, 3, against=against):
+        assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] * 6
+        assert outcomes[9]["gate"] == "passed"
+
+
+def test_a_plain_previous_run_forgets_what_was_refused() -> None:
+    """What the named choice means, and why it is no default."""
+    for outcomes in run_histories(break_down, 3, against="previous_any", trend=None):
+        assert [outcome["gate"] for outcome in outcomes[3:9]] == ["failed"] + ["passed"] * 5
+
+
+def test_what_was_accepted_passes_from_then_on() -> None:
+    gate, nights = Gate(trend=0.01, resamples=1_000), break_down(np.random.default_rng(1))
+    assert [gate.decide(next(nights))["gate"] for _ in range(4)][-1] == "failed"
+    gate.accept()
+    assert [gate.decide(next(nights))["gate"] for _ in range(5)] == ["passed"] * 5
+
+
+def test_a_slow_loss_is_found_within_ten_nights_and_quiet_nights_are_let_through() -> None:
+    assert count_found(run_histories(get_worse, 5), "trend") >= 4
+    assert count_found(run_histories(stay, 3), "trend") == 0
+
+
+@pytest.mark.slow
+def test_a_slow_loss_is_found_in_most_histories_and_false_alarms_are_few() -> None:
+    histories = run_histories(get_worse, 100, resamples=2_000)
+    print(f"found: {count_found(histories, 'trend')} of 100 by the trend, {count_found(histories, 'gate')} by the gate")
+    assert count_found(histories, "trend") >= 80
+    # At a limit of 0 chance alone decides.
+    n_false = count_found(run_histories(stay, 100, limit=0.02, trend=0.0, resamples=2_000), "trend")
+    print(f"false alarms: {n_false} of 100 quiet histories")
+    assert n_false <= 5
+
+
+def test_windows_are_thirds_of_all_nights_and_of_the_newest() -> None:
+    def show(n: int) -> list[tuple[int, int]]:
+        return [(window.start, window.n_side) for window in list_windows(n)]
+
+    assert [show(n) for n in (1, 2, 5, 6, 20)] == [[], [(0, 1)], [(0, 1)], [(0, 2)], [(0, 6)]]
+    assert show(21) == [(0, 7), (1, 6)]
+    assert show(60) == [(0, 10), (40, 6)]
