@@ -25,8 +25,8 @@ from evalhouse.tasks.comparing.noise import find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.warehouse.rows.runs import RunRow
 
-TREND_ALPHA: Final = 0.005
-"""Two-sided p, corrected over metrics and windows, up to which a fall is called one: by chance in one of 400 nights."""
+TREND_ALPHA: Final = 0.002
+"""Two-sided p, corrected over metrics and windows, up to which a fall is one: by chance in one of 1,000 nights."""
 MOST_SIDE: Final = 10
 """Nights on either side of the longest window."""
 NEWEST: Final = 20

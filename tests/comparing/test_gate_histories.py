@@ -62,7 +62,7 @@ def test_what_was_accepted_passes_from_then_on() -> None:
 
 
 def test_a_slow_loss_is_found_within_ten_nights_and_quiet_nights_are_let_through() -> None:
-    assert count_found(run_histories(get_worse, 5), "trend") >= 4
+    assert count_found(run_histories(get_worse, 10, resamples=2_000), "trend") >= 7
     assert count_found(run_histories(stay, 3), "trend") == 0
 
 
