@@ -8,8 +8,8 @@ window over the newest nights alone finds a fall from a level that was better th
 
 The question is asked every night anew, so that its p must be far smaller than that of one comparison: with TREND_ALPHA
 a history of thirty nights on which nothing changed has a false alarm in fewer than 5 of 100 cases;
-`tests/benchmarks/gate_nights.py` measures it. Only nights that passed their gate are laid under tonight; what was refused
-is no level to fall to.
+`tests/benchmarks/gate_nights.py` measures it. Only nights that passed their gate are laid under tonight; what was
+refused is no level to fall to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compar
 from evalhouse.warehouse.rows.runs import RunRow
 
 TREND_ALPHA: Final = 0.003
-"""Two-sided p, adjusted over metrics and windows, up to which a fall is one. Half of it is the chance of a false alarm a
-night, so that of histories of thirty nights at most 30 · 0.0015 = 4.5 % have one, however the nights hang together."""
+"""Two-sided p, adjusted over metrics and windows, up to which a fall is one. Half of it is a night's chance of a false
+alarm, so that of histories of thirty nights at most 30 · 0.0015 = 4.5 % have one, however the nights hang together."""
 MOST_SIDE: Final = 10
 """Nights on either side of the longest window."""
 NEWEST: Final = 20
