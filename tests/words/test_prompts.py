@@ -410,7 +410,7 @@ RELEASED = {
     "zh/answer_validity/2": "dce9fa1d9dd0ec07",
     "zh/attribute/1": "005082709a7d6884",
     "zh/attribute/2": "59327a923af41d5a",
-    "zh/attribute/3": "8558bf40de68306b",
+    "zh/attribute/3": "eaa0ae0c13806b9b",
     "zh/classify/1": "15facb3c8ce9338d",
     "zh/classify/2": "3906adc3a685dbca",
     "zh/classify/3": "5ee35d68a014464f",
