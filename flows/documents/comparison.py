@@ -85,6 +85,7 @@ def _print_head(document: Document) -> None:
 
 
 def _print_differences(document: Document) -> None:
+    scored = [metric for metric in document["metrics"] if metric["n_base"] or metric["n_candidate"]]
     rows: list[dict[str, object]] = [
         {
             "metric": metric["metric"],
@@ -99,12 +100,15 @@ def _print_differences(document: Document) -> None:
             "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
             "verdict": metric["verdict"],
         }
-        for metric in document["metrics"]
+        for metric in scored or document["metrics"]
     ]
     n_tests = sum(metric["p"] is not None for metric in document["metrics"])
     title = f"Samples that both runs scored (p adjusted for {n_tests} metrics)"
     print_line()
     print_table(_fit_columns(rows, title, make_console().width))
+    if scored and len(scored) < len(document["metrics"]):
+        neither = [metric["metric"] for metric in document["metrics"] if metric not in scored]
+        print_line(f"note: scored in neither run: {', '.join(neither)}")
 
 
 def _fit_columns(rows: Sequence[Mapping[str, object]], title: str, available: int) -> Table:

@@ -54,6 +54,9 @@ def test_who_learns_to_refuse_is_better_in_the_comparison(nights: tuple[Place, s
     metrics = {row["metric"]: row for row in place.call("compare", base, refusing, "--json").document["metrics"]}
     assert (metrics["abstention"]["mean_base"], metrics["abstention"]["mean_candidate"]) == (0.5, 1.0)
     assert metrics["abstention"]["verdict"] == "better"
+    table, _, note = place.call("compare", base, refusing).stdout.partition("note: scored in neither run: ")
+    assert "recall_at_k" not in table
+    assert "recall_at_k" in note.splitlines()[0]
 
 
 def test_diagnose_tells_the_two_apart(nights: tuple[Place, str, str]) -> None:
@@ -79,3 +82,20 @@ def test_metrics_that_were_asked_for_by_name_are_listed_whatever_they_found(
     ran = run(nights[0], "named", [SILENCE], "--metrics", "recall_at_k,factual_f1")
     assert "recall_at_k" in ran.stdout
     assert "not listed" not in ran.stdout
+
+
+def test_the_refusals_of_the_shipped_sample_are_told_apart(nights: tuple[Place, str, str]) -> None:
+    """But for the one right refusal that states something beside it, which the contexts bear out."""
+    place = nights[0]
+    run_id = place.call("run", "sample", "--limit", "62", "--json").document["run_id"]
+    sql = (
+        "select samples.metadata->>'kind' as kind, cause, count(*) as n from sample_causes "
+        "join run_samples using (run_id, sample_id) join samples using (sample_id, input_hash) "
+        f"where run_id = '{run_id}' and (samples.metadata->>'kind') like 'refuses_%' group by all"
+    )
+    rows = place.call("query", sql, "--format", "json").document
+    assert {(row["kind"], row["cause"]): row["n"] for row in rows} == {
+        ("refuses_rightly", "refused_rightly"): 4,
+        ("refuses_rightly", "ground_truth_doubtful"): 1,
+        ("refuses_wrongly", "refused_wrongly"): 4,
+    }
