@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from cause_rows import FACT, add_stated
-from rows import Sample, fill, open_rows, read
+from rows import Sample, Together, fill, open_rows, read
 
 from evalhouse.flows.documents.diagnosis import LANGUAGES, Cause, load_advice
 
@@ -244,6 +244,9 @@ def test_what_stands_low_behind_contexts_that_help_was_not_ranked_too_low() -> N
     assert diagnose_one(low)["rule"] == "passed_over"
     assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], [4]]))["rule"] == "ranked_low"
     assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], [3]]))["rule"] == "passed_over"
+    # What stands in two contexts together takes reading down to the lower one.
+    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], Together((1, 4))]))["rule"] == "ranked_low"
+    assert diagnose_one(replace(low, ground_truth_support=[[1], [1], [1], Together((1, 3))]))["rule"] == "passed_over"
 
 
 def test_of_what_is_left_out_the_largest_part_decides_and_then_the_earlier_stage() -> None:
