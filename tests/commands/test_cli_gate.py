@@ -136,14 +136,14 @@ def test_two_equal_nights_of_few_samples_exclude_no_drop_and_fail_no_gate(house:
 
 
 def test_a_minimum_passes_fails_or_is_open(nights: Nights) -> None:
-    nights.score("night", "own", "n % 2")  # mean 0.5, interval (22 ± 1.96 · √11) / 44: 0.352 to 0.648
-    assert nights.check("--min", "own=0.35")["outcome"] == "passed"
-    assert nights.check("--min", "own=0.65")["outcome"] == "failed"
+    nights.score("night", "own", "n % 2")  # mean 0.5, interval 0.348 to 0.652
+    assert nights.check("--min", "own=0.34")["outcome"] == "passed"
+    assert nights.check("--min", "own=0.66")["outcome"] == "failed"
     check = nights.check("--min", "own=0.5")
     assert (check["outcome"], check["reason"], check["n"]) == ("undecided", "interval_holds_limit", 40)
-    assert (check["ci_low"], check["ci_high"]) == pytest.approx((0.352, 0.648), abs=0.001)
-    assert nights.check("--max", "own=0.35")["outcome"] == "failed"
-    assert nights.check("--max", "own=0.65")["outcome"] == "passed"
+    assert (check["ci_low"], check["ci_high"]) == pytest.approx((0.348, 0.652), abs=0.001)
+    assert nights.check("--max", "own=0.34")["outcome"] == "failed"
+    assert nights.check("--max", "own=0.66")["outcome"] == "passed"
 
 
 def test_questions_of_one_document_are_one_observation_each(nights: Nights, ask: Ask) -> None:
@@ -278,7 +278,7 @@ def test_the_table_says_what_failed_and_by_how_much(nights: Nights) -> None:
     assert finished.lines[0] == "run night (night), 40 samples of harbour.jsonl"
     found = [line for line in finished.lines if re.match(r"(failed|undecided|passed) ", line)]
     assert [line.split()[0] for line in found] == ["failed", "undecided", "passed", "passed"]
-    assert re.match(r"failed +own +mean at least +0\.900 +0\.500 +0\.352 to 0\.648 +40 +0\.400 +the whole", found[0])
+    assert re.match(r"failed +own +mean at least +0\.900 +0\.500 +0\.348 to 0\.652 +40 +0\.400 +the whole", found[0])
     assert re.match(r"passed +own +coverage at least +100% +100\.00% +– +40 +– +40 of 40", found[2])
     assert re.match(r"passed +– +cost at most +\$1\.00 +\$0\.00 ", found[3])
 
@@ -306,10 +306,10 @@ def test_junit_has_a_case_for_each_check(
     failure = cases[0].find("failure")
     assert failure is not None
     assert (failure.get("type"), failure.text) == ("beyond_limit", failure.get("message"))
-    assert str(failure.text).startswith("found 0.500 (0.352 to 0.648), beyond the limit by 0.400: the whole")
+    assert str(failure.text).startswith("found 0.500 (0.348 to 0.652), beyond the limit by 0.400: the whole")
     open_one = cases[1].find("skipped" if undecided == "pass" else "failure")
     assert open_one is not None
-    assert str(open_one.get("message")).startswith("undecided, found 0.500 (0.352 to 0.648): the limit is inside")
+    assert str(open_one.get("message")).startswith("undecided, found 0.500 (0.348 to 0.652): the limit is inside")
     assert open_one.get("type") == (None if undecided == "pass" else "interval_holds_limit")
     properties = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
     assert (properties["run.run_id"], properties["run.judge"]) == ("night", "lexical")
@@ -350,7 +350,7 @@ def test_markdown_is_the_whole_output_or_a_file(nights: Nights, tmp_path: Path) 
     assert printed.lines[2] == "- run: `night` (`night`), 40 samples of `harbour.jsonl`, judge `lexical`"
     rows = [line for line in printed.lines if line.startswith("| ")]
     assert rows[1] == (
-        "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.352 to 0.648 | – | 40 | 0.400 | "
+        "| ❌ failed | `own` | mean at least | 0.900 | 0.500 | 0.348 to 0.652 | – | 40 | 0.400 | "
         "the whole interval is beyond the limit |"
     )
     assert rows[2].startswith("| ❌ failed | `factual_f1` | mean at least | 0.100 | – | – | – | 0 | – | no sample is")
