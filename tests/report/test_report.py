@@ -205,7 +205,7 @@ def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
     change(
         url,
         f"update scores set value = value / 2 where run_id = '{house.run_id}' and metric = 'factual_f1'",
-        f"delete from scores where run_id = '{house.run_id}' and metric = 'mrr' and sample_id = 'tide-1'",
+        f"delete from scores where run_id = '{house.run_id}' and metric = 'mrr_retrieved' and sample_id = 'tide-1'",
         f"update run_samples set input_hash = 'other' where run_id = '{house.run_id}' and sample_id = 'tide-1'",
         """insert into samples (input_hash, sample_id, question, answer)
            values ('other', 'tide-1', 'When?', 'At seven.')""",
@@ -223,7 +223,7 @@ def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
     assert rows["factual_f1"][1:3] == [f"{mean_difference:+.3f}", "undecided"], "too few for more"
     assert rows["factual_f1"][5:] == [str(len(pairs)), f"{n_higher} / 0"]
     assert rows["faithfulness"][1:3] == ["±0.000", "same"]
-    assert int(rows["mrr"][5]) == int(rows["hit_at_k"][5]) - 1, "a sample that only one run scored is not common"
+    assert int(rows["mrr_retrieved"][5]) == int(rows["hit_retrieved"][5]) - 1, "a sample that only one run scored is not common"
     assert page.sample("tide-1")["base_answer"] == "At seven."
     assert page.sample("zh-1")["base_answer"] is None, "the same answer is not shown twice"
 
