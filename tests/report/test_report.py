@@ -223,7 +223,8 @@ def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
     assert rows["factual_f1"][1:3] == [f"{mean_difference:+.3f}", "undecided"], "too few for more"
     assert rows["factual_f1"][5:] == [str(len(pairs)), f"{n_higher} / 0"]
     assert rows["faithfulness"][1:3] == ["±0.000", "same"]
-    assert int(rows["mrr_retrieved"][5]) == int(rows["hit_retrieved"][5]) - 1, "a sample that only one run scored is not common"
+    n_common = {name: int(rows[name][5]) for name in ("mrr_retrieved", "hit_retrieved")}
+    assert n_common["mrr_retrieved"] == n_common["hit_retrieved"] - 1, "a sample that only one run scored is not common"
     assert page.sample("tide-1")["base_answer"] == "At seven."
     assert page.sample("zh-1")["base_answer"] is None, "the same answer is not shown twice"
 
