@@ -114,7 +114,7 @@ def make_older(warehouse: Warehouse) -> None:
         con.execute("update runs set suite = 'nights'")
         for table in ("gate_decisions", "gate_checks", "gate_acceptances"):
             con.execute(f"drop table {table}")
-        con.execute("delete from migrations where number in (0, 13, 16)")
+        con.execute("delete from migrations where number in (0, 13, 17)")
 
 
 def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
@@ -141,6 +141,6 @@ def test_a_warehouse_that_an_older_evalhouse_wrote_last_is_read(
         assert (written.status, path.exists()) == (0, True), written.stderr
         path.unlink()
 
-    assert warehouse.migrate() == ["0013_better", "0016_gates", "views"]
+    assert warehouse.migrate() == ["0013_better", "0017_gates", "views"]
     (compared,) = call_here(capsys, "compare", "base", "candidate", "--json", *at).document["metrics"]
     assert compared["verdict"] == "worse"
