@@ -172,8 +172,9 @@ def _query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[
 
 
 # From what the last migration added to what the last two did.
-_OF_SCORES = [("upkeep/older", relation) for relation in ("scores", "run_scores")]
-_STAND_INS = ([("upkeep/older_gates", "")], [("upkeep/older_gates", ""), *_OF_SCORES])
+_OF_GATES = [("gate_decisions", ""), ("gate_acceptances", "")]
+_OF_SCORES = [("scores", relation) for relation in ("scores", "run_scores")]
+_STAND_INS = (_OF_GATES, [*_OF_GATES, *_OF_SCORES])
 
 
 def _query_older(
@@ -187,7 +188,7 @@ def _query_older(
     connection.begin()
     try:
         for query, relation in stands_in:
-            connection.execute(read_query(query).format(database=database, relation=relation))
+            connection.execute(read_query(f"upkeep/older_{query}").format(database=database, relation=relation))
         return connection.sql(sql, params=values).pl()
     except duckdb.Error:
         return None

@@ -148,8 +148,8 @@ def test_the_command_stops_at_the_budget_and_resumes_with_a_higher_one(tmp_path:
         stopped = place.call(*run, "--budget", "0.01")
         assert (stopped.status, stopped.document["status"]) == (3, "incomplete")
         assert 0.01 <= stopped.document["calls"]["cost_usd"] < 0.02
-        (unscored,) = place.call("show", "latest", "--json").document["unscored"]
-        assert unscored["reason"] == "budget_exhausted"
+        unscored = {row["reason"] for row in place.call("show", "latest", "--json").document["unscored"]}
+        assert unscored - {"no_statements", "no_reference_ids"} == {"budget_exhausted"}
 
         n_before = endpoint.stats.requests.total()
         refused = place.call("resume", "latest")

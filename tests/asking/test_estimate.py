@@ -75,8 +75,8 @@ def test_requests_are_those_of_the_run_and_none_once_it_is_on_record(
         requests = asyncio.run(judge_for_real(settings)).requests
         after = estimate_run(settings)
         assert requests == endpoint.stats.requests.total()
-    # The endpoint splits texts otherwise than the stand-in, which decides over some requests.
-    assert before.usage.requests == pytest.approx(requests, rel=0.05)
+    # The endpoint splits texts otherwise than the stand-in, which knows refusals; that decides over some requests.
+    assert before.usage.requests == pytest.approx(requests, rel=0.06)
     assert (after.usage.requests, after.usage.prompt_tokens, after.usage.cost_usd) == (0, 0, 0)
     assert after.usage.reused >= requests
 

@@ -127,10 +127,11 @@ def test_parameters_are_used_and_are_part_of_the_version(served: Served) -> None
     assert scores["answer_correctness"]["metric_version"].endswith(";factual_weight=1;similarity_weight=0")
 
 
-def test_a_metric_beyond_one_has_a_mean_and_no_interval(served: Served) -> None:
+def test_a_metric_beyond_one_has_students_interval(served: Served) -> None:
     length = served.finished.document["metrics"]["answer_length"]
     assert length["mean"] > 1
-    assert length["ci_low"] is None
+    assert length["ci_low"] < length["mean"] < length["ci_high"]
+    assert length["mean"] - length["ci_low"] == pytest.approx(length["ci_high"] - length["mean"])
 
 
 def test_language_is_on_record(served: Served) -> None:

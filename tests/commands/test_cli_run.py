@@ -15,7 +15,8 @@ CALL_KEYS = [
 ]  # fmt: skip
 METRIC_KEYS = ["mean", "ci_low", "ci_high", "n_scored", "n_unscored"]
 DEFAULT_METRICS = [
-    "factual_precision", "factual_recall", "factual_f1", "answer_correctness", "context_recall", "context_precision",
+    "factual_precision", "factual_recall", "statement_recall", "factual_f1", "answer_correctness", "context_recall",
+    "context_precision",
     "faithfulness",
 ]  # fmt: skip
 

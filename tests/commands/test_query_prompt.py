@@ -282,7 +282,7 @@ def test_tables_and_views_are_offered_where_one_must_stand(catalog: Catalog) -> 
 
 def test_columns_of_the_named_tables_come_first(catalog: Catalog) -> None:
     assert offer(catalog, "select me", " from run_scores")[:2] == ["metric", "mean"]
-    assert offer(catalog, "select * from run_scores where n_") == ["n_scored", "n_unscored"]
+    assert offer(catalog, "select * from run_scores where n_") == ["n_scored", "n_unscored", "n_clusters"]
     assert offer(catalog, "select s.la", " from statements x join statement_verdicts as s") == ["label", "label_reason"]
     assert offer(catalog, "select runs.kb", " from scores, runs") == ["kb_name", "kb_version", "kb_changed"]
     assert offer(catalog, "select nothing.kb", " from runs") == []

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 N_SAMPLES = 60
-N_CALLS = 5
+N_CALLS = 6
 IN_FLIGHT = 6
 
 

@@ -22,7 +22,7 @@ from postgres_server import PostgresServer, start_postgres
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descendants of a worker are found in /proc")
 
-N_CALLS = 5  # of a sample: two splits, classify, attribute, rank
+N_CALLS = 6  # of a sample: two splits, classify, two attributions, rank
 IN_FLIGHT = 12
 # What was answered so long before a kill may not have been read by the process that died.
 _UNREAD_S = 1.0

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 N_SAMPLES = 40
-N_CALLS = 5
+N_CALLS = 6
 KEY = "sk-test"
 
 

@@ -155,6 +155,9 @@ def test_show_tells_how_often_votes_flipped(resumed: Finished, place: Place) -> 
 def test_lineage_leads_from_a_voted_verdict_to_a_reply(resumed: Finished, place: Place) -> None:
     run_id = resumed.document["run_id"]
     rows = place.call("lineage", run_id, "berth-1", "context_precision", "--json").document
+    # The ground truth is split first: one that states nothing is not ranked by.
+    assert {row["step"] for row in rows} == {"rank", "extract_ground_truth"}
+    rows = [row for row in rows if row["step"] == "rank"]
     assert [(row["context_rank"], row["useful"]) for row in rows] == [(1, True), (2, False)]
     assert {(row["step"], row["call_status"]) for row in rows} <= {("rank", "ok"), ("rank", "cached")}
     assert all(json.loads(row["request"])["seed"] == 1 for row in rows)

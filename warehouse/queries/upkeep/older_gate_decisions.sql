@@ -4,8 +4,4 @@ select
     run_id || '-gate' as decision_id, run_id, 'suite' as origin, gate as outcome, gate = 'passed' as is_baseline,
     coalesce(finished_at, started_at) as decided_at
 from {database}.main.runs
-where gate in ('passed', 'failed');
-
-create temp view gate_acceptances as
-select null::varchar as run_id, null::varchar as why, null::varchar as accepted_by, null::timestamp as accepted_at
-where false;
+where gate in ('passed', 'failed')
