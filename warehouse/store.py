@@ -25,9 +25,9 @@ import polars as pl
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
+from evalhouse.warehouse.engine.older import as_of_today
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
-from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
 WRITE_PATIENCE_S = 5.0
@@ -127,7 +127,9 @@ class Warehouse:
             for name, frame in (frames or {}).items():
                 connection.register(name, frame.to_arrow())
             try:
-                rows = _query(connection, sql, parameters)
+                # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
+                with as_of_today(connection):
+                    rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
                     f"{self.location.name} is not an evalhouse warehouse, or one of another version "
@@ -156,44 +158,6 @@ class Warehouse:
                 raise refuse_spooled(path, str(error)) from None
             connection.commit()
             drop_spooled(path)
-
-
-def _query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, object] | None) -> pl.DataFrame:
-    values = dict(parameters) if parameters else None
-    try:
-        return connection.sql(sql, params=values).pl()
-    except (duckdb.BinderException, duckdb.CatalogException) as error:
-        # A warehouse that an older evalhouse wrote last lacks tables and columns that only the next run adds.
-        for stands_in in _STAND_INS:
-            rows = _query_older(connection, sql, values, stands_in)
-            if rows is not None:
-                return rows
-        raise error from None
-
-
-# From what the last migration added to what the last two did.
-_OF_GATES = [("gate_decisions", ""), ("gate_acceptances", "")]
-_OF_SCORES = [("scores", relation) for relation in ("scores", "run_scores")]
-_STAND_INS = (_OF_GATES, [*_OF_GATES, *_OF_SCORES])
-
-
-def _query_older(
-    connection: duckdb.DuckDBPyConnection,
-    sql: str,
-    values: dict[str, object] | None,
-    stands_in: Sequence[tuple[str, str]],
-) -> pl.DataFrame | None:
-    """The rows with these views laid over the warehouse for a moment; None where that does not help."""
-    ((database,),) = connection.execute("""select '"' || replace(current_database(), '"', '""') || '"'""").fetchall()
-    connection.begin()
-    try:
-        for query, relation in stands_in:
-            connection.execute(read_query(f"upkeep/older_{query}").format(database=database, relation=relation))
-        return connection.sql(sql, params=values).pl()
-    except duckdb.Error:
-        return None
-    finally:
-        connection.rollback()
 
 
 def insert_frame(connection: duckdb.DuckDBPyConnection, table: str, frame: pl.DataFrame) -> None:

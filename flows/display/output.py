@@ -273,8 +273,8 @@ def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> l
 
 
 def write_cost(row: Mapping[str, Any]) -> str:
-    """What a row of `run_costs` cost; an older evalhouse's warehouse does not have what was estimated."""
-    return write_dollars(row["cost_usd"]) + (" (estimated)" if row.get("n_estimated") else "")
+    """What a row of `run_costs` cost, and whether a part of it was estimated."""
+    return write_dollars(row["cost_usd"]) + (" (estimated)" if row["n_estimated"] else "")
 
 
 def _write_cell(value: object) -> str:

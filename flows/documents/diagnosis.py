@@ -13,7 +13,6 @@ from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 
-from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -41,8 +40,6 @@ CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 _REMEDIES = Path(__file__).with_name("remedies.yaml")
-_VIEWS: Final = ("cause_rules", "cause_thresholds", "run_causes", "sample_causes")
-_FOUND_VIEWS = "select distinct view_name from duckdb_views() where view_name in (select unnest($names))"
 _THRESHOLDS = "select threshold, value::double as value from cause_thresholds"
 
 
@@ -68,9 +65,7 @@ def read_diagnosis(
     """Everything known of why this run's samples failed.
 
     `causes` are those to show, `n_samples` how many of the worst samples of each, `n_runs` how long the trend is.
-    Raises WarehouseError for a warehouse whose views were laid before there were causes.
     """
-    _check_views(warehouse, run)
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
     counted, unjudged = warehouse.read_rows(read_query("diagnosis/causes"), of_run), read_query("diagnosis/unjudged")
@@ -86,15 +81,6 @@ def read_diagnosis(
         "trend": _read_trend(warehouse, run, causes, n_runs, counted),
         "samples": warehouse.read_rows(read_query("diagnosis/samples"), picked) if n_samples else [],
     }
-
-
-def _check_views(warehouse: Warehouse, run: RunRow) -> None:
-    views = warehouse.read_rows(_FOUND_VIEWS, {"names": list(_VIEWS)})
-    if len(views) < len(_VIEWS):
-        raise WarehouseError(
-            f"{warehouse.location.path} was last written by an evalhouse that knew no causes; "
-            f"`evalhouse rescore {run.run_id}` brings it up to date, without a model call"
-        )
 
 
 def _advise(row: Mapping[str, Any], language: Language) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def _read_cost(warehouse: Warehouse, run: RunRow) -> Cost:
     return Cost(
         usd=sum(row["cost_usd"] or 0.0 for row in rows),
         n_unpriced=sum(row["n_unpriced"] for row in rows),
-        n_estimated=sum(row.get("n_estimated", 0) for row in rows),
+        n_estimated=sum(row["n_estimated"] for row in rows),
     )
 
 

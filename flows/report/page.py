@@ -150,8 +150,7 @@ def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool)
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
         metrics=names,
-        # A warehouse that was last written by an older evalhouse does not have the column.
-        low_is_good=[row.get("better") == "low" for row in metrics],
+        low_is_good=[row["better"] == "low" for row in metrics],
         scores=[[None] * len(places) for _ in names],
         reasons=[[None] * len(places) for _ in names],
         base=[[None] * len(places) for _ in names] if has_base else None,

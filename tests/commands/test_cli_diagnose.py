@@ -214,18 +214,6 @@ def test_another_judge_in_between_is_said(ferry: Place, tmp_path: Path) -> None:
     )
 
 
-def test_an_older_warehouse_says_what_brings_it_up_to_date(ferry: Place, tmp_path: Path) -> None:
-    place = copy_place(ferry, tmp_path)
-    views = ("run_causes", "sample_causes", "cause_rules", "cause_thresholds")
-    change(place, *(f"drop view {view}" for view in views), "update migrations set sha256 = 'older' where number = 0")
-    finished = place.call("diagnose", "latest")
-    assert (finished.status, finished.stdout) == (2, "")
-    told = re.fullmatch(r"Error: .*knew no causes; `evalhouse (rescore \S+)` brings it .*\n", finished.stderr)
-    assert told, finished.stderr
-    assert place.call(*told[1].split()).status == 0
-    assert place.call("diagnose", "latest", "--json").document["causes"]
-
-
 def test_what_could_not_be_judged_is_counted_by_reason(house: House, ask: Ask) -> None:
     finished = ask("diagnose", house.run_id)
     assert finished.status == 0

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -121,6 +121,16 @@ def _lay_views(connection: duckdb.DuckDBPyConnection, location: Location) -> Non
     _record(connection, _VIEWS, "views", _views_hash())
 
 
+def is_older(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a warehouse lacks what the next write brings; False for one that is newer than we are, or not ours."""
+    try:
+        applied = dict(connection.execute("select number, sha256 from migrations").fetchall())
+    except duckdb.Error:
+        return False
+    newest, views = _find_newest()
+    return max(applied, default=0) <= newest and (len(applied) <= newest or applied.get(_VIEWS) != views)
+
+
 def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
     try:
         with open_reader(location) as connection:
@@ -164,6 +174,12 @@ def _missing(applied: dict[int, str], wanted: Sequence[Migration]) -> list[Migra
 
 def _record(connection: duckdb.DuckDBPyConnection, number: int, name: str, sha256: str) -> None:
     connection.execute("insert into migrations values (?, ?, ?, now() at time zone 'UTC')", [number, name, sha256])
+
+
+@cache
+def _find_newest() -> tuple[int, str]:
+    """How many migrations there are, and the hash of the views; asked for before every read."""
+    return len(load_migrations()), _views_hash()
 
 
 def _views_hash() -> str:

@@ -60,7 +60,7 @@ def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunS
     return RunSummary(
         metrics=warehouse.read_rows(read_query("report/metrics"), of_run),
         history=warehouse.read_rows(read_query("report/history"), of_run),
-        costs=warehouse.read_rows(read_query("report/costs"), of_run),
+        costs=warehouse.read_rows(read_query("runs/costs"), of_run),
         flips=warehouse.read_rows(read_query("report/flips"), of_run) if was_voted(run) else [],
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
         scores=warehouse.read_rows(read_query("report/scores"), of_run),

@@ -1,5 +1,4 @@
--- One row per step of the run, and of the judging again that measured its judge's noise. All columns: a warehouse that
--- was last written by an older evalhouse has fewer.
+-- One row per step of the run, and of the judging again that measured its judge's noise.
 select * exclude run_id
 from run_costs
 where run_id = $run_id

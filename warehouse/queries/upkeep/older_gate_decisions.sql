@@ -1,7 +1,7 @@
--- What a warehouse lacks that was last written by an evalhouse which kept no decisions of gates but the outcome.
-create temp view gate_decisions as
+-- Gates' decisions as a warehouse knows them whose evalhouse kept no more of them than the outcome.
 select
     run_id || '-gate' as decision_id, run_id, 'suite' as origin, gate as outcome, gate = 'passed' as is_baseline,
+    null::varchar as undecided, null::varchar as against, null::varchar[] as base_run_ids, null::varchar as decided_by,
     coalesce(finished_at, started_at) as decided_at
-from {database}.main.runs
+from {schema}.runs
 where gate in ('passed', 'failed')

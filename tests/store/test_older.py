@@ -1,0 +1,82 @@
+"""A warehouse that an older evalhouse wrote last: every command that reads it shows what it will show."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import House
+from cli_process import Finished
+
+from evalhouse.warehouse.engine.migrate import migrate
+from evalhouse.warehouse.location import parse_location
+
+Ask = Callable[..., Finished]
+_COLUMNS = "select column_name from duckdb_columns() where database_name = ? and table_name = ? order by column_index"
+
+
+@pytest.fixture(params=[12, 16])
+def older(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> str:
+    """The house's rows in the tables of an earlier state."""
+    path = str(tmp_path / "older.duckdb")
+    migrate(parse_location(path), upto=request.param)
+    with duckdb.connect(path) as con:
+        con.execute(f"attach '{house.path}' as today (read_only)")
+        tables = con.execute(
+            "select table_name from duckdb_tables() where database_name = 'older' and table_name <> 'migrations'"
+        ).fetchall()
+        for (table,) in tables:
+            here, there = (
+                [name for (name,) in con.execute(_COLUMNS, [database, table]).fetchall()]
+                for database in ("older", "today")
+            )
+            columns = ", ".join(name for name in here if name in there)
+            con.execute(f"insert into {table} by name select {columns} from today.{table}")
+    return path
+
+
+@pytest.fixture
+def migrated(older: str, tmp_path: Path) -> str:
+    """The same after the next write."""
+    path = shutil.copy(older, str(tmp_path / "migrated.duckdb"))
+    migrate(parse_location(path))
+    return path
+
+
+def hash_file(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_reading_commands_show_what_they_show_once_it_is_migrated_and_change_nothing(
+    house: House, older: str, migrated: str, ask: Ask, tmp_path: Path
+) -> None:
+    before = hash_file(older)
+    for arguments in (
+        ("runs",),
+        ("show", house.run_id),
+        ("compare", "previous", "latest"),
+        ("diagnose", house.run_id),
+        ("lineage", house.run_id, "tide-1", "faithfulness"),
+    ):
+        documents: list[Any] = []
+        for warehouse in (migrated, older):
+            finished = ask(*arguments, "--json", "--warehouse", warehouse)
+            assert finished.status == 0, finished.stderr
+            documents.append(finished.document)
+            assert ask(*arguments, "--warehouse", warehouse).status == 0
+        assert documents[1] == documents[0], arguments
+    report = ask("report", "latest", "--against", "previous", "-o", str(tmp_path / "r.html"), "--warehouse", older)
+    assert report.status == 0, report.stderr
+    assert hash_file(older) == before
+
+
+def test_a_gate_decides_although_it_cannot_be_put_on_record(older: str, migrated: str, ask: Ask) -> None:
+    drop = ("--against", "previous", "--max-drop", "factual_f1=0.02", "--min", "factual_f1=0.01")
+    today, then = (ask("gate", "latest", *drop, "--json", "--warehouse", warehouse) for warehouse in (migrated, older))
+    assert then.document == today.document
+    assert "The decision is not on record" in then.stderr

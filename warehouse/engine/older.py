@@ -1,0 +1,75 @@
+"""A warehouse that an older evalhouse wrote last, read as if it had today's shape.
+
+Only what writes migrates: whoever looks at a warehouse must not change it, and may not be allowed to. So for one query
+today's tables and views are laid over it as temporary views, which go with the transaction they are made in: a table
+with the columns it lacks, empty but for those that a migration fills from others, and all views anew on top of them,
+for old and new ones do not go together.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import duckdb
+
+from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_migrations
+from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.queries import read_query
+
+Columns = dict[str, dict[str, str]]
+"""By table the type of each column."""
+# What migrations fill in: columns by an expression over their table, and tables by a select.
+_FILLED_COLUMNS = ("better", "minimum")
+_FILLED_TABLES = ("gate_decisions",)
+
+
+@contextmanager
+def as_of_today(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Within this an older warehouse has today's shape; with one that is not older nothing is done."""
+    if not is_older(connection):
+        yield
+        return
+    connection.begin()
+    try:
+        _lay_newest(connection)
+        yield
+    finally:
+        connection.rollback()
+
+
+def _lay_newest(connection: duckdb.DuckDBPyConnection) -> None:
+    ((database,),) = connection.execute("""select '"' || replace(current_database(), '"', '""') || '"'""").fetchall()
+    there = _read_columns(connection)
+    for table, columns in _list_columns().items():
+        if columns.keys() - there.get(table, {}).keys():
+            rows = _select(table, columns, there.get(table), f"{database}.main")
+            connection.execute(f"create temp view {table} as {rows}")
+    for script in view_scripts():
+        statement = connection.extract_statements(script.sql)[0].query
+        connection.execute(statement.replace("create or replace view", "create temp view", 1))
+
+
+def _select(table: str, columns: dict[str, str], there: dict[str, str] | None, schema: str) -> str:
+    if there is None and table in _FILLED_TABLES:
+        return read_query(f"upkeep/older_{table}").format(schema=schema)
+    lacking = {name: kind for name, kind in columns.items() if name not in (there or {})}
+    added = ", ".join(
+        f"{read_query(f'upkeep/older_{name}') if name in _FILLED_COLUMNS else f'null::{kind}'} as {name}"
+        for name, kind in lacking.items()
+    )
+    return f"select {added} where false" if there is None else f"select *, {added} from {schema}.{table}"
+
+
+@cache
+def _list_columns() -> Columns:
+    with duckdb.connect() as connection:
+        apply_migrations(connection, parse_location("unused.duckdb"), load_migrations(), views=False)
+        return _read_columns(connection)
+
+
+def _read_columns(connection: duckdb.DuckDBPyConnection) -> Columns:
+    columns: Columns = {}
+    for table, column, kind in connection.execute(read_query("upkeep/columns")).fetchall():
+        columns.setdefault(table, {})[column] = kind
+    return columns
