@@ -5,7 +5,7 @@ the splitting of the texts, without which there were no statements to label, and
 metrics have no file.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -192,7 +192,7 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     sample = {"run_id": run_id, "sample_id": sample_id}
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("lineage/scores"), {**sample, "metric": metric})
     has_own = any(row["step"] is None for row in rows)
-    own = _find_own_rubrics(_read_templates(warehouse, run_id)) if has_own else {}
+    own = _find_own_rubrics(warehouse, run_id) if has_own else {}
     # The rows come in the order of their metrics.
     scores = {name: list(of_metric) for name, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     steps_of = {name: [*_list_splittings(of_metric), *own.get(name, ())] for name, of_metric in scores.items()}
@@ -200,6 +200,14 @@ def _read_lineage(warehouse: Warehouse, run_id: str, sample_id: str, metric: str
     query = read_query("lineage/further")
     further: list[dict[str, Any]] = warehouse.read_rows(query, {**sample, "steps": steps}) if steps else []
     return [row for name, of_metric in scores.items() for row in _add_further(of_metric, further, steps_of[name])]
+
+
+def _find_own_rubrics(warehouse: Warehouse, run_id: str) -> Mapping[str, Collection[str]]:
+    """The grading step of each score that a rubric gave whose prompt is on record."""
+    from evalhouse.tasks.pipeline.step_inputs import find_graded  # noqa: PLC0415  # only where there are such rubrics
+
+    templates = _read_templates(warehouse, run_id)
+    return find_graded({f"{GRADE_STEP}{name}": [template] for name, template in templates.items()})
 
 
 def _read_metadata(warehouse: Warehouse, run_id: str, sample_id: str) -> Mapping[str, Any]:
@@ -248,14 +256,3 @@ def _read_templates(warehouse: Warehouse, run_id: str) -> dict[str, str]:
     """By rubric that graded in the run the text of its prompt."""
     rows = warehouse.read_rows(read_query("lineage/rubrics"), {"run_id": run_id})
     return {str(row["prompt"]): str(row["template"]) for row in rows}
-
-
-def _find_own_rubrics(templates: Mapping[str, str]) -> dict[str, list[str]]:
-    """The grading step of each score that a rubric gave whose prompt is on record."""
-    from evalhouse.prompts import list_rubric_metrics  # noqa: PLC0415  # only where there are such rubrics
-
-    return {
-        metric: [f"{GRADE_STEP}{name}"]
-        for name, template in templates.items()
-        for metric in list_rubric_metrics(template)
-    }

@@ -26,14 +26,14 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.documents.run_origin import (
     describe_responses,
-    explain_surface,
+    explain_stand_in,
     list_idle,
     print_response_errors,
     print_responses,
     read_response_counts,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
-from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update, now_utc
+from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
 from evalhouse.flows.preparing.settings import (
     Resolved,
     find_unknown_variables,
@@ -49,6 +49,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
+from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def _print_outcome(
         print_line()
         print_scores(rows, run.metrics, idle)
         print_line()
-        if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
+        if note := explain_stand_in(run):
             print_line(note)
     print_line(_describe_calls(outcome))
     print_responses(responses)

@@ -24,7 +24,7 @@ from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
-    explain_surface,
+    explain_stand_in,
     list_idle,
     list_trail,
     print_changes_of_samples,
@@ -174,7 +174,7 @@ def _print_run(run: RunRow, document: dict[str, Any], idle: Sequence[str]) -> No
     if document["metrics"]:
         print_line()
         print_scores(document["metrics"], run.metrics, idle)
-        if note := explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})):
+        if note := explain_stand_in(run):
             print_line(note)
         _print_groups(document["metrics"])
         _print_changes(document["metrics"])

@@ -35,7 +35,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     is_passed,
 )
 from evalhouse.tasks.comparing.nights import compare_with_mean, lay_side_by_side
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs, group_means, warn_of_status
 from evalhouse.tasks.comparing.trend import check_trends, pick_nights
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import Night
@@ -220,9 +220,7 @@ def _read_cost(warehouse: Warehouse, run: RunRow) -> Cost:
 def _list_warnings(run: RunRow, comparison: Comparison | None) -> list[str]:
     if comparison is not None:
         return list(comparison.warnings)
-    if run.status == "completed":
-        return []
-    return [f"run {run.run_id} is {run.status}: some of its samples may be unscored"]
+    return list(warn_of_status(run))
 
 
 def _describe_run(run: RunRow) -> dict[str, Any]:

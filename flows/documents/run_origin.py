@@ -84,6 +84,11 @@ def explain_surface(
     )
 
 
+def explain_stand_in(run: RunRow) -> str | None:
+    """The same of a run on record."""
+    return explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {}))
+
+
 def describe_responses(counts: Mapping[str, Any]) -> str:
     """Responses in one line: how many came, failed and were taken from the record, and how long they took."""
     parts = [f"{counts['n_ok']:,} answered", f"{counts['n_failed']:,} failed"]

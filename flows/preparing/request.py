@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evalhouse.tasks.settings.run import RunSettings, leave_out
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id
+from evalhouse.warehouse.rows.runs import RunKind, RunRow, make_run_id, now_utc
 from evalhouse.warehouse.steps import list_calls
 
 if TYPE_CHECKING:
@@ -127,11 +127,6 @@ def begin_run(
         problem=None,
         gate=None,
     )
-
-
-def now_utc() -> datetime:
-    """Now in UTC without a zone, as the warehouse keeps times."""
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 @cache

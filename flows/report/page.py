@@ -25,7 +25,7 @@ from markupsafe import Markup
 from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
 from evalhouse.flows.documents.comparison import name_part, write_also
 from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
-from evalhouse.flows.documents.run_origin import HEADLINE, explain_surface
+from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
     draw_distribution,
@@ -132,7 +132,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
         ],
         warnings=comparison.warnings if comparison else (),
         retrieval=[finding.describe() for finding in comparison.retrieval] if comparison else (),
-        stand_in=explain_surface(run.embeddings, run.metrics, run.config.get("metric_settings", {})),
+        stand_in=explain_stand_in(run),
         causes=[row | {"interval": _write_interval(row)} for row in diagnosis["causes"] if row["n_samples"]],
         costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
         flips=summary.flips,

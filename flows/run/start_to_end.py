@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging, now_utc
+from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
@@ -24,7 +24,16 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import count_responses
-from evalhouse.warehouse.rows.runs import RunKind, RunRow, RunStatus, find_run, hold_suite, insert_run, update_run
+from evalhouse.warehouse.rows.runs import (
+    RunKind,
+    RunRow,
+    RunStatus,
+    find_run,
+    hold_suite,
+    insert_run,
+    now_utc,
+    update_run,
+)
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.store import Warehouse, check_room
 

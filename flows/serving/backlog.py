@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from evalhouse.flows.preparing.request import Trigger, Update, now_utc
+from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
@@ -30,6 +30,7 @@ from evalhouse.warehouse.rows.runs import (
     find_run,
     list_answered,
     list_runs,
+    now_utc,
     update_run,
 )
 from evalhouse.warehouse.store import Warehouse

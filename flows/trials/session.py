@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from evalhouse.flows.preparing.live_run import make_live_run
-from evalhouse.flows.preparing.request import now_utc
 from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
@@ -30,7 +29,7 @@ from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, update_run
+from evalhouse.warehouse.rows.runs import RunRow, RunStatus, insert_run, now_utc, update_run
 from evalhouse.warehouse.store import Warehouse
 
 T = TypeVar("T")

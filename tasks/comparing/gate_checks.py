@@ -221,28 +221,20 @@ def _leave_open(metric: str, limit: float) -> Check:
 
 def _check_drop(comparison: MetricComparison, limit: float) -> Check:
     paired = comparison.paired
-    is_fault = comparison.better == "low"
-    drop = _turn(paired.difference, is_fault)
-    ends = (paired.ci_low, paired.ci_high) if is_fault else (paired.ci_high, paired.ci_low)
-    low, high = (_turn(end, is_fault) for end in ends)
-    finding = _judge_drop(comparison, limit, low=low, high=high)
+    drop = paired.find_drop(comparison.better)
+    finding = _judge_drop(comparison, limit, low=drop.low, high=drop.high)
     return Check(
         kind="max_drop",
         metric=comparison.metric,
         limit=limit,
-        value=drop,
-        ci_low=low,
-        ci_high=high,
+        value=drop.size,
+        ci_low=drop.low,
+        ci_high=drop.high,
         n=paired.n,
-        beyond=None if drop is None else drop - limit,
+        beyond=None if drop.size is None else drop.size - limit,
         noise_floor=comparison.noise_floor,
         **vars(_add_noise(finding, comparison)),
     )
-
-
-def _turn(value: float | None, is_fault: bool) -> float | None:
-    # 0.0 - value, so that no change is 0 and not -0.
-    return value if value is None or is_fault else 0.0 - value
 
 
 def _judge_drop(comparison: MetricComparison, limit: float, *, low: float | None, high: float | None) -> _Finding:

@@ -14,7 +14,14 @@ from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.noise import find_scale, is_judged_alike
 from evalhouse.tasks.comparing.paired import Paired, compare_paired
 from evalhouse.tasks.comparing.parts import Part
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, find_clusters
+from evalhouse.tasks.comparing.runs import (
+    Comparison,
+    ComparisonSettings,
+    MetricComparison,
+    describe_metric,
+    find_clusters,
+    warn_of_status,
+)
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.gates import read_values
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -151,29 +158,19 @@ def _list_warnings(of_metrics: Sequence[Nights]) -> Iterator[str]:
         unlike = [nights.metric for nights in of_metrics if nights.unlike[place]]
         if unlike:
             yield f"run {run.run_id} was judged otherwise, or by another formula: {', '.join(unlike)}"
-    if runs[-1].status != "completed":
-        yield f"run {runs[-1].run_id} is {runs[-1].status}: some of its samples may be unscored"
+    yield from warn_of_status(runs[-1])
 
 
 def _describe(nights: Nights, base: Floats, candidate: Floats, paired: Paired) -> MetricComparison:
     """The comparison as of two runs. Its only part is what keeps them from being compared, where something does."""
-    has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
-    both = has_base & has_candidate
     unlike = next((cause for cause in nights.unlike if cause), None)
     part = Part(name=unlike or "", n=paired.n, n_moved=paired.n_higher + paired.n_lower, value=paired.difference or 0.0)
-    means = [float(of_side.mean()) if len(of_side) else None for of_side in (base[has_base], candidate[has_candidate])]
-    return MetricComparison(
-        metric=nights.metric,
-        n_base=int(has_base.sum()),
-        n_candidate=int(has_candidate.sum()),
-        coverage_base=float(has_base.mean()) if len(base) else 0.0,
-        coverage_candidate=float(has_candidate.mean()) if len(base) else 0.0,
-        mean_base=means[0],
-        mean_candidate=means[1],
-        common_base=float(base[both].mean()) if both.any() else None,
-        common_candidate=float(candidate[both].mean()) if both.any() else None,
+    return describe_metric(
+        nights.metric,
+        base,
+        candidate,
+        n_samples=(len(base), len(candidate)),
         paired=paired,
-        change=None if means[0] is None or means[1] is None else means[1] - means[0],
         parts=(part,) if unlike else (),
         better=nights.better,
     )

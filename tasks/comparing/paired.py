@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, TIE, Floats, Integers
 from evalhouse.tasks.comparing.wilson import FEW_MOVED, GroupSums, find_difference, sum_groups
+from evalhouse.warehouse.metric_files import Better
 
 Verdict = Literal["better", "worse", "same", "undecided"]
 
@@ -48,6 +49,28 @@ class Paired:
     p_adjusted: float | None
     is_exact: bool
     verdict: Verdict
+
+    def find_drop(self, better: Better) -> "Drop":
+        """The difference as a drop: how far a metric that is better when high fell, or one better when low rose."""
+        ends = [turn_to_drop(end, better) for end in (self.ci_low, self.ci_high)]
+        low, high = ends if better == "low" else reversed(ends)
+        return Drop(size=turn_to_drop(self.difference, better), low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """How much worse the candidate is, with the 95 % interval of that; negative where it is better, and None where
+    there is no common sample, `low` and `high` also with fewer than two clusters."""
+
+    size: float | None
+    low: float | None
+    high: float | None
+
+
+def turn_to_drop(difference: float | None, better: Better) -> float | None:
+    """A difference, candidate minus base, as a drop."""
+    # 0.0 - difference, so that no change is 0 and not -0.
+    return difference if difference is None or better == "low" else 0.0 - difference
 
 
 def compare_paired(

@@ -4,7 +4,7 @@ This is where the statistics (`paired`) and the parts of a difference (`parts`) 
 data that commands print.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from evalhouse.prompts import list_rubric_metrics
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
@@ -35,7 +34,7 @@ from evalhouse.tasks.comparing.parts import (
 from evalhouse.tasks.comparing.retrieval import MetricMoves, RetrievalFinding, find_retrieval
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
-from evalhouse.tasks.pipeline.step_inputs import Templates
+from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
@@ -140,8 +139,12 @@ class _Column:
     better: Better
 
     @property
+    def moves(self) -> Floats:
+        return self.candidate - self.base
+
+    @property
     def in_both(self) -> Flags:
-        return ~np.isnan(self.base) & ~np.isnan(self.candidate)
+        return ~np.isnan(self.moves)
 
 
 class _Samples:
@@ -178,9 +181,8 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     inputs = _find_changed_inputs(pair, samples)
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
     cluster, clusters = _find_clusters(pair, samples, settings.cluster)
-    differences = np.column_stack(
-        [column.candidate - column.base for column in columns] or [np.empty((len(samples.ids), 0))]
-    )
+    changed = join_inputs(inputs)
+    differences = np.column_stack([column.moves for column in columns] or [np.empty((len(samples.ids), 0))])
     paired = compare_paired(
         differences,
         clusters,
@@ -192,7 +194,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
     noise = PairNoise(pair)
     metrics = tuple(
-        _join(samples, column, result, _find_noise(noise, samples, column, clusters), inputs)
+        _join(samples, column, result, _find_noise(noise, samples, column, clusters), changed)
         for column, result in zip(columns, paired, strict=True)
     )
     shifts = noise.find_shifts()
@@ -210,7 +212,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         moves=_list_moves(samples, columns),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
-        retrieval=_find_retrieval(columns, metrics, inputs),
+        retrieval=_find_retrieval(columns, metrics, changed),
     )
 
 
@@ -221,18 +223,17 @@ def _find_changed_inputs(pair: RunPair, samples: _Samples) -> dict[str, Flags]:
 
 
 def _find_retrieval(
-    columns: Sequence[_Column], metrics: Sequence[MetricComparison], inputs: Mapping[str, Flags]
+    columns: Sequence[_Column], metrics: Sequence[MetricComparison], changed: Mapping[Cause, Flags]
 ) -> tuple[RetrievalFinding, ...]:
     moves = [
         MetricMoves(
             metric=column.metric,
             rests_on=column.rests_on,
-            moves=column.candidate - column.base,
+            moves=column.moves,
             verdict=compared.paired.verdict,
         )
         for column, compared in zip(columns, metrics, strict=True)
     ]
-    changed = join_inputs(inputs)
     return tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"]))
 
 
@@ -244,7 +245,7 @@ def _build_columns(
     inputs: Mapping[str, Flags],
 ) -> Iterator[_Column]:
     rubrics = pair.read_rubrics()
-    metric_steps = _find_graded(rubrics) | pair.read_metric_steps()
+    metric_steps = find_graded(rubrics) | pair.read_metric_steps()
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
@@ -273,16 +274,6 @@ def _build_columns(
             version=next(iter(frame["candidate_version"].drop_nulls()), None),
             better="low" if "low" in frame["better"] else "high",
         )
-
-
-def _find_graded(rubrics: Templates) -> dict[str, frozenset[str]]:
-    """The step that each score of a rubric rests on; users' own have no metric file that says so."""
-    return {
-        metric: frozenset({step})
-        for step, templates in rubrics.items()
-        for template in templates
-        for metric in list_rubric_metrics(template)
-    }
 
 
 def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
@@ -379,35 +370,59 @@ def _detect_cluster(common: Sequence[str], metadata: Mapping[str, Mapping[str, A
     return None
 
 
-def _join(
-    samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None, inputs: Mapping[str, Flags]
+def describe_metric(
+    metric: str,
+    base: Floats,
+    candidate: Floats,
+    *,
+    n_samples: tuple[int, int],
+    paired: Paired,
+    parts: Iterable[Part],
+    better: Better,
+    noise: MetricNoise | None = None,
 ) -> MetricComparison:
-    has_base, has_candidate, both = ~np.isnan(column.base), ~np.isnan(column.candidate), column.in_both
-    mean_base, mean_candidate = _mean(column.base[has_base]), _mean(column.candidate[has_candidate])
+    """One metric by sample, NaN where unscored, of a base and a candidate of so many samples."""
+    has_base, has_candidate = ~np.isnan(base), ~np.isnan(candidate)
+    both = has_base & has_candidate
+    mean_base, mean_candidate = _mean(base[has_base]), _mean(candidate[has_candidate])
     return MetricComparison(
-        metric=column.metric,
+        metric=metric,
         n_base=int(has_base.sum()),
         n_candidate=int(has_candidate.sum()),
-        coverage_base=float(has_base.sum() / max(1, samples.in_base.sum())),
-        coverage_candidate=float(has_candidate.sum() / max(1, samples.in_candidate.sum())),
+        coverage_base=float(has_base.sum() / max(1, n_samples[0])),
+        coverage_candidate=float(has_candidate.sum() / max(1, n_samples[1])),
         mean_base=mean_base,
         mean_candidate=mean_candidate,
-        common_base=_mean(column.base[both]),
-        common_candidate=_mean(column.candidate[both]),
+        common_base=_mean(base[both]),
+        common_candidate=_mean(candidate[both]),
         paired=paired,
         noise=noise,
-        better=column.better,
+        better=better,
         change=None if mean_base is None or mean_candidate is None else mean_candidate - mean_base,
-        parts=tuple(
-            split_difference(
-                base=column.base,
-                candidate=column.candidate,
-                in_base=samples.in_base,
-                in_candidate=samples.in_candidate,
-                changed=column.changed,
-                inputs=join_inputs(inputs),
-            )
-        ),
+        parts=tuple(parts),
+    )
+
+
+def _join(
+    samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None, changed: Mapping[Cause, Flags]
+) -> MetricComparison:
+    parts = split_difference(
+        base=column.base,
+        candidate=column.candidate,
+        in_base=samples.in_base,
+        in_candidate=samples.in_candidate,
+        changed=column.changed,
+        inputs=changed,
+    )
+    return describe_metric(
+        column.metric,
+        column.base,
+        column.candidate,
+        n_samples=(int(samples.in_base.sum()), int(samples.in_candidate.sum())),
+        paired=paired,
+        parts=parts,
+        better=column.better,
+        noise=noise,
     )
 
 
@@ -423,7 +438,7 @@ def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
     ids: NDArray[np.object_] = np.array(samples.ids, dtype=object)
     for column in columns:
         has_none = np.isnan(column.base) & np.isnan(column.candidate)
-        is_equal = (np.abs(column.candidate - column.base) <= ROUNDING) | has_none
+        is_equal = (np.abs(column.moves) <= ROUNDING) | has_none
         is_listed = samples.common & ~is_equal
         values = {
             "sample_id": ids[is_listed].tolist(),
@@ -457,9 +472,14 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
             f"{row['metric']} has another formula version: {row['base_version']} and {row['candidate_version']}; "
             "`evalhouse rescore` brings runs to one"
         )
-    for run in (base, candidate):
-        if run.status != "completed":
-            yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
+    yield from warn_of_status(base)
+    yield from warn_of_status(candidate)
+
+
+def warn_of_status(run: RunRow) -> Iterator[str]:
+    """What to beware of in a run that did not complete."""
+    if run.status != "completed":
+        yield f"run {run.run_id} is {run.status}: some of its samples may be unscored"
 
 
 def _warn_of_noise(metrics: Sequence[MetricComparison]) -> Iterator[str]:

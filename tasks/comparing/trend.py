@@ -22,7 +22,7 @@ from evalhouse.tasks.comparing.bootstrap import Floats
 from evalhouse.tasks.comparing.gate_checks import Check, write_p
 from evalhouse.tasks.comparing.nights import Nights, average_runs
 from evalhouse.tasks.comparing.noise import find_scale
-from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
+from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Drop, Paired, compare_paired, turn_to_drop
 from evalhouse.warehouse.rows.runs import RunRow
 
 TREND_ALPHA: Final = 0.003
@@ -114,59 +114,49 @@ class _Fall:
     paired: Paired
 
     @property
-    def size(self) -> float | None:
-        """How far it fell; negative where it got better, None without a common sample."""
-        return self._turn(self.paired.difference)
-
-    @property
-    def interval(self) -> tuple[float | None, float | None]:
-        """The 95 % interval of that; both None where all clusters differ by the same."""
-        ends = [self._turn(self.paired.ci_low), self._turn(self.paired.ci_high)]
-        return (ends[0], ends[1]) if self.nights.better == "low" else (ends[1], ends[0])
+    def drop(self) -> Drop:
+        """How far it fell."""
+        return self.paired.find_drop(self.nights.better)
 
     @property
     def tonight(self) -> float:
         """How far tonight alone is below the first nights, over the samples it has in common with them."""
         differences = self.nights.values[-1] - _average_first(self.nights, self.window)
         known = differences[~np.isnan(differences)]
-        return (self._turn(float(known.mean())) or 0.0) if len(known) else 0.0
+        return (turn_to_drop(float(known.mean()), self.nights.better) or 0.0) if len(known) else 0.0
 
     @property
     def plainness(self) -> tuple[bool, float, float]:
         """The greater, the more certain the fall."""
-        size, p = self.size, self.paired.p
+        size, p = self.drop.size, self.paired.p
         return (size is not None and size > 0, -1.0 if p is None else -p, size or 0.0)
-
-    def _turn(self, value: float | None) -> float | None:
-        return value if value is None or self.nights.better == "low" else 0.0 - value
 
 
 def _check(metric: str, limit: float, fall: _Fall | None) -> Check:
-    size = fall.size if fall else None
-    low, high = fall.interval if fall else (None, None)
-    is_found, detail = _judge(limit, fall, size if low is None else low)
+    drop = fall.drop if fall else Drop(size=None, low=None, high=None)
+    is_found, detail = _judge(limit, fall, drop)
     return Check(
         kind="trend",
         metric=metric,
         limit=limit,
-        value=size,
-        ci_low=low,
-        ci_high=high,
+        value=drop.size,
+        ci_low=drop.low,
+        ci_high=drop.high,
         n=fall.paired.n if fall else 0,
-        beyond=None if size is None else size - limit,
+        beyond=None if drop.size is None else drop.size - limit,
         outcome="failed" if is_found else "passed",
         reason="beyond_limit" if is_found else None,
         detail=detail,
     )
 
 
-def _judge(limit: float, fall: _Fall | None, low: float | None) -> tuple[bool, str]:
+def _judge(limit: float, fall: _Fall | None, drop: Drop) -> tuple[bool, str]:
     """Whether it fails, and why (not)."""
     if fall is None:
         return False, "a trend takes an earlier night that passed and was judged as this one"
-    size, p = fall.size, fall.paired.p_adjusted
+    size, low, p = drop.size, drop.low, fall.paired.p_adjusted
     if size is None or low is None or p is None:
-        return False, "no sample is scored in the first and in the last nights"
+        return False, "fewer than two independent samples are scored in the first and in the last nights"
     sides = _name_sides(fall)
     if size <= 0 or p > TREND_ALPHA:
         return False, f"no fall beyond chance: {sides}, {write_p(p)}"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from evalhouse.prompts import list_rubric_columns
+from evalhouse.prompts import list_rubric_columns, list_rubric_metrics
 from evalhouse.warehouse.steps import find_step
 
 Templates = Mapping[str, Collection[str]]
@@ -18,3 +18,13 @@ def list_step_inputs(name: str, templates: Templates = NO_TEMPLATES) -> Collecti
         return step.inputs
     columns = list_rubric_columns(step.prompt, templates.get(name, ()))
     return None if columns is None else columns.union(step.inputs or ())
+
+
+def find_graded(rubrics: Templates) -> dict[str, frozenset[str]]:
+    """The step that each score of a rubric rests on; users' own have no metric file that says so."""
+    return {
+        metric: frozenset({step})
+        for step, templates in rubrics.items()
+        for template in templates
+        for metric in list_rubric_metrics(template)
+    }

@@ -35,7 +35,7 @@ from evalhouse.warehouse.rows.reviews import (
     read_texts,
     write_picks,
 )
-from evalhouse.warehouse.rows.runs import RunRow, make_run_id
+from evalhouse.warehouse.rows.runs import RunRow, make_run_id, now_utc
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
@@ -122,7 +122,7 @@ def record_export(warehouse: Warehouse, export: Export) -> None:
     labelled = [
         Pick(item=item, stratum=REVIEWED, probability=1.0) for item in export.reviewed if item.item_hash not in asked
     ]
-    picked_at = datetime.now(UTC).replace(tzinfo=None)
+    picked_at = now_utc()
     rows = [
         {
             "export_id": export.export_id,

@@ -12,6 +12,7 @@ from typing import Any
 
 from evalhouse.tasks.reviews.label_files import LabelFile, Line, find_label, list_labels, list_problems
 from evalhouse.warehouse.rows.reviews import Review, add_reviews, read_picks, read_reviewable
+from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
@@ -56,7 +57,7 @@ def import_reviews(warehouse: Warehouse, files: Sequence[LabelFile], reviewer: s
     """
     labelled = {file.name: [line for line in file.lines if line.get("label")] for file in files}
     record = _read_record(warehouse, [line for lines in labelled.values() for line in lines])
-    now = datetime.now(UTC).replace(tzinfo=None)
+    now = now_utc()
     problems = [problem for file in files for problem in file.problems]
     reviews: dict[str, list[Review]] = {}
     for file in files:

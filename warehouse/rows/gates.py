@@ -6,16 +6,15 @@ later run passes.
 """
 
 import getpass
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.runs import RunRow, list_runs
+from evalhouse.warehouse.rows.runs import RunRow, list_runs, make_run_id, now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
 from evalhouse.warehouse.tables import build_frame
 
@@ -58,8 +57,8 @@ class Decision:
 
 def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
     """Put a decision on record; that of a suite's gate also as `gate` of its run. Raises WarehouseError."""
-    now = datetime.now(UTC).replace(tzinfo=None)
-    decision_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    now = now_utc()
+    decision_id = make_run_id(now)
     head = {name: value for name, value in vars(decision).items() if name != "checks"}
     head |= {"decision_id": decision_id, "decided_by": find_user(), "decided_at": now}
     checks = [
@@ -76,8 +75,7 @@ def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: flo
 
 def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
     """Put on record that a person takes this run for the baseline of its series."""
-    now = datetime.now(UTC).replace(tzinfo=None)
-    acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now)
+    acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now_utc())
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         insert_frame(connection, "gate_acceptances", build_frame("gate_acceptances", [vars(acceptance)]))
     return acceptance

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
@@ -50,6 +50,11 @@ class RunRow:
     kb_changed: tuple[str, ...] | None = None
     problem: str | None = None
     gate: str | None = None
+
+
+def now_utc() -> datetime:
+    """Now in UTC without a zone, as the warehouse keeps times."""
+    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def make_run_id(began_at: datetime) -> str:
