@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.collection import (
     Collection,
     KnownResponses,
@@ -14,7 +15,7 @@ from evalhouse.tasks.targets.collection import (
 )
 from evalhouse.tasks.targets.protocol import Target
 from evalhouse.warehouse.mover import Mover
-from evalhouse.warehouse.rows.calls import list_open_samples
+from evalhouse.warehouse.rows.calls import count_responses, list_open_samples
 from evalhouse.warehouse.rows.runs import RunRow
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def make_collection(
         read = read_own_samples(live_run.warehouse, run.run_id)
         numbers = sorted({(ordinal - 1) // size for ordinal in list_open_samples(live_run.warehouse, run.run_id)})
         n_samples = sum(min(size, (run.n_samples or 0) - number * size) for number in numbers)
+    settings = live_run.settings.target
+    counted = count_responses(live_run.warehouse, run.run_id) if live_run.resumed else {"n_ok": 0}
     return Collection(
         run_id=run.run_id,
         warehouse=live_run.warehouse,
@@ -58,8 +61,10 @@ def make_collection(
         read_samples=read,
         numbers=numbers,
         n_samples=n_samples,
-        concurrency=live_run.settings.target.concurrency if live_run.settings.target else 1,
+        concurrency=settings.concurrency if settings else 1,
+        first=FirstQuestions() if settings and settings.stop_early else None,
         is_resumed=live_run.resumed,
+        has_answers=counted["n_ok"] > 0,
     )
 
 

@@ -58,6 +58,7 @@ class TargetSettings(BaseModel):
     attempts: int = Field(default=3, ge=1, le=50, description="times one question is asked before it has failed")
     concurrency: int = Field(default=4, ge=1, le=1024, description="questions in flight at once")
     rpm: int | None = Field(default=None, ge=1, description="questions per minute")
+    stop_early: bool = Field(default=True, description="end the asking when the first questions all fail")
 
     @field_validator("url")
     @classmethod

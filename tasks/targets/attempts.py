@@ -1,4 +1,4 @@
-"""How often and how fast the application under test is asked, and how what it returns is read.
+"""How often and how fast the application under test is asked, when that ends early, and how what it returns is read.
 
 One `Attempts` belongs to one target, so that its limits have nothing to do with the judge's. What an attempt is, the
 targets say; here it either returns an answer or raises one of the errors of `protocol`.
@@ -9,6 +9,7 @@ documents and messages are known by their attributes, so nothing of LangChain is
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,12 +17,16 @@ from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
 from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.tasks.settings.target import TargetSettings
-from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetError
+from evalhouse.tasks.targets.protocol import LateAnswer, PassingFailure, QuestionFailed, Response, TargetError
 
 # Who asks to come back later than this is not waited for: a night is too short for many such questions.
 _NAMED_MOST_S = 300.0
-# Questions given up while nobody has ever been there. A bot that is down all night is not asked thousands of times.
-_UNREACHED_MOST = 5
+# What waiting does not mend (a wrong token, another shape, nobody there) is after 5 questions what it is after 5,000.
+_LASTING_MOST = 5
+# Anything else may be chance, or an application that still starts. One that answers only a quarter of its questions
+# fails the first 5 in every fourth run (0.75 ** 5 = 24 %), but the first 20 in 3 of 1,000.
+_FAILED_MOST = 20
+_KINDS_SHOWN = 3
 ANSWER_KEYS = ("answer", "output", "result", "text")
 CONTEXTS_KEYS = ("contexts", "context", "documents", "source_documents")
 _IDS_KEY = "context_ids"
@@ -162,21 +167,19 @@ class Attempts:
     def __init__(self, settings: TargetSettings) -> None:
         self._most = settings.attempts
         self._limit = EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm)
-        self._was_there = False
-        self._n_unreached = 0
 
     async def ask(self, attempt: Attempt) -> Response:
-        """The response to one question, failed or not; raises TargetError when nobody is there to be asked."""
+        """The response to one question, failed or not."""
         for number in range(1, self._most + 1):
             try:
                 return await self._ask_once(attempt, number)
             except PassingFailure as failure:
                 wait_s = _find_wait(failure, number)
                 if number == self._most or wait_s > _NAMED_MOST_S:
-                    self._stop_if_nobody_is_there(failure)
-                    return make_failed(_say_tries(failure, number, wait_s), attempts=number)
+                    return make_failed(_say_tries(failure, number, wait_s), attempts=number, lasts=failure.unreached)
             except QuestionFailed as failure:
-                return make_failed(str(failure), attempts=number - failure.unasked)
+                lasts = not (failure.unasked or isinstance(failure, LateAnswer))
+                return make_failed(str(failure), attempts=number - failure.unasked, lasts=lasts)
             await asyncio.sleep(wait_s)
         raise AssertionError("at least one attempt is made")
 
@@ -195,30 +198,57 @@ class Attempts:
             error=None,
         )
 
-    def _stop_if_nobody_is_there(self, failure: PassingFailure) -> None:
-        self._n_unreached += failure.unreached
-        if not self._was_there and self._n_unreached >= _UNREACHED_MOST:
-            raise TargetError(f"{failure}; none of the first {_UNREACHED_MOST} questions got through")
-
     async def _watch(self, attempt: Attempt, slot: Slot) -> Answer:
         """The attempt; who is asked too much gets fewer questions at once."""
         try:
-            answer = await attempt()
+            return await attempt()
         except PassingFailure as failure:
-            self._was_there = self._was_there or not failure.unreached
             if failure.rate_limited:
                 self._limit.note_refused(slot, failure.retry_after_s)
             raise
-        except QuestionFailed as failure:
-            self._was_there = self._was_there or not failure.unasked
-            raise
-        self._was_there = True
-        return answer
 
 
-def make_failed(error: str, *, attempts: int) -> Response:
+class FirstQuestions:
+    """Watches the first questions of a run until one is answered: if they fail, the others would most likely too."""
+
+    def __init__(self) -> None:
+        self._failures: list[Response] = []
+        self._is_over = False
+
+    def note(self, response: Response) -> None:
+        """Count what came of a question; raises TargetError when enough have failed."""
+        self._is_over = self._is_over or response.error is None
+        if self._is_over:
+            return
+        self._failures.append(response)
+        alike = [failed for failed in self._failures if failed.lasts and _find_kind(failed) == _find_kind(response)]
+        if len(alike) >= _LASTING_MOST or len(self._failures) >= _FAILED_MOST:
+            self._is_over = True  # what is still in flight ends as it does
+            raise TargetError(_say_failures(self._failures))
+
+
+def _find_kind(response: Response) -> str:
+    """What failures of one kind have in common: a message names what happened first, and then what came."""
+    return (response.error or "").partition(":")[0]
+
+
+def _say_failures(failures: Sequence[Response]) -> str:
+    """What came for how many questions, the most frequent kind first, and what to do."""
+    kinds = Counter(map(_find_kind, failures)).most_common()
+    examples = {_find_kind(failed): failed.error for failed in failures}
+    shown = "; ".join(f"{n} times {examples[kind]}" for kind, n in kinds[:_KINDS_SHOWN])
+    more = f"; and {len(kinds) - _KINDS_SHOWN} other kinds of failure" if len(kinds) > _KINDS_SHOWN else ""
+    return (
+        f"none of the first {len(failures)} questions was answered, so the others were not asked: {shown}{more}; mend "
+        "the application or [target] (stop_early = false there asks all the same)"
+    )
+
+
+def make_failed(error: str, *, attempts: int, lasts: bool = False) -> Response:
     """The response of a question that has failed."""
-    return Response(answer=None, contexts=None, context_ids=None, latency_ms=None, attempts=attempts, error=error)
+    return Response(
+        answer=None, contexts=None, context_ids=None, latency_ms=None, attempts=attempts, error=error, lasts=lasts
+    )
 
 
 def _find_wait(failure: PassingFailure, failures: int) -> float:

@@ -28,7 +28,14 @@ from pydantic.errors import PydanticUserError
 from evalhouse.tasks.messages import name_kind, redact, shorten
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import Answer, Attempts, make_failed, read_returned
-from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetError, TargetQuestion
+from evalhouse.tasks.targets.protocol import (
+    LateAnswer,
+    PassingFailure,
+    QuestionFailed,
+    Response,
+    TargetError,
+    TargetQuestion,
+)
 
 _EXTRAS = ("metadata", "sample_id")
 _CALLED_WITH = "it is called with the question, and by name with metadata and sample_id where it names those"
@@ -80,9 +87,7 @@ class ThreadPool:
             async with asyncio.timeout(self._timeout_s):
                 return await ended
         except TimeoutError:
-            raise QuestionFailed(
-                f"it did not return within {self._timeout_s:g} s; raise timeout_s if it may take longer"
-            ) from None
+            raise LateAnswer(self._timeout_s) from None
 
     def close(self) -> None:
         """Let every thread end, those in a call after it."""
@@ -175,9 +180,7 @@ async def await_guarded(awaitable: Awaitable[Any], timeout_s: float) -> Any:  # 
         raise translate_error(error) from error
     except (Exception, SystemExit) as error:  # an application of any maker may raise anything
         if limit.expired():
-            raise QuestionFailed(
-                f"it did not return within {timeout_s:g} s; raise timeout_s if it may take longer"
-            ) from None
+            raise LateAnswer(timeout_s) from None
         raise translate_error(error) from error
 
 

@@ -1,8 +1,8 @@
 """The collection of a run: how it comes by a response to every sample, before anything is judged.
 
 A response is on disk as soon as it came, so whatever ends a run, nothing that came back is asked for again: a resumed
-run asks only for what it has no response to, or a failed one. The loaded samples then hold the responses in the place
-of what the dataset brought.
+run asks only for what it has no response to, and after that for what failed. The loaded samples then hold the responses
+in the place of what the dataset brought.
 
 What need not be asked at all are responses on record already, of a named run or of the last asking of a suite. After an
 announced change of documents a response stays what it was as long as it cited none of them. That is a guess from the
@@ -22,6 +22,7 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
@@ -32,7 +33,7 @@ from evalhouse.warehouse.store import Warehouse
 ReadSamples = Callable[[int, int], list[StoredSample]]
 SEPARATORS = "#:/|@"
 # They say how the application is asked, not what or whom.
-_MANNERS = {"timeout_s", "attempts", "concurrency", "rpm"}
+_MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early"}
 
 
 def make_target(settings: TargetSettings) -> Target:
@@ -180,7 +181,9 @@ class Collection:
     """The asking of one run, and how far it is.
 
     Without a `target` every response is taken from `known`. `read_samples` gives the samples between two ordinals, and
-    `numbers` are the shards that may have something to ask; `n_samples` is how many samples these hold.
+    `numbers` are the shards that may have something to ask; `n_samples` is how many samples these hold. `first` ends
+    the asking when the first questions all fail. A question that failed before counts for that only while the run has
+    no answer at all (`has_answers`): what fails again after others were answered may be at fault itself.
     """
 
     run_id: str
@@ -192,12 +195,15 @@ class Collection:
     numbers: Sequence[int]
     n_samples: int
     concurrency: int
+    first: FirstQuestions | None = None
     is_resumed: bool = False
+    has_answers: bool = False
     is_over: bool = False
     n_asked: int = 0
     n_failed: int = 0
     n_taken: int = 0
     _sending: set[asyncio.Timeout] = field(default_factory=set)
+    _failed_before: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
@@ -239,7 +245,10 @@ class Collection:
             return list(samples)
         responses = read_responses(self.warehouse, self.run_id, [sample.sample_id for sample in samples])
         settled = {name for name, response in responses.items() if response.status != "failed"}
-        return [sample for sample in samples if sample.sample_id not in settled]
+        self._failed_before |= responses.keys() - settled
+        unsettled = [sample for sample in samples if sample.sample_id not in settled]
+        # Otherwise the same first failures would end the asking again, and the others would never have their turn.
+        return sorted(unsettled, key=lambda sample: sample.sample_id in self._failed_before)
 
     async def _ask(self, stop_sign: StopSign, sample: StoredSample) -> None:
         async with self._slots:
@@ -247,6 +256,7 @@ class Collection:
             asked_at = time.time()
             response = await self._send(stop_sign, sample)
             self._keep(stop_sign, _describe_response(sample, response, asked_at))
+            self._stop_if_all_fail(stop_sign, sample, response)
         self.n_asked += 1
         self.n_failed += response.error is not None
 
@@ -265,10 +275,15 @@ class Collection:
             stop_sign.raise_if_given()
             raise
         except TargetError as error:
-            # Nothing gets past it, so the others need not try.
-            stopped = FatalJudgeError(str(error))
-            stop_sign.give(stopped)
-            raise stopped from None
+            raise _stop(stop_sign, str(error)) from None
+
+    def _stop_if_all_fail(self, stop_sign: StopSign, sample: StoredSample, response: Response) -> None:
+        if self.first is None or (self.has_answers and sample.sample_id in self._failed_before):
+            return
+        try:
+            self.first.note(response)
+        except TargetError as error:
+            raise _stop(stop_sign, str(error)) from None
 
     def _keep(self, stop_sign: StopSign, row: Mapping[str, object]) -> None:
         try:
@@ -279,14 +294,19 @@ class Collection:
                 "make room and go on with `evalhouse resume`"
             ) from None
         if self.record.failure is not None:
-            stopped = FatalJudgeError(f"responses cannot be taken into the warehouse: {self.record.failure}")
-            stop_sign.give(stopped)
-            raise stopped
+            raise _stop(stop_sign, f"responses cannot be taken into the warehouse: {self.record.failure}")
 
     def _wind_down(self, _: FatalJudgeError, drain_s: float) -> None:
         until = asyncio.get_running_loop().time() + drain_s
         for timeout in self._sending:
             timeout.reschedule(until)
+
+
+def _stop(stop_sign: StopSign, problem: str) -> FatalJudgeError:
+    """Stop the run: nothing gets past the problem, so the others need not try."""
+    error = FatalJudgeError(problem)
+    stop_sign.give(error)
+    return error
 
 
 def stage_responses(collection: Collection, shard_size: int) -> Staging:

@@ -2,6 +2,7 @@
 
 TargetError        no question can get past this: a module that is missing, a variable that is not set
 QuestionFailed     this question has failed; its response says why
+├── LateAnswer     code in this process did not return in time; it cannot be stopped, so it is not asked again
 └── PassingFailure the same question may be answered in a moment: 429, 5xx, no connection, no answer in time
 """
 
@@ -25,7 +26,8 @@ class Response:
 
     `contexts` are None when the application told none, `context_ids` when none of them has an id ("" stands for one
     without). `latency_ms` is of the attempt that succeeded, from its start to the last byte, None when none did.
-    `attempts` counts the times the application was asked, 0 when the question could not even be put.
+    `attempts` counts the times the application was asked, 0 when the question could not even be put. `lasts` says of a
+    failure that no waiting would mend it: the question was refused, its response has another shape, nobody is there.
     """
 
     answer: str | None
@@ -34,6 +36,7 @@ class Response:
     latency_ms: float | None
     attempts: int
     error: str | None
+    lasts: bool = False
 
 
 class Target(Protocol):
@@ -66,6 +69,13 @@ class QuestionFailed(Exception):
     def __init__(self, message: str, *, unasked: bool = False) -> None:
         super().__init__(message)
         self.unasked = unasked
+
+
+class LateAnswer(QuestionFailed):
+    """A function or a Runnable did not return in time."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"it did not return within {timeout_s:g} s; raise timeout_s if it may take longer")
 
 
 class PassingFailure(QuestionFailed):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import target_bots
 from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
+from target_server import Answer, Canned, Sent, answer_json, serving
 from warehouse_runs import make_run
 
 from evalhouse.tasks.datasets.read import stage_dataset
@@ -18,8 +22,10 @@ from evalhouse.tasks.datasets.rows import hash_inputs
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import load_responses
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.targets.collection import Collection, stage_responses
-from evalhouse.tasks.targets.protocol import Response, TargetError, TargetQuestion
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.tasks.targets.attempts import FirstQuestions
+from evalhouse.tasks.targets.collection import Collection, make_target, stage_responses
+from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import count_responses
@@ -81,7 +87,7 @@ def make_questions(n: int) -> list[StoredSample]:
 @asynccontextmanager
 async def collecting(
     folder: Path,
-    target: ScriptedTarget,
+    target: Target,
     n: int,
     *,
     record: type[Mover] = Mover,
@@ -149,6 +155,106 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
         with pytest.raises(FatalJudgeError, match="BOT_TOKEN"):
             await collection.collect(live_run.asker.stop_sign, 1, size=live_run.settings.shard_size)
         assert target.asked == ["s1"]
+
+
+def sleep_long(_: Sent) -> Canned:
+    time.sleep(0.06)
+    return Canned()
+
+
+@pytest.mark.parametrize(
+    ("canned", "problem", "n_asked"),
+    [
+        *(
+            (Canned(status=status, body=[b"q%d" % status]), f"5 times status {status}: q{status}", 5)
+            for status in (400, 401, 403, 404, 405, 410, 422)
+        ),
+        (answer_json({"reply": "Yes."}), "5 times status 200, but answer = '$.answer' matches nothing", 5),
+        (answer_json({"answer": None}), "5 times status 200, but the answer is null", 5),
+        (answer_json({"answer": "Yes.", "contexts": 7}), "5 times status 200, but contexts = '$.contexts' matches", 5),
+        (Canned(body=[b"<html>Log in"]), "5 times status 200, but the body is not valid JSON", 5),
+        (Canned(), "5 times status 200, but the body is empty", 5),
+        (Canned(status=302, headers={"Location": "http://elsewhere.test/"}), "5 times status 302: it redirects", 5),
+        *((Canned(status=status), f"20 times status {status}: ", 20) for status in (500, 502, 503, 504)),
+        (Canned(broken=True, headers={"Content-Length": "9"}), "20 times the connection broke", 20),
+        (sleep_long, "20 times no whole response within 0.05 s", 20),
+        ("target_bots:break_down", "5 times KeyError: 'lang'", 5),
+        ("target_bots:hang", "20 times it did not return within 0.05 s", 20),
+        (None, "5 times no connection to http://127.0.0.1", 5),
+    ],
+)
+async def test_first_questions_that_all_fail_end_the_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, canned: Answer | str | None, problem: str, n_asked: int
+) -> None:
+    monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(target_bots, "failures", [KeyError("lang")])
+    with serving(Canned() if canned is None or isinstance(canned, str) else canned) as server:
+        place = (
+            {"callable": canned}
+            if isinstance(canned, str)
+            else {"url": server.url if canned else "http://127.0.0.1:1/"}
+        )
+        target = make_target(TargetSettings(**place, attempts=1, concurrency=2, timeout_s=0.05))
+        async with collecting(tmp_path, target, 40, first=FirstQuestions()) as (live_run, collection):
+            with pytest.raises(FatalJudgeError, match=re.escape(problem)) as stopped:
+                await collection.collect(live_run.asker.stop_sign, 0, size=40)
+            collection.record.flush()
+            counts = count_responses(live_run.warehouse, live_run.run_id)
+    assert str(stopped.value).startswith(f"none of the first {n_asked} questions was answered, so the others were not")
+    assert n_asked <= counts["n_failed"] <= n_asked + 1, "what was in flight may end as well"
+
+
+def fail(error: str, *, lasts: bool = False) -> Response:
+    return replace(FAILED, error=error, lasts=lasts)
+
+
+REFUSED, BUSY = fail("status 401: no", lasts=True), fail("status 503: busy")
+
+
+@pytest.mark.parametrize(
+    ("responses", "problem"),
+    [
+        (
+            [REFUSED, fail("status 404: b", lasts=True)] * 4 + [REFUSED],
+            "none of the first 9 questions was answered, so the others were not asked: 5 times status 401: no; "
+            "4 times status 404: b; mend",
+        ),
+        ([REFUSED] * 4 + [BUSY] * 16, "16 times status 503: busy; 4 times status 401"),
+        ([fail(f"Key{n}: it", lasts=True) for n in range(20)], "1 times Key2: it; and 17 other kinds of failure;"),
+        ([*([REFUSED] * 4), answer(), *([REFUSED] * 40)], None),
+        ([answer(answer=""), *([BUSY] * 40)], None),
+        ([BUSY] * 19, None),
+    ],
+)
+def test_failures_count_by_what_they_have_in_common_until_the_first_answer(
+    responses: list[Response], problem: str | None
+) -> None:
+    first = FirstQuestions()
+    for response in responses[:-1]:
+        first.note(response)
+    with nullcontext() if problem is None else pytest.raises(TargetError, match=re.escape(problem)):
+        first.note(responses[-1])
+
+
+async def test_a_resumed_run_asks_the_others_before_those_that_failed(tmp_path: Path) -> None:
+    """Else the same first failures would stop it again and again."""
+    lost = {f"s{n}" for n in range(1, 7)}
+
+    def say(question: TargetQuestion) -> Response:
+        return fail("status 422: too odd", lasts=True) if question.sample_id in lost else answer()
+
+    async with collecting(tmp_path, ScriptedTarget(say), 10, first=FirstQuestions()) as (live_run, collection):
+        with pytest.raises(FatalJudgeError, match="none of the first 5 questions"):
+            await collection.collect(live_run.asker.stop_sign, 0, size=10)
+    for has_answers in (False, True):
+        second = ScriptedTarget(say)  # the second time one that has answered
+        options = {"is_resumed": True, "first": FirstQuestions(), "has_answers": has_answers}
+        async with collecting(tmp_path, second, 10, **options) as (live_run, collection):
+            await collection.collect(live_run.asker.stop_sign, 0, size=10)
+            collection.record.flush()
+            assert count_responses(live_run.warehouse, live_run.run_id)["n_ok"] == 4
+        assert has_answers or second.asked[:4] == ["s7", "s8", "s9", "s10"]
+    assert set(second.asked) == lost, "asked again, and nothing stopped, for the run has answers"
 
 
 async def test_a_warehouse_that_takes_no_responses_stops_the_run(tmp_path: Path) -> None:

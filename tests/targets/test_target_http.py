@@ -228,22 +228,6 @@ async def test_a_bot_that_dies_fails_its_questions_and_no_others(bot: RagBot, ta
         assert response.error.endswith("check that it runs there (asked 3 times)")
 
 
-async def test_a_bot_that_is_down_is_not_asked_every_question(bot: RagBot, target: Target) -> None:
-    await asyncio.to_thread(bot.stop)
-    for number in range(4):
-        assert (await target.ask(pose(sample_id=str(number)))).error is not None
-    with pytest.raises(TargetError, match=r"check that it runs there; none of the first 5 questions got through"):
-        await target.ask(pose(sample_id="4"))
-
-
-async def test_a_bot_that_was_there_once_may_come_back(bot: RagBot, target: Target) -> None:
-    bot.configure(fail_first=10, fail_status=500)
-    assert (await target.ask(pose())).error is not None
-    await asyncio.to_thread(bot.stop)
-    for number in range(7):
-        assert (await target.ask(pose(sample_id=str(number)))).error is not None
-
-
 async def test_a_host_that_is_none_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and not listening
