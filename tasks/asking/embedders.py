@@ -153,8 +153,21 @@ def clip(value: float) -> float:
 
 def pack_vector(vector: list[float]) -> str:
     """A vector as JSON with base64 of 32-bit floats, a quarter of the size of its digits."""
-    packed = base64.b64encode(array("f", vector).tobytes()).decode()
+    return _name_packed(base64.b64encode(array("f", vector).tobytes()).decode())
+
+
+def _name_packed(packed: str) -> str:
     return orjson.dumps({"embedding_float32_base64": packed}).decode()
+
+
+def pack_embedding(embedding: object) -> str:
+    """An endpoint's `embedding`, numbers or base64 of 32-bit floats; raises UnusableReply for what is neither."""
+    if isinstance(embedding, str):
+        return _name_packed(embedding)
+    try:
+        return pack_vector(embedding)  # type: ignore[arg-type]  # what is no list of numbers is refused by the array
+    except (TypeError, OverflowError):
+        raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None
 
 
 def read_vector(text: str) -> "array[float]":

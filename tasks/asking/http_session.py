@@ -61,6 +61,16 @@ class HttpSession:
         return self._session
 
 
+async def read_beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, or a little more than `most` bytes of one that is longer; a packed body counts as unpacked."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > most:
+            break
+    return bytes(body)
+
+
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
     context.trace_request_ctx.is_reused = True
 

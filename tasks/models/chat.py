@@ -307,7 +307,7 @@ def _shape(payload: Mapping[str, object]) -> dict[str, object]:
 
 def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
     """The text and counts of a completion. What was cached of a prompt has two names among providers."""
-    body, choice = completion.body, completion.body["choices"][0]
+    body, choice = completion.body, completion.first
     message, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
     details, model = _read_mapping(usage.get("prompt_tokens_details")), body.get("model")
     text = _read_content(message.get("content"))

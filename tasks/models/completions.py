@@ -20,12 +20,15 @@ import orjson
 from pydantic import SecretStr
 from yarl import URL
 
-from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
-from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
+from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
 from evalhouse.tasks.messages import redact
-from evalhouse.tasks.models.errors import ErrorBody, read_error_body, read_error_field
+from evalhouse.tasks.models.errors import MOST_ERROR_BYTES, ErrorBody, read_error_body, read_error_field
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
+# A long reply with its log-probabilities has some six megabytes.
+_MOST_BYTES = 32 * 1024**2
+_ITEMS = {"/chat/completions": "choices", "/embeddings": "data"}
 
 
 def find_endpoint() -> str:
@@ -90,39 +93,45 @@ class StatusError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """The body of a good answer, with at least one choice, and its headers."""
+    """The body of a good answer with its headers, and the first of its items: a choice, or an embedding."""
 
     body: dict[str, Any]
+    first: dict[str, Any]
     headers: Mapping[str, str]
 
 
 class Completions:
-    """Posts to `client`'s endpoint. Use within one event loop, and `close` it there."""
+    """Posts to a path of `client`'s endpoint. Use within one event loop, and `close` it there."""
 
-    def __init__(self, client: openai.AsyncOpenAI) -> None:
+    def __init__(self, client: openai.AsyncOpenAI, path: str = "/chat/completions") -> None:
         headers = {**client.auth_headers, **client.default_headers}
         self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
-        self._url = URL(f"{str(client.base_url).rstrip('/')}/chat/completions", encoded=True)
+        self._url = URL(f"{str(client.base_url).rstrip('/')}{path}", encoded=True)
+        self._items = _ITEMS[path]
         certificates = make_ssl_context() if self._url.scheme == "https" else True
         self._session = HttpSession(certificates=certificates)
 
     async def post(self, payload: Mapping[str, object]) -> Completion:
-        """Send one request; raises StatusError, ValueError for no completion, or what aiohttp raises on the way."""
+        """Send one request; raises StatusError, UnusableReply, ValueError for no completion, or what aiohttp raises."""
         # A redirect is not followed: as a request of another kind, or without its key, it would end in an error that
         # says nothing of the reason.
         sent = await self._session.send("POST", self._url, content=orjson.dumps(payload), headers=self._headers)
         async with sent as response:
-            content = await response.read()
-        if not 200 <= response.status < 300:
-            raise StatusError(response.status, response.headers, read_error_body(content))
-        return Completion(body=_parse(content, response.headers), headers=response.headers)
+            is_good = 200 <= response.status < 300
+            most = _MOST_BYTES if is_good else MOST_ERROR_BYTES
+            content = await read_beginning(response, most)
+        if not is_good:
+            raise StatusError(response.status, response.headers, read_error_body(content[:most]))
+        if len(content) > most:
+            raise UnusableReply(f"the endpoint sent more than {most // 1024**2} MB for one reply")
+        return _parse(content, response.headers, self._items)
 
     async def close(self) -> None:
         """Give the connections back."""
         await self._session.close()
 
 
-def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+def _parse(content: bytes, headers: Mapping[str, str], items: str) -> Completion:
     """The completion; an error in its place, as gateways send it with status 200, is raised as if it had its status."""
     shown = content[:80].decode(errors="replace")
     try:
@@ -132,11 +141,11 @@ def _parse(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         came = "a stream, which was not asked for" if streamed else "what is not valid JSON"
         raise ValueError(f"the endpoint sent {came}: {shown!r}") from None
     completion: dict[str, Any] = body if isinstance(body, dict) else {}
-    choices = completion.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-    if body_error := completion.get("error") or (choice or {}).get("error"):
+    listed = completion.get(items)
+    first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else None
+    if body_error := completion.get("error") or (first or {}).get("error"):
         error = read_error_field(body_error)
         raise StatusError(error.status or 500, headers, error)
-    if choice is None:
-        raise ValueError(f"the endpoint sent what is not a completion: {shown!r}")
-    return completion
+    if first is None:
+        raise ValueError(f'the endpoint sent what is not a completion (it has no "{items}"): {shown!r}')
+    return Completion(body=completion, first=first, headers=headers)

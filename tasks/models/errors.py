@@ -26,8 +26,9 @@ from evalhouse.tasks.judge.errors import (
 from evalhouse.tasks.judge.rate_headers import read_date, read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
 
-_UNSEEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
-_TAG = re.compile(r"<[^>]*>")
+# So much of an error is read; what is said of it has a few hundred characters.
+MOST_ERROR_BYTES = 64 * 1024
+_UNSEEN = ("script", "style", "head")
 # OpenRouter's own words are always the same, and those of the provider behind it stand here.
 _PASSED_ON = "raw"
 
@@ -82,10 +83,24 @@ def _write(value: object) -> str:
 
 
 def _read_page(text: str) -> str:
-    """The words of a page of HTML, or a plain text as it is."""
+    """The words of a page of HTML, or a plain text as it is. Each letter is looked at once, however odd the page is."""
     if not text.lstrip().startswith("<"):
         return text
-    return " ".join(_TAG.sub(" ", _UNSEEN.sub(" ", text)).split())
+    words: list[str] = []
+    ends_with = ""
+    for piece in text.split("<")[1:]:
+        tag, _, after = piece.partition(">")
+        name = "".join(tag[:8].lower().split()[:1])
+        if not ends_with:
+            ends_with = "--" if tag.startswith("!--") else f"/{name}" if name in _UNSEEN else ""
+            words += [] if ends_with else [after]
+        if ends_with == "--" and "-->" in piece:
+            ends_with = ""
+            words.append(piece.rpartition("-->")[2])
+        elif ends_with and name == ends_with:
+            ends_with = ""
+            words.append(after)
+    return " ".join(" ".join(words).split())
 
 
 _LENGTH = re.compile(
