@@ -40,6 +40,9 @@ _RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
 _OPTIONS_DROPPED_MOST = 2
+# No model writes as much at once; of what is longer the beginning stands on record.
+_MOST_REPLY = 1_000_000
+_KEPT_OF_LONGER = 20_000
 # So many requests refused without a reason that lies in them, and not one answered: the rest would end like them.
 _REFUSED_MOST = 8
 # In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
@@ -273,8 +276,10 @@ class Asker:
             self._note_success(slot, reply)
         self._was_answered = True
         try:
-            value = read(reply.text)
+            value = read(_check_length(reply))
         except UnusableReply as error:
+            if len(reply.text) > _MOST_REPLY:
+                reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
             self._keep_failure(call, clock, error, reply=reply)
             raise
         return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
@@ -408,6 +413,13 @@ class Asker:
         except FatalJudgeError as error:
             self.stop(error)
             raise
+
+
+def _check_length(reply: ModelReply) -> str:
+    """The text of a reply; raises UnusableReply for one that no question of ours has an answer of that length to."""
+    if len(reply.text) > _MOST_REPLY:
+        raise UnusableReply(f"the reply had {len(reply.text):,} characters; {_MOST_REPLY:,} are allowed")
+    return reply.text
 
 
 def _share_failure(other: asyncio.Future[None]) -> None:

@@ -29,6 +29,11 @@ _NO_CONTEXT = "none"
 _SUPPORTED, _TOGETHER = "supported", "+"  # marks of votes
 _NEAREST = "the nearest vote:"
 _MOST_FALSE_STARTS = 100
+# What one reply may hold. A text of one request has at most some thousand sentences and a hundred thousand letters.
+_MOST_STATEMENTS = 2_000
+_MOST_LETTERS = 100_000
+_MOST_DEPTH = 32
+_MOST_PROBLEMS = 20
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -311,10 +316,28 @@ def parse_object(text: str, key: str) -> dict[str, object]:
         fitting = [match for match in _find_objects(text) if key in match.value]
         if not fitting or _is_draft(text, fitting[-1], key):
             raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
-        return _as_storable(fitting[-1].value)
+        value = _as_storable(fitting[-1].value)
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was not a JSON object but a {type(value).__name__}")
+    _check_size(value)
     return value
+
+
+def _check_size(value: dict[str, object]) -> None:
+    """Refuse what no answer to a question of ours has, before anything is made of it; raises UnusableReply."""
+    level: list[object] = [value]
+    for _ in range(_MOST_DEPTH):
+        longest = max((len(item) for item in level if isinstance(item, str)), default=0)
+        if longest > _MOST_LETTERS:
+            raise UnusableReply(f"the reply held a text of {longest:,} characters; {_MOST_LETTERS:,} are allowed")
+        level = [child for item in level if isinstance(item, dict | list) for child in _list_children(item)]
+        if not level:
+            return
+    raise UnusableReply(f"the reply was nested deeper than {_MOST_DEPTH} levels")
+
+
+def _list_children(item: dict[str, object] | list[object]) -> Iterable[object]:
+    return item.values() if isinstance(item, dict) else item
 
 
 def read_statements(text: str) -> list[str]:
@@ -322,7 +345,12 @@ def read_statements(text: str) -> list[str]:
     statements = parse_object(text, "statements").get("statements")
     if not isinstance(statements, list) or not all(isinstance(item, str) for item in statements):
         raise UnusableReply('the reply had no list of texts under "statements"')
-    return list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
+    different = list(dict.fromkeys(" ".join(item.split()) for item in statements if item.strip()))
+    if len(different) > _MOST_STATEMENTS:
+        raise UnusableReply(
+            f"the reply split the text into {len(different):,} statements; {_MOST_STATEMENTS:,} are allowed"
+        )
+    return different
 
 
 def read_labels(text: str, allowed: Mapping[str, Collection[str]]) -> Verdicts:
@@ -368,6 +396,9 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts
     for entry in entries:
         _sort_entry(entry, asked, check, sorting)
     missing = [item for item in asked if item not in sorting.good]
+    n_more = len(sorting.problems) - _MOST_PROBLEMS
+    if n_more > 0:
+        sorting.problems[_MOST_PROBLEMS:] = [f"and {n_more:,} more of the kind"]
     if missing:
         sorting.problems.append(f"no usable verdict for {', '.join(missing)}")
     if asked and not sorting.good:
@@ -419,16 +450,18 @@ def _is_draft(text: str, match: _FoundObject, key: str) -> bool:
 def _find_objects(text: str) -> Iterator[_FoundObject]:
     """The complete JSON objects within a text, outermost first come.
 
-    A bracket that opens none costs a scan, so only so many are tried: a text made of brackets must not keep us busy.
+    A bracket that opens none costs a scan, so only so many are tried, and only so far: a text made of brackets must not
+    keep us busy.
     """
-    false_starts = 0
+    false_starts, n_scanned = 0, 0
     place = text.find("{")
-    while place != -1 and false_starts < _MOST_FALSE_STARTS:
+    while place != -1 and false_starts < _MOST_FALSE_STARTS and n_scanned <= 2 * len(text):
         try:
             value, end = _DECODER.raw_decode(text, place)
             yield _FoundObject(value=value, start=place, end=end)
             place = end
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError of its own
             false_starts += 1
+            n_scanned += (error.pos if isinstance(error, json.JSONDecodeError) else len(text)) - place
             place += 1
         place = text.find("{", place)

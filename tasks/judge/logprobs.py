@@ -60,9 +60,9 @@ def pack_logprobs(logprobs: object, text: str) -> str | None:
         return "[]"
     starts = [0, *accumulate(len(token.spelled) for token in tokens)]
     before = len(text) - len(text.lstrip())
-    numbers = []
+    numbers, start, read = [], base, 0
     for match in _NUMBER.finditer(stripped):
-        start = base + len(_encode(stripped[: match.start(1)]))
+        start, read = start + len(_encode(stripped[read : match.start(1)])), match.start(1)
         first = bisect_right(starts, start) - 1
         offset = start - starts[first]
         numbers.append(_pack_number(before + match.start(1), tokens[first:], offset=offset, length=len(match[1])))
