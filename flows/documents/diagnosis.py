@@ -25,6 +25,7 @@ Cause = Literal[
     "answered_unanswerable",
     "refused_wrongly",
     "retrieval_missed",
+    "ground_truth_outdated",
     "knowledge_base_lacks",
     "not_in_contexts",
     "ranked_too_low",

@@ -36,6 +36,7 @@ USERS_VIEWS = (
     "vote_flips",
     "sample_causes",
     "run_causes",
+    "earlier_support",
 )
 
 

@@ -62,6 +62,7 @@ RULES = {
     "unsupported_but_true": replace(GOOD, answer_support=[[1], []]),
     "within_tolerance": GOOD,
 }
+FINDINGS = ("truth_outdated", "retrieved_before")
 EVIDENCE = {
     "verdicts_missing": "judge_failed: classify",
     "labels_contradict": "4 of 4: A1, A2, G1, G2",
@@ -94,7 +95,7 @@ def test_each_rule_decides_and_says_what_it_saw(rule: str) -> None:
 def test_every_rule_has_a_test_and_every_cause_its_words_in_both_languages() -> None:
     with open_rows() as con:
         rules = read(con, "from cause_rules order by precedence")
-    assert {row["rule"] for row in rules} == {*RULES, "votes_split", "retrieved_elsewhere"}
+    assert {row["rule"] for row in rules} == {*RULES, "votes_split", "retrieved_elsewhere", *FINDINGS}
     assert [row["precedence"] for row in rules] == list(range(1, len(rules) + 1))
     assert list(dict.fromkeys(row["cause"] for row in rules)) == list(get_args(Cause))
     for advice in map(load_advice, LANGUAGES):

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
 import pytest
 from rows import Sample, add_samples, fill, list_steps, open_rows, read_metrics
 
-RUNS = [f"r{n}" for n in range(20)]
+RUNS = [f"r{n:02}" for n in range(40)]
 ONE_RUN = Sample(
     answer=["TP", "FP"],
     ground_truth=["TP"],
@@ -30,7 +31,9 @@ ROWS_OF_ONE_RUN = {
     "scores": 2,
     "llm_calls": 1,
 }
+LOOK_BACK = {"sample_causes", "run_causes", "earlier_support"}  # at no more earlier runs than cause_thresholds says
 VIEWS = [
+    "earlier_support",
     "sample_steps",
     "statement_verdicts",
     "sample_statement_counts",
@@ -58,8 +61,14 @@ class Scan:
 
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A warehouse of twenty runs."""
+    """A warehouse of more runs of one suite than any view looks back at."""
     with open_rows() as filled:
+        start = datetime(2026, 1, 1)
+        fill(
+            filled,
+            "runs",
+            *({"run_id": run_id, "suite": "s", "started_at": start + timedelta(n)} for n, run_id in enumerate(RUNS)),
+        )
         for run_id in RUNS:
             add_samples(filled, ONE_RUN, run_id=run_id)
         keys = [{"run_id": run_id, "sample_id": "s"} for run_id in RUNS]
@@ -91,28 +100,37 @@ def run_and_list_scans(con: duckdb.DuckDBPyConnection, sql: str, parameters: dic
         con.execute("pragma disable_profiling")
 
 
-def list_unpruned(scans: list[Scan]) -> list[Scan]:
-    """Scans that let through more than one run has."""
-    return [scan for scan in scans if scan.n_rows > ROWS_OF_ONE_RUN.get(scan.table, len(RUNS))]
+def list_unpruned(scans: list[Scan], n_runs: int = 1) -> list[Scan]:
+    """Scans that let through more than so many runs have."""
+    return [scan for scan in scans if scan.n_rows > n_runs * ROWS_OF_ONE_RUN.get(scan.table, len(RUNS))]
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_read_one_run(con: duckdb.DuckDBPyConnection, view: str) -> None:
-    scans = run_and_list_scans(con, f"select * from {view} where run_id = $run_id", {"run_id": "r1"})
+    scans = run_and_list_scans(con, f"select * from {view} where run_id = $run_id", {"run_id": RUNS[-1]})
     assert {scan.table for scan in scans} & ROWS_OF_ONE_RUN.keys()
-    assert list_unpruned(scans) == []
+    [(n_earlier,)] = con.sql("select value::int from cause_thresholds where threshold = 'earlier_runs'").fetchall()
+    assert n_earlier + 1 < len(RUNS)
+    if view in LOOK_BACK:
+        # Where `samples` is as small as `run_samples`, the two are joined before any run is picked.
+        scans = [scan for scan in scans if scan.table != "run_samples"]
+        assert list_unpruned(scans, n_runs=n_earlier + 1) == []
+    else:
+        assert list_unpruned(scans) == []
 
 
 @pytest.mark.parametrize("metric", sorted(read_metrics()))
 def test_metrics_read_one_run(con: duckdb.DuckDBPyConnection, metric: str) -> None:
     file = read_metrics()[metric]
-    scans = run_and_list_scans(con, file.sql, {"run_id": "r1", **file.parameters})
+    scans = run_and_list_scans(con, file.sql, {"run_id": RUNS[1], **file.parameters})
     assert {"run_samples", "outcomes"} <= {scan.table for scan in scans}
     assert list_unpruned(scans) == []
 
 
 def test_lineage_reads_one_run_and_the_calls_it_reused(con: duckdb.DuckDBPyConnection) -> None:
-    scans = run_and_list_scans(con, "from score_lineage where run_id = $run_id and sample_id = 's'", {"run_id": "r1"})
+    scans = run_and_list_scans(
+        con, "from score_lineage where run_id = $run_id and sample_id = 's'", {"run_id": RUNS[1]}
+    )
     assert [scan for scan in list_unpruned(scans) if scan.table != "llm_calls"] == []
     assert min(scan.n_rows for scan in scans if scan.table == "llm_calls") == 1
 

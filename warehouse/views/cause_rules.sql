@@ -16,15 +16,17 @@ with rules (precedence, rule, cause, meaning) as (
         (10, 'refused', 'refused_wrongly', 'the answer states nothing, or is non-committal with no TP, yet contexts support most of the ground truth'),
         (11, 'reference_not_retrieved', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and a reference context was not retrieved'),
         (12, 'retrieved_elsewhere', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context of the sample, but by one that was retrieved for another sample of the run'),
-        (13, 'references_lack_it', 'knowledge_base_lacks', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, although every reference context was retrieved'),
-        (14, 'nowhere', 'not_in_contexts', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and no evidence tells whether the knowledge base lacks it or retrieval missed it'),
-        (15, 'ranked_low', 'ranked_too_low', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported, but by no context in the top ranks, and a context that supports nothing of the ground truth stands before'),
-        (16, 'invented', 'hallucinated', 'more than a minor share of the answer is FP and supported by no context'),
-        (17, 'distracted', 'misled_by_contexts', 'more than a minor share of the answer is FP and supported only by contexts that support nothing of the ground truth'),
-        (18, 'passed_over', 'contexts_ignored', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by a context in the top ranks'),
-        (19, 'truth_incomplete', 'ground_truth_doubtful', 'no more than a minor share of the ground truth is left out, yet most of the answer is FP and supported by the very contexts that support the ground truth'),
-        (20, 'unsupported_but_true', 'own_knowledge', 'more than a minor share of the answer is TP and supported by no context'),
-        (21, 'within_tolerance', 'fine', 'none of the above')
+        (13, 'truth_outdated', 'ground_truth_outdated', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and the document that supported it in an earlier run was changed by an update since'),
+        (14, 'retrieved_before', 'retrieval_missed', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context of the sample, but by one that an earlier run of the series retrieved for it, and no update on record has changed that document since'),
+        (15, 'references_lack_it', 'knowledge_base_lacks', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, although every reference context was retrieved'),
+        (16, 'nowhere', 'not_in_contexts', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by no context, and no evidence tells whether the knowledge base lacks it or retrieval missed it'),
+        (17, 'ranked_low', 'ranked_too_low', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported, but by no context in the top ranks, and a context that supports nothing of the ground truth stands before'),
+        (18, 'invented', 'hallucinated', 'more than a minor share of the answer is FP and supported by no context'),
+        (19, 'distracted', 'misled_by_contexts', 'more than a minor share of the answer is FP and supported only by contexts that support nothing of the ground truth'),
+        (20, 'passed_over', 'contexts_ignored', 'the largest part of what the answer leaves out (more than a minor share of the ground truth) is supported by a context in the top ranks'),
+        (21, 'truth_incomplete', 'ground_truth_doubtful', 'no more than a minor share of the ground truth is left out, yet most of the answer is FP and supported by the very contexts that support the ground truth'),
+        (22, 'unsupported_but_true', 'own_knowledge', 'more than a minor share of the answer is TP and supported by no context'),
+        (23, 'within_tolerance', 'fine', 'none of the above')
 )
 
 select rule, cause, precedence, meaning

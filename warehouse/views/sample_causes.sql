@@ -112,7 +112,14 @@ placed as (
         case when retrievals.has_all_references then retrievals.reference_ranks else usefulness.useful_ranks end
             as right_ranks,
         usefulness.useful_ranks,
-        thresholds.top_ranks
+        thresholds.top_ranks,
+        earlier_support.finding,
+        earlier_support.changed_document,
+        if(finding = 'truth_outdated',
+            changed_document || ' supported it in run ' || earlier_run_id || ', and '
+            || coalesce('version ' || kb_version, 'an update') || ' (run ' || update_run_id || ') changed it',
+            array_to_string(list_prepend('retrieved for it in run ' || earlier_run_id, earlier_support.context_ids), ', ')
+        ) as earlier
     from compared
     inner join retrievals
         on retrievals.run_id = compared.run_id
@@ -120,6 +127,10 @@ placed as (
     left join usefulness
         on usefulness.run_id = compared.run_id
         and usefulness.sample_id = compared.sample_id
+    left join earlier_support
+        on earlier_support.run_id = compared.run_id
+        and earlier_support.sample_id = compared.sample_id
+        and earlier_support.statement_id = compared.statement_id
     cross join thresholds
 ),
 
@@ -142,6 +153,7 @@ told as (
             when is_short and len(relevant_ranks) > 0 then 'passed_over'
             when not has_all_references then 'reference_not_retrieved'
             when elsewhere is not null then 'retrieved_elsewhere'
+            when finding is not null then finding
             when has_all_references then 'references_lack_it'
             else 'nowhere'
         end as telling,
@@ -164,6 +176,8 @@ counts as (
         count(*) filter (where source = 'answer' and is_right) as n_answer_right,
         count(*) filter (where telling = 'reference_not_retrieved') as n_reference_not_retrieved,
         count(*) filter (where telling = 'retrieved_elsewhere') as n_retrieved_elsewhere,
+        count(*) filter (where telling = 'truth_outdated') as n_truth_outdated,
+        count(*) filter (where telling = 'retrieved_before') as n_retrieved_before,
         count(*) filter (where telling = 'references_lack_it') as n_references_lack_it,
         count(*) filter (where telling = 'nowhere') as n_nowhere,
         count(*) filter (where telling = 'ranked_low') as n_ranked_low,
@@ -173,7 +187,7 @@ counts as (
         count(*) filter (where telling = 'truth_incomplete') as n_truth_incomplete,
         count(*) filter (where telling = 'unsupported_but_true') as n_unsupported_but_true,
         list({id: statement_id, source: source, telling: telling, supported: supported, is_right: is_right,
-              elsewhere: elsewhere} order by source, ordinal) as statements
+              elsewhere: elsewhere, earlier: earlier} order by source, ordinal) as statements
     from told
     group by run_id, sample_id
 ),
@@ -190,8 +204,8 @@ weighed as (
         counts.* exclude (run_id, sample_id, n_answer, n_truth),
         coalesce(counts.n_missing > thresholds.minor_share * counts.n_truth, false) as is_incomplete,
         greatest(
-            n_reference_not_retrieved, n_retrieved_elsewhere, n_references_lack_it, n_nowhere, n_ranked_low,
-            n_passed_over
+            n_reference_not_retrieved, n_retrieved_elsewhere, n_truth_outdated, n_retrieved_before,
+            n_references_lack_it, n_nowhere, n_ranked_low, n_passed_over
         ) as n_most_missing,
         coalesce(counts.n_answer, 0) = 0 or (coalesce(refusals.is_noncommittal, false) and counts.n_tp = 0)
             as is_refusal,
@@ -241,6 +255,8 @@ held as (
             if(is_refusal and n_truth_supported > 0 and n_truth_supported >= most_share * n_truth, 'refused', null),
             if(is_incomplete and n_reference_not_retrieved = n_most_missing, 'reference_not_retrieved', null),
             if(is_incomplete and n_retrieved_elsewhere = n_most_missing, 'retrieved_elsewhere', null),
+            if(is_incomplete and n_truth_outdated = n_most_missing, 'truth_outdated', null),
+            if(is_incomplete and n_retrieved_before = n_most_missing, 'retrieved_before', null),
             if(is_incomplete and n_references_lack_it = n_most_missing, 'references_lack_it', null),
             if(is_incomplete and n_nowhere = n_most_missing, 'nowhere', null),
             if(is_incomplete and n_ranked_low = n_most_missing, 'ranked_low', null),
@@ -294,8 +310,11 @@ listed as (
         if(rule = 'votes_split', n_split, len(deciding))::bigint as n_deciding,
         case
             when rule = 'retrieved_elsewhere'
-                then list_distinct(list_transform(deciding, lambda one: one.elsewhere))
-        end as found_for
+                then 'found for '
+                || array_to_string(list_distinct(list_transform(deciding, lambda one: one.elsewhere)), ', ')
+            when rule in ('truth_outdated', 'retrieved_before')
+                then array_to_string(list_sort(list_distinct(list_transform(deciding, lambda one: one.earlier))), '; ')
+        end as found
     from decided
 )
 
@@ -311,7 +330,7 @@ select
         when listed.rule = 'votes_split' then listed.n_deciding || ' of ' || listed.n_judged || ' verdicts'
         when listed.rule not in ('within_tolerance', 'truth_not_to_be_had') then
             listed.n_deciding || ' of ' || listed.n_judged || ': ' || array_to_string(listed.statement_ids, ', ')
-            || coalesce('; found for ' || array_to_string(listed.found_for, ', '), '')
+            || coalesce('; ' || listed.found, '')
     end as evidence,
     listed.n_deciding,
     listed.n_judged,
@@ -328,7 +347,7 @@ comment on column sample_causes.ordinal is 'Place of the sample in the dataset.'
 comment on column sample_causes.cause is 'Cause, one of those in cause_rules; fine when nothing is wrong, refused_rightly when nothing was to be said and was, not_judged when verdicts are missing.';
 comment on column sample_causes.rule is 'Rule that decided; cause_rules says when it holds.';
 comment on column sample_causes.reason is 'Why the sample was not judged, one of unscored_reasons; NULL when it was.';
-comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, and for which other samples of the run the same was found; for a sample that was not judged the reason and the steps; NULL when it is fine or was refused rightly.';
+comment on column sample_causes.evidence is 'What decided, in short: how many statements of how many, their ids, for which other samples of the run the same was found or in which earlier run, and which update came since; for a sample that was not judged the reason and the steps; NULL when it is fine or was refused rightly.';
 comment on column sample_causes.n_deciding is 'Statements that decided, or with split votes the verdicts.';
 comment on column sample_causes.n_judged is 'Of how many: the statements of the text that the rule looks at (of both when the rule compares them), or the verdicts by vote.';
 comment on column sample_causes.statement_ids is 'Ids of the statements that decided: A1, A2, … of the answer, G1, G2, … of the ground truth.';

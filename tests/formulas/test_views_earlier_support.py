@@ -1,0 +1,154 @@
+"""earlier_support and the causes that follow: what the knowledge base held before, and what updates did to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from cause_rows import add_stated
+from rows import Sample, Together, fill, open_rows, read
+
+HELD = Sample(
+    answer=["TP", "TP"],
+    ground_truth=["TP", "TP"],
+    answer_support=[[1], [2]],
+    ground_truth_support=[[1], [2]],
+    useful=[True, True],
+    contexts=["Of ships.", "Of lamps."],
+    context_ids=["ships.md#1", "lamps.md#2"],
+)
+TWICE = replace(
+    HELD,
+    ground_truth_support=[[1], [2, 3]],
+    contexts=["Of ships.", "Of lamps.", "Of oil."],
+    context_ids=["ships.md#1", "lamps.md#2", "oil.md"],
+)
+LOST = replace(
+    HELD,
+    answer=["TP"],
+    answer_support=[[1]],
+    ground_truth=["TP", "FN"],
+    ground_truth_support=[[1], []],
+    contexts=["Of ships.", "Of tides."],
+    context_ids=["ships.md#1", "tides.md#1"],
+)
+FOUND = "1 of 2: G2; retrieved for it in run night 0, lamps.md#2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """One run of a series: its sample, and what is set in its row of `runs`."""
+
+    sample: Sample = LOST
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tell_update(version: str | None, *changed: str) -> Mapping[str, Any]:
+    """The columns of a run that answers an update of the knowledge base."""
+    return {"trigger": "event", "kb_name": "handbook", "kb_version": version, "kb_changed": list(changed) or None}
+
+
+def diagnose_last(*nights: Night) -> dict[str, Any]:
+    """The cause that the sample has in the last of these runs."""
+    with open_rows() as con:
+        for n, night in enumerate(nights):
+            run_id = f"night {n}"
+            row = {"run_id": run_id, "suite": "shop", "started_at": datetime(2026, 1, 1) + timedelta(days=n)}
+            fill(con, "runs", row | night.row)
+            add_stated(con, night.sample, run_id=run_id)
+        con.execute("update statements set text = replace(text, 'G2', 'g2 ') where run_id = 'night 0'")
+        con.execute("update statements set text = lower(text) || '  ' where run_id <> 'night 0'")
+        con.execute("update statements set text = replace(text, 'g2', 'g2 ') where run_id <> 'night 0'")
+        (row,) = read(con, f"from sample_causes where run_id = 'night {len(nights) - 1}'")
+    return row
+
+
+BEFORE = Night(sample=HELD)
+TOGETHER = Night(sample=replace(HELD, ground_truth_support=[[1], Together((1, 2))]))
+UNCHANGED = ("retrieval_missed", "retrieved_before", FOUND)
+CHANGED = "1 of 2: G2; lamps.md supported it in run night 0, and version v2 (run night 1) changed it"
+OUTDATED = ("ground_truth_outdated", "truth_outdated", CHANGED)
+UNKNOWN = ("not_in_contexts", "nowhere", "1 of 2: G2")
+HISTORIES = {
+    "the run before held it": ((BEFORE, Night()), UNCHANGED),
+    "a run long before held it": ((BEFORE, *[Night()] * 29, Night()), UNCHANGED),
+    "a run beyond the limit held it": ((BEFORE, *[Night()] * 30, Night()), UNKNOWN),
+    "nobody ever held it": ((Night(), Night()), UNKNOWN),
+    "another suite held it": ((replace(BEFORE, row={"suite": "other"}), Night()), UNKNOWN),
+    "another judge found it": ((replace(BEFORE, row={"judge": "openai:m"}), Night()), UNKNOWN),
+    "another language found it": ((replace(BEFORE, row={"language": "zh"}), Night()), UNKNOWN),
+    "another purpose found it": ((replace(BEFORE, row={"kind": "noise"}), Night()), UNKNOWN),
+    "an update changed its document": ((BEFORE, Night(row=tell_update("v2", "tides.md", "lamps.md"))), OUTDATED),
+    "an earlier update did": ((BEFORE, Night(row=tell_update("v2", "lamps.md")), Night()), OUTDATED),
+    "the update came before it was held": (
+        (Night(), Night(row=tell_update("v2", "lamps.md"), sample=HELD), Night()),
+        ("retrieval_missed", "retrieved_before", FOUND.replace("night 0", "night 1")),
+    ),
+    "an update changed another document": ((BEFORE, Night(row=tell_update("v2", "lamp", "lamps.mdx"))), UNCHANGED),
+    "an update did not say what it changed": ((BEFORE, Night(row=tell_update("v2")), Night()), UNKNOWN),
+    "an update without a version changed it": (
+        (BEFORE, Night(row=tell_update(None, "lamps.md#2"))),
+        (*OUTDATED[:2], "1 of 2: G2; lamps.md#2 supported it in run night 0, and an update (run night 1) changed it"),
+    ),
+    "the same version was announced again": (
+        (Night(sample=HELD, row=tell_update("v2")), Night(row=tell_update("v2", "lamps.md"))),
+        UNCHANGED,
+    ),
+    "its contexts have no ids": (
+        (Night(sample=replace(HELD, context_ids=None)), Night()),
+        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0"),
+    ),
+    "its contexts have no ids, and there was an update": (
+        (Night(sample=replace(HELD, context_ids=None)), Night(row=tell_update("v2", "lamps.md"))),
+        UNKNOWN,
+    ),
+    "the very context is there again": (
+        (BEFORE, Night(sample=replace(LOST, contexts=["Of lamps.", "Of ships."]))),
+        UNKNOWN,
+    ),
+    "one of two that were needed together is gone": (
+        (TOGETHER, Night()),
+        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, ships.md#1, lamps.md#2"),
+    ),
+    "one of two that were needed together was changed": (
+        (TOGETHER, Night(row=tell_update("v2", "lamps.md"))),
+        OUTDATED,
+    ),
+    "one of two that were each enough was changed": (
+        (
+            Night(sample=TWICE),
+            Night(row=tell_update("v2", "lamps.md")),
+        ),
+        (*UNCHANGED[:2], "1 of 2: G2; retrieved for it in run night 0, oil.md"),
+    ),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_what_is_on_record_tells_where_the_fault_is(history: str) -> None:
+    nights, expected = HISTORIES[history]
+    row = diagnose_last(*nights)
+    assert (row["cause"], row["rule"], row["evidence"]) == expected
+
+
+def test_each_update_of_a_burst_is_named_by_its_own_version() -> None:
+    night = Night(row=tell_update("v3", "lamps.md", "ships.md"))
+    with open_rows() as con:
+        fill(con, "runs", {"run_id": "a", "started_at": datetime(2026, 1, 1)})
+        fill(con, "runs", {"run_id": "b", "started_at": datetime(2026, 1, 2), **night.row})
+        for version, document in (("v2", "lamps.md"), ("v3", "ships.md")):
+            update = {"kb_name": "handbook", "kb_version": version, "kb_changed": [document], "run_id": "b"}
+            fill(con, "kb_updates", update | {"event_id": version, "occurred_at": datetime(2026, 1, 2)})
+        add_stated(con, HELD, run_id="a")
+        add_stated(con, LOST, run_id="b")
+        (row,) = read(con, "from earlier_support")
+    assert (row["kb_version"], row["changed_document"], row["update_run_id"]) == ("v2", "lamps.md", "b")
+
+
+def test_the_references_decide_before_what_was_there_earlier() -> None:
+    missed = replace(LOST, reference_ids=["lamps.md#2"])
+    assert diagnose_last(BEFORE, Night(sample=missed))["rule"] == "reference_not_retrieved"
+    brought = replace(LOST, reference_ids=["ships.md#1"])
+    assert diagnose_last(Night(), Night(sample=brought))["rule"] == "references_lack_it"
+    assert diagnose_last(BEFORE, Night(sample=brought))["rule"] == "retrieved_before"
