@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from cli_house import make_rows, write_dataset
-from cli_process import Finished, Place
+from cli_process import Place
 from kill_runs import Lane, draw_moments, noting_endpoint, read_recorded, read_rows
 from prefect_holder import find_server
 
 SEED = 20260706
 N_SAMPLES = 60
-N_SAMPLES_OF_ONE = 16
 IN_FLIGHT = 8
 # One limit for the judge and one for the embeddings.
 MOST_UNSETTLED = 2 * IN_FLIGHT
@@ -34,7 +32,6 @@ OPTIONS = (
 LATENCY = "0.02-0.08"
 # An answer may lie in the socket's buffer while the process is busy with something else, on a machine that is busy.
 UNREAD_MOST_S = 2.0
-Call = Callable[..., Finished]
 _SCORES = "select sample_id, metric, value, unscored_reason from scores order by all"
 
 
@@ -58,10 +55,10 @@ def make_place(folder: Path, base_url: str, variables: dict[str, str], n_samples
     )
 
 
-def run_undisturbed(folder: Path, variables: dict[str, str], n_samples: int, call: Call) -> Undisturbed:
+def run_undisturbed(folder: Path, variables: dict[str, str], n_samples: int) -> Undisturbed:
     with noting_endpoint(latency=LATENCY) as endpoint:
         place = make_place(folder, endpoint.base_url, variables, n_samples)
-        finished = call(place, "run", *OPTIONS, "--json")
+        finished = place.call_process("run", *OPTIONS, "--json")
         assert finished.status == 0, finished.stderr
         spent_s = endpoint.answered[-1].at - endpoint.asked[0].at
         return Undisturbed(
@@ -72,9 +69,7 @@ def run_undisturbed(folder: Path, variables: dict[str, str], n_samples: int, cal
         )
 
 
-def live_through(
-    folder: Path, variables: dict[str, str], *, n_kills: int, seed: int, undisturbed: Undisturbed, call: Call
-) -> Lane:
+def live_through(folder: Path, variables: dict[str, str], *, n_kills: int, seed: int, undisturbed: Undisturbed) -> Lane:
     """One run, killed that often and then left to itself; asserts what must hold of it."""
     with noting_endpoint(latency=LATENCY) as endpoint:
         lane = Lane(
@@ -90,7 +85,7 @@ def live_through(
         for moment in moments:
             while not lane.kill_at(moment):
                 pass  # done before its kill: another life, in which nothing is left to ask, gets it
-        finished = call(lane.place, "resume", "latest", "--json")
+        finished = lane.place.call_process("resume", "latest", "--json")
         assert finished.status == 0, finished.stderr
         assert finished.document["status"] == "completed"
     assert_paid_once(lane)
@@ -129,28 +124,18 @@ def describe(name: str, lane: Lane) -> str:
     )
 
 
-def test_a_kill_pays_for_nothing_on_record_again(tmp_path: Path, prefect_home: Path) -> None:
-    """What is not killed is called in this process."""
-    shared = {"PREFECT_HOME": str(prefect_home)} | find_server()
-    undisturbed = run_undisturbed(tmp_path / "undisturbed", shared, N_SAMPLES_OF_ONE, Place.call)
-    lane = live_through(tmp_path / "killed", shared, n_kills=1, seed=SEED, undisturbed=undisturbed, call=Place.call)
-    (life,) = lane.lives
-    assert life.n_asked > 0
-    assert life.n_recorded > 0
-
-
 @pytest.mark.slow
 def test_thirty_kills_pay_for_nothing_on_record_again(tmp_path: Path, prefect_home: Path) -> None:
     """Three runs side by side, of which the first brings its own Prefect server."""
     own = {"PREFECT_HOME": str(prefect_home)}
     shared = own | find_server()
-    undisturbed = run_undisturbed(tmp_path / "undisturbed", shared, N_SAMPLES, Place.call_process)
+    undisturbed = run_undisturbed(tmp_path / "undisturbed", shared, N_SAMPLES)
     worlds = [(own, 4), (shared, 13), (shared, 13)]
     with ThreadPoolExecutor(max_workers=len(worlds)) as pool:
         lanes = [
             pool.submit(
                 live_through, tmp_path / str(place), variables,
-                n_kills=n_kills, seed=SEED + place, undisturbed=undisturbed, call=Place.call_process,
+                n_kills=n_kills, seed=SEED + place, undisturbed=undisturbed,
             )
             for place, (variables, n_kills) in enumerate(worlds)
         ]  # fmt: skip

@@ -189,6 +189,7 @@ def test_a_later_night_takes_no_reply_from_it(nights: Nights, tmp_path: Path) ->
     assert third.document["noise"] is None
 
 
+@pytest.mark.slow
 def test_whoever_stops_the_noise_run_has_the_run_itself(nights: Nights, tmp_path: Path) -> None:
     copied = tmp_path / "copy.duckdb"
     shutil.copy(nights.place.folder / "evalhouse.duckdb", copied)

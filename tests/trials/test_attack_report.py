@@ -226,6 +226,7 @@ def test_the_lexical_judge_is_measured_offline(ask: Ask, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_shows_what_there_is(tmp_path: Path) -> None:
     with running_endpoint(expected_key=KEY, models=("judge",), script=dict.fromkeys(STEPS, be_gullible)) as endpoint:
         endpoint.configure(latency=0.1)

@@ -303,6 +303,7 @@ def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
         assert pick(ended.document, "berths")["judge"]["n"] == 25
 
 
+@pytest.mark.slow
 def test_an_interrupted_benchmark_tells_what_it_has(tmp_path: Path) -> None:
     write_set(tmp_path / "berths", make_support(40))
     arguments = ("benchmark", "--judge", "openai:judge", "--data", "berths", "--concurrency", "2", "--json")
