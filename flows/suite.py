@@ -25,6 +25,7 @@ from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.run.outcome import SuiteOutcome
+from evalhouse.flows.run.waiting import wait_for_warehouse
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.serving.backlog import find_unanswered, hold_flow_run, put_answered, queue_left
@@ -56,6 +57,7 @@ class _Job:
 
 
 @flow(name="evaluate-suite", **FLOW_OPTIONS)
+@wait_for_warehouse()
 def evaluate_suite(
     suite: str, trigger: str = "schedule", resume: str | None = None, event: str | None = None
 ) -> "State[Any]":

@@ -10,6 +10,8 @@ WarehouseError
 └── QueryError            the user's SQL was refused or failed
 """
 
+from typing import Literal
+
 
 class WarehouseError(Exception):
     """Any failure of the warehouse; its text is meant for the person at the terminal."""
@@ -24,7 +26,15 @@ class WarehouseMissing(WarehouseError):
 
 
 class WarehouseBusy(WarehouseError):
-    """Another process holds the file and did not let go in time."""
+    """The file is held and was not let go of in time.
+
+    `who` holds it: `others`, for whom a run waits; another thread of this process (`own thread`), which lets go by
+    itself; or `own code`, which cannot while it is waited for.
+    """
+
+    def __init__(self, message: str, *, who: Literal["others", "own thread", "own code"] = "others") -> None:
+        super().__init__(message)
+        self.who = who
 
 
 class WarehouseUnreachable(WarehouseBusy):

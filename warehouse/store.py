@@ -1,8 +1,8 @@
 """The warehouse: append a batch of rows atomically, read, migrate. Everything else is built on these three.
 
 A batch is written by one transaction on a short-lived connection. When another program keeps the file for
-longer than a few seconds the batch goes to the spool and is taken in by the next write, so that an analyst's
-open notebook never stops a nightly run; `flush` at the end of a run says whether anything still waits.
+longer than a few seconds the batch goes to the spool and is taken in by the next write, so that a run goes on judging
+beside an analyst's open notebook; whatever else a run reads and writes waits until the file can be had (`waiting`).
 
 A spooled batch is a folder of Parquet files, written under a name of its own and then renamed, so that a folder with a
 final name is always whole; it loses that name again before it is removed.
@@ -26,6 +26,7 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.engine.older import as_of_today
+from evalhouse.warehouse.engine.waiting import in_a_hurry
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
@@ -59,7 +60,8 @@ class Warehouse:
         A batch whose key is known is not written again. Raises WarehouseUnwritable when the disk is full.
         """
         try:
-            self.append_now(batch, patience_s=patience_s)
+            with in_a_hurry():
+                self.append_now(batch, patience_s=patience_s)
         except WarehouseBusy:
             try:
                 spool_batch(self.location.spool_path, batch)

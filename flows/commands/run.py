@@ -45,6 +45,7 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.run.waiting import wait_for_warehouse
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
@@ -97,6 +98,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
+@wait_for_warehouse()
 def run(
     *,
     dataset: str,
@@ -147,6 +149,7 @@ def run(
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
+@wait_for_warehouse()
 def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> int:
     """Continue RUN where it stopped.
 
@@ -317,6 +320,7 @@ def _name_elsewhere(warehouse: Warehouse) -> str:
 @click.option("--changed", multiple=True, metavar="ID", help="A document that changed. Repeatable.")
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
+@wait_for_warehouse()
 def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: object) -> int:
     """Ask the application of SUITE.toml about every sample, and judge nothing.
 

@@ -21,7 +21,7 @@ from evalhouse.flows.server.local import LocalServer
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import count_responses
 from evalhouse.warehouse.rows.runs import (
@@ -242,6 +242,8 @@ class _RunProcess:
             with self.interrupts.answered_by(stop):
                 await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
         except (JudgeError, WarehouseError) as error:
+            if isinstance(error, WarehouseBusy) and self.interrupts.taken is not None:  # while it was waited for
+                return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")
             return error
         except TerminationSignal:  # Prefect's, in the moment before the flow has taken the signals back
             return RunCancelled("stopped by SIGTERM")

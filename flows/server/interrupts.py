@@ -105,6 +105,11 @@ def take_signals_back() -> None:
         interrupts.take_back()
 
 
+def is_stopping() -> bool:
+    """Whether a signal has come to a run of this process."""
+    return any(interrupts.taken is not None for interrupts in _open)
+
+
 def _raise_interrupt(name: str) -> None:
     raise KeyboardInterrupt(name)
 

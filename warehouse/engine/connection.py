@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.waiting import entered
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 
@@ -52,9 +54,15 @@ _path_locks_guard = threading.Lock()
 def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file for one transaction and make it where there is none.
 
-    Raises WarehouseBusy when others keep it longer than `patience_s`, WarehouseUnwritable, or WarehouseError for a
-    file that is not a warehouse.
+    Raises WarehouseBusy when others keep it longer than `patience_s` and nobody waits (`waiting`), WarehouseUnwritable,
+    or WarehouseError for a file that is not a warehouse.
     """
+    with entered(partial(_open_writer, location), patience_s=patience_s) as connection:
+        yield connection
+
+
+@contextmanager
+def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     if location.lake is not None:
         with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
             yield connection
@@ -79,6 +87,12 @@ def open_reader(
 
     A caller that changes settings of the connection asks for its own (`is_own`): of a lake it may be used again.
     """
+    with entered(partial(_open_reader, location, is_own), patience_s=patience_s) as connection:
+        yield connection
+
+
+@contextmanager
+def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
     if location.lake is not None:
         with open_lake_reader(location, location.lake, patience_s=patience_s, is_own=is_own) as connection:
             yield connection
@@ -141,7 +155,7 @@ def _thread_lock(location: Location, deadline: float) -> Iterator[None]:
     with _path_locks_guard:
         lock = _path_locks.setdefault(location.path.resolve(), threading.Lock())
     if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-        raise WarehouseBusy(f"this process is still busy with {location.path}")
+        raise WarehouseBusy(f"this process is still busy with {location.path}", who="own thread")
     try:
         yield
     finally:
@@ -167,16 +181,18 @@ def _process_lock(location: Location, deadline: float) -> Iterator[None]:
 def _connect(location: Location, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
     config = dict(_OFFLINE if read_only else _FOR_WRITING)
     while True:
+        who: Literal["others", "own code"] = "others"
         try:
             return duckdb.connect(str(location.path), read_only=read_only, config=config)
         except duckdb.ConnectionException:
-            holder = "other code of this very process"  # with a connection of another configuration
+            # With a connection of another configuration.
+            holder, who = "other code of this very process", "own code"
         except duckdb.Error as error:
             holder = _find_holder(str(error))
             if not holder:
                 raise _explain_refusal(location, error) from None
         if time.monotonic() >= deadline:
-            raise WarehouseBusy(f"{location.path} is kept open by {holder}; close it there")
+            raise WarehouseBusy(f"{location.path} is kept open by {holder}; close it there", who=who)
         time.sleep(_RETRY_S)
 
 

@@ -9,11 +9,13 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from filelock import FileLock, Timeout
 
+from evalhouse.warehouse.engine.waiting import entered
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnreachable, WarehouseUnwritable
 from evalhouse.warehouse.location import Lake, Location
 from evalhouse.warehouse.queries import read_query
@@ -65,14 +67,15 @@ def hold(location: Location, name: str, *, patience_s: float = SWEPT_S, busy: Bu
         lock: _SessionLock | _FileLock = _SessionLock(location, location.lake, name)
     else:
         lock = _FileLock(find_lock_file(location, name))
-    with _held(lock, patience_s, busy):
+    make = partial(_held, lock, busy)
+    with entered(make, patience_s=patience_s, waits_for=WarehouseUnreachable):
         yield lock
 
 
 @contextmanager
 def hold_file(path: Path, *, patience_s: float, busy: Busy) -> Iterator[None]:
     """Keep the other processes of this machine out for this block; raises WarehouseBusy, or WarehouseUnwritable."""
-    with _held(_FileLock(path), patience_s, busy):
+    with _held(_FileLock(path), busy, patience_s):
         yield
 
 
@@ -193,7 +196,7 @@ class _SessionLock:
 
 
 @contextmanager
-def _held(lock: "_FileLock | _SessionLock", patience_s: float, busy: Busy) -> Iterator[None]:
+def _held(lock: "_FileLock | _SessionLock", busy: Busy, patience_s: float) -> Iterator[None]:
     lock.take(time.monotonic() + patience_s, busy)
     try:
         yield

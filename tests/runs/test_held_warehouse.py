@@ -1,0 +1,157 @@
+"""A warehouse that another program keeps open, read-only or not, from the start or from the middle of a run: the run
+waits and says so, goes on by itself, loses nothing and asks nothing twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+from cli_house import make_rows, write_dataset
+from cli_process import Place, finish, wait_for
+from endpoint import Endpoint, running_endpoint
+from kill_runs import read_recorded, read_rows
+from warehouse_processes import held_file, make_warehouse
+
+from evalhouse.warehouse.engine.connection import open_reader
+from evalhouse.warehouse.engine.waiting import waiting_for_others
+from evalhouse.warehouse.errors import WarehouseBusy
+from evalhouse.warehouse.rows.runs import list_runs
+
+N_ROWS, N_CALLS = 16, 8
+RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "4")
+# Our writers have it for moments, and a program that is opened in one of them is opened again.
+KEEP = """
+import duckdb, sys, time
+while True:
+    try:
+        held = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reading")
+        break
+    except duckdb.IOException:
+        time.sleep(0.01)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
+    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
+    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
+    return Place(folder=tmp_path, variables=variables)
+
+
+def find_file(place: Place) -> Path:
+    return place.folder / "evalhouse.duckdb"
+
+
+@contextmanager
+def kept_open(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """The file held by another process, which opens it as soon as it can and closes it after the block."""
+    with subprocess.Popen(
+        [sys.executable, "-c", KEEP, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        yield holder
+        holder.communicate("")
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """Standard error up to the line with these words."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return "".join(said)
+    raise AssertionError(f"it ended and had not said {words!r}: {''.join(said)}")
+
+
+def count_requests(endpoint: Endpoint) -> int:
+    return sum(endpoint.stats.requests.values())
+
+
+@pytest.mark.parametrize(
+    ("how", "from_request"),
+    [
+        pytest.param("reading", 0, marks=pytest.mark.slow),
+        pytest.param("writing", 0, marks=pytest.mark.slow),
+        ("reading", 20),
+        pytest.param("writing", 20, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
+    place: Place, endpoint: Endpoint, how: str, from_request: int
+) -> None:
+    if from_request == 0:
+        make_warehouse(place.folder).location.path.rename(find_file(place))
+        with kept_open(find_file(place), how) as holder:
+            process = place.start(*RUN)
+            said = read_until(process, "the run waits")
+            assert count_requests(endpoint) == 0
+    else:
+        endpoint.configure(latency=0.1)
+        process = place.start(*RUN)
+        wait_for(lambda: count_requests(endpoint) >= from_request, process)
+        with kept_open(find_file(place), how) as holder:
+            said = read_until(process, "the run waits")
+            # A reader keeps nobody from judging: what is written meanwhile waits beside the file.
+            assert how == "writing" or count_requests(endpoint) == N_CALLS * N_ROWS
+    said += read_until(process, "the run goes on")
+    done = finish(process)
+    assert done.status == 0, done.stderr
+    assert f"(PID {holder.pid}); close it there" in said
+    assert [row["status"] for row in read_rows(find_file(place), "select status from runs")] == ["completed"]
+    assert set(read_recorded(find_file(place)).values()) == {1}
+    assert count_requests(endpoint) == N_CALLS * N_ROWS
+    assert read_rows(find_file(place), "select count(distinct sample_id) as n from scores") == [{"n": N_ROWS}]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_waiting_and_the_run_can_be_resumed(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(latency=0.05)
+    process = place.start(*RUN)
+    wait_for(lambda: count_requests(endpoint) >= 20, process)
+    with kept_open(find_file(place), "reading"):
+        read_until(process, "the run waits")
+        process.send_signal(signal.SIGTERM)
+        stopped = finish(process, timeout_s=40)
+    assert stopped.status == 130, stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    resumed = place.call("resume", "latest", "--json")
+    assert resumed.document["status"] == "completed", resumed.stderr
+    assert count_requests(endpoint) == N_CALLS * N_ROWS
+
+
+def test_waiting_is_said_once_by_all_threads_and_not_done_by_those_outside(tmp_path: Path) -> None:
+    warehouse, said = make_warehouse(tmp_path), list[str]()
+    with waiting_for_others(said.append, is_stopped=lambda: False):
+        contexts = [copy_context() for _ in range(3)]
+    with held_file(warehouse.location.path, read_only=False):
+        threads = [threading.Thread(target=context.run, args=(list_runs, warehouse)) for context in contexts]
+        for thread in threads:
+            thread.start()
+        with pytest.raises(WarehouseBusy), open_reader(warehouse.location, patience_s=0.2):
+            pass
+        while not said:
+            threads[0].join(0.05)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert [line.split(" ", 1)[1].split(",")[0].split(" since")[0] for line in said] == [
+        "the run waits",
+        "the run goes on",
+    ]

@@ -1,0 +1,94 @@
+"""Waiting for a warehouse that cannot be had: a file that another program keeps, a catalogue whose server is down.
+
+By itself an opening gives up after its patience and raises WarehouseBusy. Within `waiting_for_others`, which a run is,
+it is tried again for as long as it takes, and what is waited for is said. Only threads and tasks that were started with
+the context of that block wait; `in_a_hurry` is for those who have another place for their rows.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from evalhouse.warehouse.errors import WarehouseBusy
+
+T = TypeVar("T")
+# A run that waits anyway gives up an attempt sooner than others do, and so says sooner what it waits for.
+_ATTEMPT_S = 5.0
+Say = Callable[[str], None]
+
+
+class _Wait:
+    """One wait at a time for all threads of a run: what is waited for is said once, and so is its end."""
+
+    def __init__(self, say: Say, is_stopped: Callable[[], bool]) -> None:
+        self._say, self._is_stopped = say, is_stopped
+        self._guard = threading.Lock()
+        self._since: datetime | None = None
+        self._said = ""
+
+    def goes_on(self, busy: WarehouseBusy, *, waited_s: float) -> bool:
+        if busy.who == "own code" or self._is_stopped():
+            return False
+        with self._guard:
+            self._since = self._since or datetime.now() - timedelta(seconds=waited_s)
+            if busy.who == "others" and str(busy) != self._said:
+                self._said = str(busy)
+                self._say(f"{datetime.now():%H:%M:%S} the run waits since {self._since:%H:%M:%S}, as {busy}")
+        return True
+
+    def end(self) -> None:
+        with self._guard:
+            if self._since is not None and self._said:
+                seconds = (datetime.now() - self._since).total_seconds()
+                self._say(f"{datetime.now():%H:%M:%S} the run goes on, after {seconds:.0f} s in which it waited")
+            self._since, self._said = None, ""
+
+
+_wait: ContextVar[_Wait | None] = ContextVar("wait", default=None)
+
+
+@contextmanager
+def waiting_for_others(say: Say, *, is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """Wait for the warehouse within this block for as long as it takes, or until `is_stopped`; `say` takes a line."""
+    token = _wait.set(_Wait(say, is_stopped))
+    try:
+        yield
+    finally:
+        _wait.reset(token)
+
+
+@contextmanager
+def in_a_hurry() -> Iterator[None]:
+    """Do not wait within this block."""
+    token = _wait.set(None)
+    try:
+        yield
+    finally:
+        _wait.reset(token)
+
+
+@contextmanager
+def entered(
+    make: Callable[[float], AbstractContextManager[T]],
+    *,
+    patience_s: float,
+    waits_for: type[WarehouseBusy] = WarehouseBusy,
+) -> Iterator[T]:
+    """What `make` makes with a patience, entered, however often that takes; the block itself is not tried again."""
+    wait = _wait.get()
+    if wait is not None and waits_for is WarehouseBusy:
+        patience_s = min(patience_s, _ATTEMPT_S)
+    with ExitStack() as stack:
+        while True:
+            try:
+                thing = stack.enter_context(make(patience_s))
+                break
+            except waits_for as busy:
+                if wait is None or not wait.goes_on(busy, waited_s=patience_s):
+                    raise
+        if wait is not None:
+            wait.end()
+        yield thing
