@@ -54,7 +54,7 @@ class MetricFile:
     `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
     `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
     for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
-    where it takes any.
+    where it takes any. `place` is how errors speak of its file.
     """
 
     name: str
@@ -64,6 +64,7 @@ class MetricFile:
     parameters: dict[str, float]
     description: str
     sql: str
+    place: str
     embeddings: Embeddings | None = None
     better: Better = "high"
     minimum: float = 0.0
@@ -148,6 +149,7 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         parameters=header.parameters,
         description=" ".join(header.description),
         sql=sql,
+        place=place,
         embeddings=_read_embeddings(header, place),
         better="low" if _read_choice(header, "better", ("high", "low"), place) == "low" else "high",
         minimum=_read_minimum(header.values.get("minimum", "0"), place),

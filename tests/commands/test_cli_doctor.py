@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_house import House
+from cli_house import House, write_metric
 from cli_process import Finished
 from endpoint import running_endpoint
 from prompt_files import ALL_NAMES, read_content, write_prompt
@@ -205,3 +205,14 @@ def test_wrong_names_of_prompts(ask: Ask, arguments: tuple[str, ...], told: str)
     finished = ask("prompts", *arguments)
     assert finished.status == 2
     assert told in finished.stderr
+
+
+def test_own_metrics_are_tried(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = write_metric(tmp_path)
+    monkeypatch.setenv("EVALHOUSE_METRIC_FILES", str(folder))
+    assert find(ask("doctor", "--json"), "metrics")["verdict"] == "ok"
+    path = folder / "answer_length.sql"
+    path.write_text(path.read_text(encoding="utf-8").replace(" as value", " as valeu"), encoding="utf-8")
+    finding = find(ask("doctor", "--json"), "metrics")
+    assert finding["verdict"] == "wrong"
+    assert finding["detail"].startswith(f"{path}: Binder Error: ")

@@ -30,6 +30,13 @@ def refuse(*arguments: str, told: str | tuple[str, ...], **variables: str) -> Ca
 # Nothing listens there, and what stands before the @ is shown to nobody.
 NO_SERVER = "http://someone:hunter2@127.0.0.1:9/api"
 
+BAD_METRIC = """-- metric: bad
+-- version: 1
+-- needs: classify
+-- One row per sample of the run.
+select run_id, sample_id, 5 as val, null as unscored_reason from run_samples where run_id = $run_id
+"""
+
 # These get as far as the run's own checks, in a process each; `doctor` makes the same checks, and its tests more.
 IN_A_RUN = [
     refuse("run", "missing.jsonl", told=("missing.jsonl: no such file", "harbour.jsonl")),
@@ -39,6 +46,8 @@ IN_A_RUN = [
     refuse("run", "harbour.jsonl", "--metrics", "faithfullness", told=("'faithfullness'", "faithfulness")),
     refuse("run", "harbour.jsonl", "--judge", "gpt", told=("'gpt' names no judge", "openai:MODEL")),
     refuse("run", "harbour.jsonl", "--judge", "openai:gpt", told="OPENAI_API_KEY is not set"),
+    refuse("run", "harbour.jsonl", "--metric-files", "own", "--metrics", "bad", told=("own/bad.sql: ", '"value"')),
+    refuse("run", "bot.toml", "--metric-files", "own", "--metrics", "bad", "--dry-run", told="own/bad.sql: "),
     refuse("run", "harbour.jsonl", "--warehouse", "foreign.duckdb", told="tables that evalhouse did not make"),
     refuse("run", "harbour.jsonl", "--warehouse", "/proc/evalhouse/x.duckdb", told="/proc/evalhouse"),
 ]
@@ -115,6 +124,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> li
     (folder / "doubled.jsonl").write_text(
         '{"question":"1","id":"a"}\n{"question":"2","contexts":5}\n{"question":"3","id":"a"}\n'
     )
+    (folder / "own").mkdir()
+    (folder / "own" / "bad.sql").write_text(BAD_METRIC)
+    (folder / "bot.toml").write_text('dataset = "harbour.jsonl"\n[target]\nurl = "http://127.0.0.1:9/"\n')
     with duckdb.connect(str(folder / "foreign.duckdb")) as connection:
         connection.execute("create table ledger as select 1 as entry")
     place = Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})

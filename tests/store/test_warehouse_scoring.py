@@ -6,8 +6,8 @@ import pytest
 from warehouse_processes import count_rows, make_warehouse
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import MetricFile, parse_metric
-from evalhouse.warehouse.rows.scores import score_run
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric
+from evalhouse.warehouse.rows.scores import score_run, try_metrics
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -101,10 +101,44 @@ def test_rows_that_would_be_believed_wrongly_are_refused(
     ],
 )
 def test_sql_that_fails_is_told_by_the_metrics_name(warehouse: Warehouse, sql: str, words: str) -> None:
-    with pytest.raises(WarehouseError, match=rf"metric 'broken' failed: .*{words}") as raised:
+    with pytest.raises(WarehouseError, match=rf"metric 'broken' \(broken.sql\) failed: .*{words}") as raised:
         score_run(warehouse, "r", [make_metric("broken", sql)], {})
     assert "\n" not in str(raised.value)
     assert count_rows(warehouse, "scores") == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        ("sample_id, 1 as val, null as unscored_reason", 'column "value" not found'),
+        ("sample_id, 1 as value", 'column "unscored_reason" not found'),
+        ("1 as value, null as unscored_reason", 'column "sample_id" not found'),
+        ("sample_id, relevance as value, null as unscored_reason", 'column "relevance" not found'),
+        ("sample_id, (select 1 from answers) as value, null as unscored_reason", "answers does not exist"),
+        ("sample_id, 1 as value null as unscored_reason", "syntax error"),
+        ("sample_id, lenght(sample_id) as value, null as unscored_reason", "lenght"),
+        ("sample_id, 'much' as value, null as unscored_reason", "value is VARCHAR; it must be a number"),
+        ("sample_id, true as value, null as unscored_reason", "value is BOOLEAN; it must be a number"),
+        ("sample_id, [1] as value, null as unscored_reason", r"value is INTEGER\[\]; it must be a number"),
+        ("sample_id, 1 as value, 1.5 as unscored_reason", r"unscored_reason is DECIMAL\(2,1\); it must be text"),
+        ("ordinal as sample_id, 1 as value, null as unscored_reason", "sample_id is BIGINT; it must be text"),
+        ("'a' as sample_id, count(*) as value, null as unscored_reason", "it gives a row where the run has no sample"),
+    ],
+)
+def test_a_metric_is_tried_without_any_data(columns: str, fault: str) -> None:
+    bad = make_metric("bad", f"select {columns} from run_samples where run_id = $run_id")
+    with pytest.raises(WarehouseError, match=rf"^bad\.sql: .*{fault}.*; its SELECT was tried") as raised:
+        try_metrics([make_weighted(), bad], {})
+    assert "\n" not in str(raised.value)
+
+
+def test_all_metrics_of_ours_and_any_kind_of_number_pass_the_trial() -> None:
+    own = [
+        make_metric("own", _CHOOSE.format(value=value, reason=reason, join=""))
+        for value in ("1", "1::hugeint", "1.5", "1.5::float", "null", "if(ordinal > 1, 0.5, null)")
+        for reason in ("null", "'no_answer'", "if(ordinal > 1, null, 'no_answer')")
+    ]
+    try_metrics([*load_metrics().values(), make_weighted(), *own], {"half": {"weight": 0.5}})
 
 
 def test_a_setting_the_metric_does_not_take_is_refused(warehouse: Warehouse) -> None:

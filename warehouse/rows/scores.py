@@ -10,7 +10,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
+from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
@@ -123,6 +125,27 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         note_noise(connection, run_id)
 
 
+def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
+    """Let metrics score a run of an empty warehouse; raises WarehouseError for the first whose SQL cannot do it.
+
+    What depends on the data, such as an infinite quotient, shows only when a run is scored.
+    """
+    with duckdb.connect() as connection:
+        apply_migrations(connection, parse_location("scratch.duckdb"), load_migrations())
+        for metric in metrics:
+            parameters = {"run_id": "scratch", **resolve_parameters(metric, settings.get(metric.name, {}))}
+            try:
+                connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
+                faults = connection.sql(read_query("runs/score_types")).fetchall()
+            except duckdb.Error as error:
+                faults = [(first_line(str(error)),)]
+            if faults:
+                raise WarehouseError(
+                    f"{metric.place}: {faults[0][0]}; its SELECT was tried on an empty warehouse, before anything was "
+                    "asked, and has to give run_id, sample_id, value (a number) and unscored_reason (text)"
+                )
+
+
 def _score_metric(
     connection: duckdb.DuckDBPyConnection, run_id: str, metric: MetricFile, settings: Mapping[str, float]
 ) -> None:
@@ -132,7 +155,7 @@ def _score_metric(
         connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
         faults = connection.sql(read_query("runs/score_faults"), params={"run_id": run_id}).pl().row(0, named=True)
     except duckdb.Error as error:
-        raise WarehouseError(f"metric {metric.name!r} failed: {first_line(str(error))}") from None
+        raise WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}") from None
     for fault, number in faults.items():
         if number:
             raise WarehouseError(
