@@ -1,7 +1,9 @@
 """Where a warehouse is: the URL users write, taken apart.
 
-`duckdb:///relative/or//absolute/path.duckdb` or simply a path is one DuckDB file. `ducklake:sqlite:///catalog?data=/folder`
+`duckdb:///relative/or//absolute/path.duckdb` or simply a path is one DuckDB file. `ducklake:sqlite:/a/catalog?data=/a`
 and `ducklake:postgresql://user@host/db?data=s3://bucket/prefix` are lakes: a catalogue and a place for Parquet files.
+After `sqlite:` stands a path as it is, `/absolute` or `relative`; four slashes are absolute as well, and three are
+followed by a name alone, because half of the world takes `sqlite:///a/b` for /a/b and half for ./a/b.
 Everything that lies beside the warehouse (its lock, journal and spool) is named after it, so that one `ls` shows what
 belongs together; of a lake with a server that is a folder of this user's on this machine.
 """
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from evalhouse.warehouse.errors import WarehouseUrlError
 
@@ -95,8 +97,8 @@ class Location:
 def parse_location(url: str) -> Location:
     """Take a warehouse URL or a plain path apart; raises WarehouseUrlError for anything else.
 
-    As with SQLite's URLs three slashes lead to a relative path and four to an absolute one. Links are followed:
-    two names of one file must share one lock, one journal and one spool.
+    Three slashes lead to a relative path and four to an absolute one; what looks as if it was meant the other way is
+    refused. Links are followed: two names of one file must share one lock, one journal and one spool.
     """
     text = url.strip()
     if not text:
@@ -108,7 +110,11 @@ def parse_location(url: str) -> Location:
     rest = text.removeprefix(f"{_SCHEME}/")
     if rest == text or not rest.strip("/"):
         raise _no_warehouse(url)
-    return _locate(url, unquote(rest))
+    path = unquote(rest)
+    folder = Path(path).parts[0]
+    if folder != path and not path.startswith("/") and not Path(folder).exists() and Path("/", folder).exists():
+        raise _two_readings(url, path, absolute=f"{_SCHEME}//{rest}", relative=path)
+    return _locate(url, path)
 
 
 def _locate(url: str, path: str) -> Location:
@@ -138,7 +144,7 @@ def _locate_lake(url: str, rest: str) -> Location:
         )
     data = _locate_data(url, options.pop("data"))
     if parts.scheme == "sqlite" and parts.path.strip("/") and not parts.netloc and not options:
-        catalogue = _locate(url, unquote(parts.path.removeprefix("/"))).path
+        catalogue = _locate(url, _read_sqlite_path(url, rest, parts)).path
         return Location(path=catalogue, lake=Lake(catalogue="sqlite", dsn=str(catalogue), data=data))
     if parts.scheme in ("postgresql", "postgres") and parts.hostname and parts.path.strip("/"):
         dsn = parts._replace(scheme="postgresql", query=urlencode(options)).geturl()
@@ -146,6 +152,29 @@ def _locate_lake(url: str, rest: str) -> Location:
         mark = hashlib.sha256(lake.url.encode()).hexdigest()[:16]
         return Location(path=_find_state_folder() / f"lake-{mark}" / "warehouse", lake=lake)
     raise _no_warehouse(url)
+
+
+def _read_sqlite_path(url: str, rest: str, parts: SplitResult) -> str:
+    """The catalogue's path: after three slashes, which `urlsplit` does not tell from one, only a name."""
+    path = unquote(parts.path)
+    if not rest.startswith("sqlite:///"):
+        return path
+    if "/" in path[1:] and not path.startswith("//"):
+        query = f"?{parts.query}"
+        raise _two_readings(
+            url,
+            path[1:],
+            absolute=f"{_LAKE_SCHEME}sqlite:{parts.path}{query}",
+            relative=f"{_LAKE_SCHEME}sqlite:{parts.path[1:]}{query}",
+        )
+    return path[1:]
+
+
+def _two_readings(url: str, path: str, *, absolute: str, relative: str) -> WarehouseUrlError:
+    return WarehouseUrlError(
+        f"{url!r} can be read as /{path} and as {path} in this folder; write {absolute!r} for the one, or {relative!r} "
+        "for the other"
+    )
 
 
 def _locate_data(url: str, data: str) -> str:
@@ -168,6 +197,7 @@ def _find_state_folder() -> Path:
 def _no_warehouse(url: str) -> WarehouseUrlError:
     return WarehouseUrlError(
         f"{url!r} names no warehouse; allowed: duckdb:///folder/file.duckdb (relative), duckdb:////folder/file.duckdb "
-        "(absolute), a plain path, ducklake:sqlite:///catalog.sqlite?data=/folder, or "
+        "(absolute), a plain path, ducklake:sqlite:/folder/catalog.sqlite?data=/folder (absolute; relative without the "
+        "slash), or "
         "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder)"
     )

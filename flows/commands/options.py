@@ -49,7 +49,8 @@ _describe_warehouse = partial(
     click.option,
     "--warehouse",
     metavar="URL",
-    help="Where everything is kept: a path, duckdb:///path, or ducklake:CATALOGUE?data=FOLDER. "
+    help="Where everything is kept: a path, duckdb:///path, or a lake like "
+    "ducklake:sqlite:/folder/catalog.sqlite?data=/folder. "
     f"Default: ${WAREHOUSE_VARIABLE}, or {DEFAULT_URL}.",
 )
 WAREHOUSE_URL_OPTION = _describe_warehouse()

@@ -172,7 +172,7 @@ def check_pool(settings: RunSettings) -> None:
         problems.append(
             f"{flag} needs a warehouse that many can write to, and {settings.warehouse} is one file: give --warehouse "
             "ducklake:postgresql://user@host/db?data=s3://bucket/prefix (or a shared folder), or for workers on this "
-            "machine alone ducklake:sqlite:////folder/catalog.sqlite?data=/folder/files"
+            "machine alone ducklake:sqlite:/folder/catalog.sqlite?data=/folder/files"
         )
     if settings.budget_usd is not None:
         problems.append(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 import psycopg
@@ -352,6 +353,8 @@ def test_threads_share_no_connection(warehouse: Warehouse) -> None:
         ("ducklake:sqlite:///?data=/files", "names no warehouse"),
         ("ducklake:mysql://me@host/db?data=/files", "names no warehouse"),
         ("ducklake:sqlite:////c.sqlite?data=gs://bucket", "allowed is a folder"),
+        ("ducklake:sqlite:?data=/files", "names no warehouse"),
+        ("ducklake:sqlite://data/c.sqlite?data=/files", "names no warehouse"),
     ],
 )
 def test_a_url_that_is_no_lake_is_refused(given: str, told: str) -> None:
@@ -360,10 +363,48 @@ def test_a_url_that_is_no_lake_is_refused(given: str, told: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "catalogue"),
+    [
+        ("sqlite:/data/big/c.sqlite", "/data/big/c.sqlite"),
+        ("sqlite:////data/big/c.sqlite", "/data/big/c.sqlite"),
+        ("sqlite:/c.sqlite", "/c.sqlite"),
+        ("sqlite:////a%20b/c.sqlite", "/a b/c.sqlite"),
+        ("sqlite:data/big/c.sqlite", "HERE/data/big/c.sqlite"),
+        ("sqlite:./data/c.sqlite", "HERE/data/c.sqlite"),
+        ("sqlite:c.sqlite", "HERE/c.sqlite"),
+        ("sqlite:///c.sqlite", "HERE/c.sqlite"),
+    ],
+)
+def test_a_path_after_sqlite_is_what_it_looks_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, catalogue: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    location = parse_location(f"ducklake:{given}?data=files")
+    assert str(location.path) == catalogue.replace("HERE", str(tmp_path))
+    assert location.lake is not None
+    assert location.lake.data == str(tmp_path / "files")
+    assert parse_location(location.url) == location
+
+
+@pytest.mark.parametrize("path", ["data/big/c.sqlite", "data/c.sqlite", "a%20b/c.sqlite"])
+def test_three_slashes_and_a_folder_are_refused_with_both_readings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WarehouseUrlError) as refused:
+        parse_location(f"ducklake:sqlite:///{path}?data=/files")
+    for meant, folder in ((f"ducklake:sqlite:/{path}?data=/files", "/"), (f"ducklake:sqlite:{path}?data=/files", "")):
+        assert repr(meant) in str(refused.value)
+        assert parse_location(meant).path == Path(folder, unquote(path)).absolute()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_url_on_record_names_the_same_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for given in (
         "ducklake:sqlite:///c.sqlite?data=files",
+        "ducklake:sqlite:a/c.sqlite?data=files",
         "ducklake:postgresql://me@host:5433/db?data=s3://bucket/some%20prefix&sslmode=require",
     ):
         location = parse_location(given)

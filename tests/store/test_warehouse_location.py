@@ -37,6 +37,14 @@ def test_four_slashes_or_a_plain_path_are_absolute(url: str) -> None:
     assert parse_location(url).path == Path("/data/w.duckdb")
 
 
+def test_a_folder_that_is_only_at_the_root_is_not_made_here(tmp_path: Path) -> None:
+    top = Path(tmp_path.parts[1])
+    with pytest.raises(WarehouseUrlError, match=f"write 'duckdb:////{top}/w.duckdb' for the one, or '{top}/w.duckdb'"):
+        parse_location(f"duckdb:///{top}/w.duckdb")
+    top.mkdir()
+    assert parse_location(f"duckdb:///{top}/w.duckdb").path == tmp_path / top / "w.duckdb"
+
+
 @pytest.mark.parametrize("name", ["w.duckdb", "with space.duckdb", "100%25.duckdb", "a#b?c.duckdb", "数据.duckdb"])
 def test_its_url_names_the_same_place_again(name: str, tmp_path: Path) -> None:
     location = parse_location(str(tmp_path / name))
