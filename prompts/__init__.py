@@ -14,10 +14,12 @@ from evalhouse.prompts.loader import (
     list_rubric_metrics,
     load_prompts,
 )
+from evalhouse.prompts.prompt_file import VERDICTS
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
 from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
 
 __all__ = [
+    "VERDICTS",
     "BlockKind",
     "BlockValue",
     "Criterion",

@@ -7,8 +7,8 @@ its name: variables, labels and the shape of the reply. Another language or a us
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
+from evalhouse.prompts.named_ids import name_ids
 from evalhouse.prompts.prompt_file import (
     ExampleContent,
     PromptContent,
@@ -72,15 +73,19 @@ class Prompt:
     def render(self, data: Mapping[str, BlockValue], *, note: str = "") -> tuple[Message, ...]:
         """The messages of one request; equal data gives equal messages.
 
-        `note` ends the instructions when something is asked again; it must be in our own words, for nothing in it is
-        neutralised. PromptError: a block is missing, not declared or of the wrong kind, or an id is malformed.
+        `note` stands behind the data when something is asked again, where models look last and what a provider has
+        cached of the messages before it stays of use; it must be in our own words, for nothing in it is neutralised.
+        PromptError: a block is missing, not declared or of the wrong kind, or an id is malformed.
         """
         content = render_blocks(tuple(self.variables), data)
-        opening = self.opening
-        if note:
-            system = replace(opening[0], content=f"{opening[0].content}\n\n{note}")
-            opening = (system, *opening[1:])
-        return (*opening, Message(role="human", content=content))
+        return (*self.opening, Message(role="human", content=f"{content}\n\n{note}" if note else content))
+
+    def build_schema(self, data: Mapping[str, BlockValue], only: Collection[str] = ()) -> dict[str, Any]:
+        """The schema of the reply to one request, which names the ids that are asked for; all of the data's or `only`.
+
+        A model that is held to it can neither forget an id nor invent one.
+        """
+        return name_ids(self.reply_schema, self.labels, data, only)
 
 
 class Prompts(Mapping[str, Prompt]):

@@ -6,7 +6,7 @@ allowed. `loader` turns what is read here into prompts.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -130,6 +130,22 @@ def strip_descriptions(schema: object) -> object:
 def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+VERDICTS = "verdicts"
+"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names."""
+
+
+def pick_verdict_lists(reply: Mapping[str, Any], variables: Iterable[str]) -> dict[str, Any]:
+    """By name those parts of a reply, or of its schema, that are lists of verdicts; none where it gives none."""
+    names = {VERDICTS, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
+    return {name: part for name, part in reply.items() if name in names}
+
+
+def list_verdict_labels(name: str, labels: Mapping[str, Sequence[str]]) -> list[str]:
+    """The labels open to the verdicts of a list, each once, in the order of the file."""
+    prefixes = labels if name == VERDICTS else [BLOCKS[name].prefix]
+    return list(dict.fromkeys(label for prefix in prefixes for label in labels.get(prefix, ())))
 
 
 _MENTION = re.compile(r"<([a-z_]+)>")
@@ -327,7 +343,7 @@ def _find_system_faults(content: PromptContent) -> Iterator[PromptProblem]:
     for name in content.variables:
         if name not in mentioned:
             yield make_fault(f"variables.{name}", f"is never used: the system text must say what <{name}> holds")
-    for label in _list_labels(content):
+    for label in list_verdict_labels(VERDICTS, content.labels):
         if label not in content.system:
             yield make_fault("labels", f"the label {label} is never explained in the system text")
     for name in content.rubric.criteria if content.rubric else ():
@@ -335,28 +351,22 @@ def _find_system_faults(content: PromptContent) -> Iterator[PromptProblem]:
             yield make_fault("rubric.criteria", f"the criterion {name} is never explained in the system text")
 
 
-def _list_labels(content: PromptContent) -> list[str]:
-    """All labels of all prefixes, each once, in the order of the file."""
-    return list(dict.fromkeys(label for labels in content.labels.values() for label in labels))
-
-
 def _find_verdict_faults(content: PromptContent) -> Iterator[PromptProblem]:
     """Where labels and reply schema disagree: both say what a verdict is."""
-    reply: Any = content.schema_of_reply["properties"]
-    if "verdicts" not in reply:
-        if content.labels:
-            yield make_fault("labels", "must be empty ({}) where the reply has no `verdicts`")
-        return
-    verdict = reply["verdicts"].get("items", {}).get("properties", {})
-    key = "reply_schema.properties.verdicts"
-    if "id" not in verdict or "reason" not in verdict:
-        yield make_fault(key, "must be an array of objects with at least `id` and `reason`")
-    if not content.labels:
-        yield make_fault("labels", "must name the id prefixes that verdicts are given for")
-    offered = verdict.get("label", {}).get("enum", [])
-    if offered != _list_labels(content):
-        message = f"must be the labels declared under `labels`: [{', '.join(_list_labels(content))}]"
-        yield make_fault(f"{key}.items.properties.label.enum", message)
+    properties: Any = content.schema_of_reply["properties"]
+    lists = pick_verdict_lists(properties, content.variables)
+    if bool(lists) != bool(content.labels):
+        message = "must name the id prefixes that verdicts are given for"
+        yield make_fault("labels", message if lists else "must be empty ({}) where the reply has no `verdicts`")
+    for name, schema in lists.items():
+        verdict = schema.get("items", {}).get("properties", {})
+        key = f"reply_schema.properties.{name}"
+        if "id" not in verdict or "reason" not in verdict:
+            yield make_fault(key, "must be an array of objects with at least `id` and `reason`")
+        labels = list_verdict_labels(name, content.labels)
+        if sorted(verdict.get("label", {}).get("enum", [])) != sorted(labels):
+            message = f"must be the labels declared under `labels`: [{', '.join(labels)}]"
+            yield make_fault(f"{key}.items.properties.label.enum", message)
 
 
 def _find_example_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
@@ -371,7 +381,7 @@ def _find_example_faults(key: str, content: PromptContent, example: ExampleConte
     ]
     faults += find_value_faults(content.schema_of_reply, example.reply, key=f"{key}.reply")
     yield from faults
-    if not faults and "verdicts" in example.reply:
+    if not faults and pick_verdict_lists(example.reply, content.variables):
         yield from _find_id_faults(f"{key}.reply", content, example)
 
 
@@ -400,21 +410,20 @@ def build_block(value: Any) -> BlockValue:  # noqa: ANN401 - a value that _fits_
 
 
 def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -> Iterator[PromptProblem]:
-    """An example must do what is asked of the judge: each id once, its own labels, only ids that were sent."""
+    """An example must do what is asked of the judge: each id once, in its own list, only ids that were sent."""
     data: dict[str, Any] = example.data
     sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
     asked = [item_id for name, ids in sent.items() if BLOCKS[name].prefix in content.labels for item_id in ids]
-    verdicts: Any = example.reply["verdicts"]
-    came = [verdict["id"] for verdict in verdicts]
-    if sorted(came) != sorted(asked):
-        message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(asked)} must come exactly once"
-        yield make_fault(key, message)
-        return
-    for verdict in verdicts:
-        allowed = content.labels[verdict["id"][0]]
-        if allowed and verdict["label"] not in allowed:
-            yield make_fault(key, f"{verdict['id']} has the label {verdict['label']}; allowed: {', '.join(allowed)}")
-        for name in sent.keys() & verdict.keys():
-            invented = [cited for cited in verdict[name] if cited not in sent[name]]
-            if invented:
-                yield make_fault(key, f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}")
+    lists: Any = pick_verdict_lists(example.reply, content.variables)
+    for list_name, verdicts in lists.items():
+        own, came = sent.get(list_name, asked), [verdict["id"] for verdict in verdicts]
+        if sorted(came) != sorted(own):
+            message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"
+            yield make_fault(key, message)
+            return
+        for verdict in verdicts:
+            for name in sent.keys() & verdict.keys():
+                invented = [cited for cited in verdict[name] if cited not in sent[name]]
+                if invented:
+                    message = f"{verdict['id']} cites {', '.join(invented)}; sent were {', '.join(sent[name])}"
+                    yield make_fault(key, message)

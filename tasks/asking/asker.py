@@ -39,13 +39,13 @@ T = TypeVar("T")
 _RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
-_OPTIONS_DROPPED_MOST = 2
+_OPTIONS_DROPPED_MOST = 3
 # No model writes as much at once; of what is longer the beginning stands on record.
 _MOST_REPLY = 1_000_000
-_KEPT_OF_LONGER = 20_000
+_KEPT_OF_LONGER = 30_000
 # So many requests refused without a reason that lies in them, and not one answered: the rest would end like them.
 _REFUSED_MOST = 8
-# In our own words alone: a note stands in the instructions, where nothing of a reply or a text under test may come.
+# In our own words alone: a note stands outside of all blocks, where nothing of a reply or a text under test may come.
 _UNUSABLE_NOTE = (
     "Your previous reply to this material could not be used. Reply with one complete JSON object of the shape "
     "described above and nothing else, with exactly one verdict or list for everything that is asked."
@@ -78,6 +78,7 @@ class _Attempts:
     tokens: int
     sent: int = 0
     used: int = 0
+    unusable: int = 0
     transport_failures: int = 0
     unreachable: int = 0
     refusals: int = 0
@@ -215,12 +216,14 @@ class Asker:
     async def _send_until_usable(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
         while attempts.used < attempts.most:
             try:
-                return await self._send_once(replace(question, note=attempts.note), read, attempts)
+                asked = replace(question, note=attempts.note, n_unusable=attempts.unusable)
+                return await self._send_once(asked, read, attempts)
             except RefusedRequest as error:
                 self._stop_if_all_are_refused(error)
                 raise JudgeFailed(str(error)) from None
             except UnusableReply as error:
                 attempts.used += 1
+                attempts.unusable += 1
                 attempts.note = _UNUSABLE_NOTE
                 attempts.last_problem = str(error)
             except TransientJudgeError as error:

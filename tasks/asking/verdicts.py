@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import orjson
 
-from evalhouse.prompts import BlockValue, Prompt
+from evalhouse.prompts import VERDICTS, BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
@@ -34,6 +34,8 @@ _MOST_STATEMENTS = 2_000
 _MOST_LETTERS = 100_000
 _MOST_DEPTH = 32
 _MOST_PROBLEMS = 20
+# One list of all verdicts, or one for each side.
+_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -302,8 +304,8 @@ class _Sorting:
     problems: list[str] = field(default_factory=list)
 
 
-def parse_object(text: str, key: str) -> dict[str, object]:
-    """The JSON object with `key` in a reply; raises UnusableReply when there is none or it is cut off.
+def parse_object(text: str, *keys: str) -> dict[str, object]:
+    """The JSON object with any of `keys` in a reply; raises UnusableReply when there is none or it is cut off.
 
     The last one counts where there are several, since models think aloud before they answer. Thoughts that are marked
     as such hold no answer, and neither do drafts when the answer after them is cut off.
@@ -313,9 +315,9 @@ def parse_object(text: str, key: str) -> dict[str, object]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        fitting = [match for match in _find_objects(text) if key in match.value]
-        if not fitting or _is_draft(text, fitting[-1], key):
-            raise UnusableReply(f'the reply held no complete JSON object with "{key}"') from None
+        fitting = [match for match in _find_objects(text) if not match.value.keys().isdisjoint(keys)]
+        if not fitting or _is_draft(text, fitting[-1], keys):
+            raise UnusableReply(f'the reply held no complete JSON object with "{keys[0]}"') from None
         value = _as_storable(fitting[-1].value)
     if not isinstance(value, dict):
         raise UnusableReply(f"the reply was not a JSON object but a {type(value).__name__}")
@@ -389,12 +391,15 @@ def read_supports(text: str, asked: Collection[str], context_ids: Collection[str
 
 
 def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts:
-    entries = parse_object(text, "verdicts").get("verdicts")
-    if not isinstance(entries, list):
-        raise UnusableReply('the reply had no list under "verdicts"')
+    reply = parse_object(text, *_VERDICT_LISTS)
+    lists = [reply[name] for name in _VERDICT_LISTS if name in reply]
+    if not lists or not all(isinstance(entries, list) for entries in lists):
+        named = " or ".join(f'"{name}"' for name in reply if name in _VERDICT_LISTS) or f'"{VERDICTS}"'
+        raise UnusableReply(f"the reply had no list under {named}")
     sorting = _Sorting()
-    for entry in entries:
-        _sort_entry(entry, asked, check, sorting)
+    for entries in lists:
+        for entry in entries:  # type: ignore[attr-defined]  # lists, by the check above
+            _sort_entry(entry, asked, check, sorting)
     missing = [item for item in asked if item not in sorting.good]
     n_more = len(sorting.problems) - _MOST_PROBLEMS
     if n_more > 0:
@@ -440,11 +445,11 @@ def _as_storable(value: dict[str, object]) -> dict[str, object]:
     return stored
 
 
-def _is_draft(text: str, match: _FoundObject, key: str) -> bool:
+def _is_draft(text: str, match: _FoundObject, keys: Sequence[str]) -> bool:
     """Whether the answer proper was still to come: what was found stands in thoughts, or before another one's start."""
     before, after = text[: match.start], text[match.end :]
     thinks = _THOUGHT in after or before.rfind(_THINK) > before.rfind(_THOUGHT)
-    return thinks or re.search(rf'\{{\s*"{re.escape(key)}"\s*:', after) is not None
+    return thinks or re.search(rf'\{{\s*"(?:{"|".join(map(re.escape, keys))})"\s*:', after) is not None
 
 
 def _find_objects(text: str) -> Iterator[_FoundObject]:

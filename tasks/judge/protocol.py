@@ -22,9 +22,9 @@ class Question:
 
     `vote` numbers, from 1, the times the same thing is asked to let a majority decide, and is 0 where it is asked once;
     `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
-    the data; both belong to the question. `note` says to the model that its last reply was of no use, which does not
-    make it another question; `logprobs` wants to know how likely each token of the reply was. Embeddings are asked
-    for without a prompt.
+    the data; both belong to the question. `note` says to the model that its last reply was of no use, and `n_unusable`
+    how many were, which does not make it another question; `logprobs` wants to know how likely each token of the reply
+    was. Embeddings are asked for without a prompt.
     """
 
     step: str
@@ -35,11 +35,17 @@ class Question:
     number: int = 1
     only: tuple[str, ...] = ()
     note: str = ""
+    n_unusable: int = 0
     logprobs: bool = False
 
     @property
+    def n_repeats(self) -> int:
+        """How often the same was asked before, with nothing but the note of the second time to tell them apart."""
+        return max(0, self.number + self.n_unusable - 2)
+
+    @property
     def instruction(self) -> str:
-        """What is added to the prompt's instructions for this question; in our own words alone."""
+        """What is said behind the data of this question; in our own words alone."""
         narrowed = f"Give verdicts for these ids only: {', '.join(self.only)}." if self.only else ""
         return " ".join(part for part in (narrowed, self.note) if part)
 

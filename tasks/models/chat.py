@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import openai
 import orjson
@@ -20,7 +21,6 @@ from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 
-from evalhouse.prompts import Prompt
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     JudgeError,
@@ -52,8 +52,11 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
+# Where OpenAI's own service answers, at Azure too.
+_OPENAI_HOSTS = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+_SEEDS_APART = 1000  # between those of votes that are asked for again
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
-# What votes are asked at where the run's own temperature is 0, at which they would all be equal.
+# What votes, and what is asked a third time, are asked at where the run's own temperature is 0: all would be equal.
 _VOTING_TEMPERATURE = 0.7
 _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
@@ -61,8 +64,9 @@ _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user
 class ChatModelJudge:
     """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
 
-    `parameters` are sent with every request and stand on record, `voting` replaces some of them where a majority is to
-    decide; `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain.
+    The schema names the ids that are asked for where `names_ids` says so. `parameters` are sent with every request and
+    stand on record, `voting` replaces some of them where a majority is to decide, or the same is asked once more;
+    `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain.
     Limits are shared by all who ask the same model at `endpoint`.
     """
 
@@ -76,6 +80,7 @@ class ChatModelJudge:
         parameters: Mapping[str, object],
         timeout_s: float,
         structured: bool,
+        names_ids: bool = False,
         voting: Mapping[str, object] | None = None,
         keyed: object = None,
         completions: Completions | None = None,
@@ -88,6 +93,7 @@ class ChatModelJudge:
         self._parameters = dict(parameters)
         self._timeout_s = timeout_s
         self._structured = structured
+        self._names_ids = names_ids
         self._voting = dict(voting or {})
         self._takes_seed = isinstance(chat, BaseChatOpenAI)
         self._takes_logprobs = isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api
@@ -98,7 +104,7 @@ class ChatModelJudge:
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
         prompt = require_prompt(question)
-        messages = prompt.render(question.data, note=question.instruction)
+        messages = prompt.render(question.data)
         keyed = [
             self.endpoint, self.model, self._parameters, self._keyed,
             prompt.prompt_hash, REPLY_VERSIONS.get(prompt.name, 1), question.number, question.only,
@@ -108,9 +114,14 @@ class ChatModelJudge:
         if question.vote:
             keyed += [question.vote, self._voting]
             options = options | self._voting | ({"seed": question.vote} if self._takes_seed else {})
+        if question.n_repeats:
+            # At temperature 0 the same words get the same reply, however often it was of no use.
+            options = options | self._voting
+            options |= {"seed": question.vote + _SEEDS_APART * question.n_repeats} if self._takes_seed else {}
         if question.logprobs:
             keyed += ["logprobs"]
             options = options | ({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self._takes_logprobs else {})
+        messages = prompt.render(question.data, note=question.instruction) if question.instruction else messages
         payload: dict[str, object] = {
             "endpoint": self.endpoint,
             "model": self.model,
@@ -118,7 +129,8 @@ class ChatModelJudge:
             "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
         }
         if self._structured:
-            payload["response_format"] = _response_format(prompt)
+            schema = prompt.build_schema(question.data, question.only) if self._names_ids else prompt.reply_schema
+            payload["response_format"] = _response_format(prompt.name, schema)
         return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -159,7 +171,11 @@ class ChatModelJudge:
                 f"{self.endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
             )
         if translated.option == "response_format" and "response_format" in sent:
-            self._structured = False
+            # First without the ids in it, which takes words of JSON Schema that few know, then not at all.
+            if self._names_ids and "prefixItems" in str(sent["response_format"]):
+                self._names_ids = False
+            elif "prefixItems" not in str(sent["response_format"]):
+                self._structured = False
             return translated
         if translated.option == "seed" and "seed" in sent:
             self._takes_seed = False
@@ -199,6 +215,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters=parameters,
         timeout_s=settings.timeout_s,
         structured=True,
+        names_ids=not _compiles_schemas(endpoint),
         voting=_heat(settings.temperature),
         completions=completions,
         close=chat.root_async_client.close if completions is None else completions.close,
@@ -285,11 +302,14 @@ def call_factory(name: str) -> object:
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
 
 
-def _response_format(prompt: Prompt) -> dict[str, object]:
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": prompt.name, "strict": True, "schema": dict(prompt.reply_schema)},
-    }
+def _response_format(name: str, schema: Mapping[str, object]) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": dict(schema)}}
+
+
+def _compiles_schemas(endpoint: str) -> bool:
+    """Whether a schema that was never sent before costs seconds there, and takes no schema that names single items."""
+    host = urlsplit(endpoint).hostname or ""
+    return host == "api.openai.com" or host.endswith(_OPENAI_HOSTS)
 
 
 def _to_langchain(messages: object) -> list[BaseMessage]:

@@ -109,6 +109,7 @@ _LENGTH = re.compile(
 )
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|inappropriate content|data[ _]inspection|moderation")
 _SCHEMA = re.compile(r"response[ _]format|json[ _]schema|structured output|guided decoding")
+_SCHEMA_REFUSED = re.compile(r"(?:response[ _]format|json[ _]schema).{0,80}(?:must|not supported|unsupported|unknown)")
 _TEMPERATURE = re.compile(
     r"temperature.{0,80}(?:unsupported|not supported|does not support|deprecated|default|must be)"
     r"|(?:unsupported|not support).{0,80}temperature"
@@ -178,6 +179,9 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
         return FatalJudgeError(
             f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
         )
+    if status == 500 and _SCHEMA_REFUSED.search(answer.lowered):
+        # llama.cpp said so until late 2024, and what was made of it then says so still.
+        return UnsupportedOption(f"the endpoint does not take response_format: {text}", option="response_format")
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
         return _translate_passing(answer)
     return _find_fatal(answer, name=name, endpoint=endpoint) or _translate_refusal(answer)

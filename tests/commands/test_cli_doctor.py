@@ -154,11 +154,11 @@ def test_prompts_are_listed_with_version_and_hash(ask: Ask) -> None:
 def test_a_prompt_is_shown_as_it_is_sent(ask: Ask) -> None:
     shown = ask("prompts", "show", "classify", "--json").document
     assert shown["messages"][0]["role"] == "system"
-    assert "verdicts" in shown["reply_schema"]["properties"]
+    assert list(shown["reply_schema"]["properties"]) == ["answer_statements", "ground_truth_statements"]
     text = ask("prompts", "show", "classify").stdout
     assert shown["messages"][0]["content"] in text
     assert "<answer_statements …>" in text
-    assert '"verdicts"' in text
+    assert '"ground_truth_statements"' in text
 
 
 def test_a_prompt_of_ones_own_takes_the_place_of_ours(

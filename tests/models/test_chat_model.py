@@ -4,7 +4,7 @@ import asyncio
 import base64
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_replies import Fault
 from live_runs import PROMPTS, lay_out_run, make_settings, point_to, read_calls
 
+from evalhouse.prompts import Item
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.judge.protocol import Question
@@ -139,11 +140,11 @@ def test_a_changed_prompt_is_another_request(endpoint: Endpoint, tmp_path: Path)
     assert judge.prepare(make_question(prompt=own)).request_hash != judge.prepare(make_question()).request_hash
 
 
-async def test_what_is_asked_for_again_is_named_in_the_instructions(endpoint: Endpoint) -> None:
+async def test_what_is_asked_for_again_is_named_behind_the_data(endpoint: Endpoint) -> None:
     judge = make_openai_judge("openai:judge", "judge", make_settings())
     request = judge.prepare(make_question(only=("A2", "G1"), number=2, note="Please."))
     messages: Any = request.payload["messages"]
-    assert messages[0]["content"].endswith("Give verdicts for these ids only: A2, G1. Please.")
+    assert messages[-1]["content"].endswith(">\n\nGive verdicts for these ids only: A2, G1. Please.")
     await judge.close()
 
 
@@ -169,7 +170,7 @@ async def test_what_may_pass_is_tried_again(endpoint: Endpoint, tmp_path: Path, 
     assert (first["attempts"], second["attempts"]) == (1, 2)
     assert first["error"]
     assert (first["reply"] is not None) is (fault in BAD_BODIES)
-    notes = ["could not be used" in body["messages"][0]["content"] for body in endpoint.stats.bodies]
+    notes = ["could not be used" in body["messages"][-1]["content"] for body in endpoint.stats.bodies]
     assert notes == [False, fault in BAD_BODIES]
 
 
@@ -306,6 +307,78 @@ async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_pa
     assert [call["status"] for call in calls].count("error") == 4
     ok = next(call for call in calls if call["status"] == "ok")
     assert "response_format" not in orjson.loads(ok["request"])
+
+
+def make_classify(**changes: Any) -> Question:  # noqa: ANN401  # fields of Question
+    data = {
+        "question": "Which?",
+        "answer_statements": [Item(id="A1", text="It is red.")],
+        "ground_truth_statements": [Item(id="G1", text="It is red.")],
+    }
+    return make_question(step="classify", prompt=PROMPTS["classify"], data=data, **changes)
+
+
+async def ask_with_schemas(
+    endpoint: Endpoint, folder: Path, refuse: Callable[[str], Raw | None], *questions: Question
+) -> list[str]:
+    """Ask one after the other; the word of JSON Schema or none that each request's schema has in it."""
+    endpoint.configure(script=dict.fromkeys(PROMPTS, lambda asked: refuse(str(asked.body.get("response_format")))))
+    async with lay_out_run(folder, make_settings(concurrency=1)) as live_run:
+        for question in questions:
+            await live_run.asker.ask(question, str)
+    words = (str(body.get("response_format")) for body in endpoint.stats.bodies)
+    return ["ids" if "prefixItems" in word else "none" if word == "None" else "plain" for word in words]
+
+
+async def test_ids_are_named_in_the_schema_where_a_new_one_costs_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
+    both = (make_classify(), make_question(), make_classify(only=("G1",), number=2))
+    assert await ask_with_schemas(endpoint, tmp_path, lambda _: None, *both) == ["ids", "plain", "ids"]
+
+
+@pytest.mark.parametrize("host", ["api.openai.com", "eu.api.openai.com", "house.openai.azure.com"])
+def test_openai_gets_one_schema_for_all_requests(host: str) -> None:
+    """It compiles every schema that it has not seen, which takes seconds, and refuses one that names items in turn."""
+    point_to(f"https://{host}/v1", KEY)
+    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    sent: Any = judge.prepare(make_classify(only=("G1",), number=2)).payload["response_format"]
+    assert sent["json_schema"]["schema"] == PROMPTS["classify"].reply_schema
+
+
+REFUSALS = {
+    "unknown keyword": Raw(status=400, body={"error": {"message": "json_schema: unknown keyword prefixItems"}}),
+    "named": Raw(status=400, body={"error": {"message": "Invalid schema.", "param": "response_format"}}),
+    "status 500": Raw(
+        status=500,
+        body={"error": {"message": 'response_format type must be "text" or "json_object", got: json_schema'}},
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+async def test_a_schema_that_is_refused_is_made_simpler_and_then_left_out(
+    endpoint: Endpoint, tmp_path: Path, refusal: Raw
+) -> None:
+    asked = (make_classify(), make_classify(vote=1), make_question(), make_classify(vote=2))
+    only_plain = await ask_with_schemas(
+        endpoint, tmp_path, lambda schema: refusal if "prefixItems" in schema else None, *asked
+    )
+    assert only_plain == ["ids", "plain", "plain", "plain", "plain"]
+    endpoint.reset()
+    none = await ask_with_schemas(
+        endpoint, tmp_path / "other", lambda schema: None if schema == "None" else refusal, *asked
+    )
+    assert none == ["ids", "plain", "none", "none", "none", "none"]
+
+
+async def test_what_is_asked_a_third_time_is_not_asked_in_the_same_words_and_at_the_same_temperature(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.configure(script={"extract": [Inject(fault="empty")] * 4})
+    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    sent = [(body["temperature"], body.get("seed")) for body in endpoint.stats.bodies]
+    assert sent[:2] == [(0, None)] * 2, "the second one has a note that the first has not"
+    assert {temperature for temperature, _ in sent[2:]} == {0.7}
+    assert len(set(sent[2:])) == 3
 
 
 async def test_a_text_reply_and_a_schema_reply_are_the_same_question(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ async def judge_one(folder: Path, sample: StoredSample | None = None, **settings
 
 
 def read_names(body: Mapping[str, Any]) -> str:
-    """What a request's instructions say about the ids it wants."""
-    system: str = body["messages"][0]["content"]
-    return system.partition("for these ids only: ")[2].partition(".")[0]
+    """What a request says behind its data about the ids it wants."""
+    last: str = body["messages"][-1]["content"]
+    return last.partition("for these ids only: ")[2].partition(".")[0]
 
 
 # A good judge

@@ -26,7 +26,7 @@ from evalhouse.prompts import (
     load_prompts,
     loader,
 )
-from evalhouse.prompts.prompt_file import PromptFile, read_prompt_file
+from evalhouse.prompts.prompt_file import PromptFile, pick_verdict_lists, read_prompt_file
 from evalhouse.prompts.render import derive_nonce
 
 BUILT_IN = [(language, name) for language in ("en", "zh") for name in ALL_NAMES]
@@ -98,14 +98,15 @@ def test_labels_and_blocks_are_those_the_steps_work_with() -> None:
 
 def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
     keys = {
-        name: list(prompt.reply_schema["properties"]["verdicts"]["items"]["properties"])
+        name: {key: list(part["items"]["properties"]) for key, part in lists.items()}
         for name, prompt in load_prompts().items()
-        if "verdicts" in prompt.reply_schema["properties"]
+        if (lists := pick_verdict_lists(prompt.reply_schema["properties"], prompt.variables))
     }
+    labelled = ["id", "reason", "label"]
     assert keys == {
-        "classify": ["id", "reason", "label"],
-        "attribute": ["id", "reason", "contexts", "together"],
-        "rank": ["id", "reason", "label"],
+        "classify": {"answer_statements": labelled, "ground_truth_statements": labelled},
+        "attribute": {"verdicts": ["id", "reason", "contexts", "together"]},
+        "rank": {"verdicts": labelled},
     }
     assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
 
@@ -116,10 +117,12 @@ def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> N
     prompt = load_prompts(language)[name]
     shape = json.loads(prompt.opening[0].content.splitlines()[-1])
     assert list(shape) == list(prompt.reply_schema["properties"])
-    for verdict in shape.get("verdicts", []):
-        properties = prompt.reply_schema["properties"]["verdicts"]["items"]["properties"]
-        assert list(verdict) == list(properties)
-        assert verdict["id"][0] in prompt.labels
+    for key, verdicts in pick_verdict_lists(shape, prompt.variables).items():
+        properties = prompt.reply_schema["properties"][key]["items"]["properties"]
+        for verdict in verdicts:
+            assert list(verdict) == list(properties)
+            assert verdict["id"][0] in prompt.labels
+            assert verdict["reason"] == "…", "small models copy what stands there"
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
@@ -187,10 +190,14 @@ def test_an_answer_to_half_of_the_question_is_half_right_on_every_scale(
     assert anchors == set(ratings.values()), "an example has the rating of a described step"
 
 
+def list_verdicts(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    return [verdict for verdicts in pick_verdict_lists(reply, CLASSIFY_DATA).values() for verdict in verdicts]
+
+
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
 def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
     for example in read_content(name, language)["examples"]:
-        for verdict in example["reply"].get("verdicts", []):
+        for verdict in list_verdicts(example["reply"]):
             assert len(verdict["reason"]) <= 90
             assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
@@ -220,7 +227,7 @@ def walk_texts(value: object) -> list[str]:
 def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> None:
     replies = {name: [example["reply"] for example in read_content(name, language)["examples"]] for name in NAMES}
     labels = {
-        name: {(verdict["id"][0], verdict["label"]) for reply in replies[name] for verdict in reply["verdicts"]}
+        name: {(verdict["id"][0], verdict["label"]) for reply in replies[name] for verdict in list_verdicts(reply)}
         for name in ("classify", "rank")
     }
     assert labels["classify"] == {("A", "TP"), ("A", "FP"), ("G", "TP"), ("G", "FN")}
@@ -303,11 +310,12 @@ def test_lines_after_the_first_of_an_item_are_indented() -> None:
     assert lines[start : start + 5] == ["[C1] Crossing:", "    ", "    - 40 minutes", "    - in winter 55", "[C2] "]
 
 
-def test_a_note_ends_the_instructions_and_changes_nothing_else() -> None:
+def test_a_note_stands_behind_the_data_and_changes_nothing_else() -> None:
+    """In the instructions a small model does not look for it, and all that a provider has cached is of no use."""
     prompt = load_prompts()["classify"]
     plain, noted = prompt.render(CLASSIFY_DATA), prompt.render(CLASSIFY_DATA, note="Reply for A2 only.")
-    assert noted[0] == Message(role="system", content=plain[0].content + "\n\nReply for A2 only.")
-    assert noted[1:] == plain[1:]
+    assert noted[-1] == Message(role="human", content=plain[-1].content + "\n\nReply for A2 only.")
+    assert noted[:-1] == plain[:-1]
     assert prompt.render(CLASSIFY_DATA) == plain
 
 
@@ -377,12 +385,15 @@ RELEASED = {
     "en/answer_validity/2": "1d327597670b1b0f",
     "en/attribute/1": "85a337e4fd5a6cee",
     "en/attribute/2": "109d515011d2ab0e",
+    "en/attribute/3": "296b17d10f01505c",
     "en/classify/1": "715ebdc12b3a6a41",
     "en/classify/2": "8258ceea2cbefda0",
+    "en/classify/3": "24d8548468047d93",
     "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
     "en/contexts_usefulness/2": "deb9f0a753bc4af0",
     "en/extract/1": "94f308414400cdb9",
     "en/extract/2": "fa5643ae240e4edf",
+    "en/extract/3": "72e3dda8672c9b8c",
     "en/passage_precision/1": "48723b65a558d847",
     "en/passage_precision/2": "a30fbc6e288fea8c",
     "en/passage_precision/3": "dd4d3fbdca436136",
@@ -394,6 +405,7 @@ RELEASED = {
     "en/rank/1": "29c22f8a73d05d45",
     "en/rank/2": "ba1decdbbb088c12",
     "en/rank/3": "f0e5e12cccf8b088",
+    "en/rank/4": "dc57d87a943a4299",
     "en/relevance/1": "d9396ee0e86f725e",
     "en/relevance/2": "89a609fcd81f4421",
     "en/sql_equivalence/1": "9cb57f2b14fce450",
@@ -411,13 +423,16 @@ RELEASED = {
     "zh/attribute/1": "005082709a7d6884",
     "zh/attribute/2": "59327a923af41d5a",
     "zh/attribute/3": "eaa0ae0c13806b9b",
+    "zh/attribute/4": "a03a2b83603e37b0",
     "zh/classify/1": "15facb3c8ce9338d",
     "zh/classify/2": "3906adc3a685dbca",
     "zh/classify/3": "5ee35d68a014464f",
+    "zh/classify/4": "0b04faf8be8aff42",
     "zh/contexts_usefulness/1": "5eff3dee24b9b574",
     "zh/contexts_usefulness/2": "c96e8cea827ea09b",
     "zh/extract/1": "7690b9fcf222bfa9",
     "zh/extract/2": "f039c750e651ad31",
+    "zh/extract/3": "665a86f270ea16b5",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
     "zh/passage_precision/2": "38aa70ffa452bc40",
     "zh/passage_recall/1": "ae27479cc8907ce0",
@@ -428,6 +443,7 @@ RELEASED = {
     "zh/questions/3": "b07720b0abb81bb9",
     "zh/rank/1": "b13de2202214b7ce",
     "zh/rank/2": "9e6d9dcae5c8f4dc",
+    "zh/rank/3": "fe5525ad91053d54",
     "zh/relevance/1": "6d7d29404f5b8a01",
     "zh/relevance/2": "f4d67d5057b6c5be",
     "zh/sql_equivalence/1": "5515c766b0309696",

@@ -61,7 +61,7 @@ def test_a_new_language_needs_every_prompt(tmp_path: Path) -> None:
 
 def test_words_in_the_schema_are_free_its_shape_is_not(tmp_path: Path) -> None:
     content = override("classify")
-    verdict = content["reply_schema"]["properties"]["verdicts"]["items"]["properties"]
+    verdict = content["reply_schema"]["properties"]["answer_statements"]["items"]["properties"]
     verdict["reason"]["description"] = "one sentence"
     write_prompt(tmp_path, content)
     assert check_prompts(tmp_path) == []
@@ -156,7 +156,7 @@ def set_key(path: str, value: object) -> Edit:
     return edit
 
 
-VERDICT = "reply_schema.properties.verdicts.items"
+VERDICT = "reply_schema.properties.answer_statements.items"
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_a_faulty_file_names_the_key_and_what_was_allowed(tmp_path: Path, edit: 
     [
         (set_key(f"{VERDICT}.additionalProperties", True), f"{VERDICT}.additionalProperties", "must be false"),
         (set_key(f"{VERDICT}.required", ["id", "label"]), f"{VERDICT}.required", "[id, reason, label]"),
-        (set_key(f"{VERDICT}.properties.label.enum", ["TP"]), f"{VERDICT}.properties.label.enum", "TP, FP, FN"),
+        (set_key(f"{VERDICT}.properties.label.enum", ["TP"]), f"{VERDICT}.properties.label.enum", "[TP, FP]"),
         (set_key(f"{VERDICT}.properties.label.enum", []), f"{VERDICT}.properties.label.enum", "at least one string"),
         (set_key(f"{VERDICT}.properties.label.enum", [1]), f"{VERDICT}.properties.label.enum", "at least one string"),
         (set_key(f"{VERDICT}.properties.label.type", "text"), f"{VERDICT}.properties.label", "needs a `type`; allowed"),
         (set_key(f"{VERDICT}.properties.id.pattern", "A"), f"{VERDICT}.properties.id.pattern", "unknown key"),
         (set_key(f"{VERDICT}.properties", {}), f"{VERDICT}.properties", "at least one key"),
-        (set_key("reply_schema.properties.verdicts.items", None), VERDICT, "needs a `type`"),
+        (set_key(VERDICT, None), VERDICT, "needs a `type`"),
         (
             set_key(
                 f"{VERDICT}.properties",
@@ -240,6 +240,7 @@ def test_labels_without_verdicts_are_refused(tmp_path: Path) -> None:
 
 EXAMPLE = "examples[0]"
 FIRST = "examples.0.reply.verdicts.0"
+SIDE = "examples.0.reply.answer_statements.0"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,8 @@ FIRST = "examples.0.reply.verdicts.0"
         ("rank", set_key(f"{FIRST}.label", "good"), f"{EXAMPLE}.reply.verdicts[0].label", "allowed: useful, not_use"),
         ("rank", set_key(f"{FIRST}.reason", None), f"{EXAMPLE}.reply.verdicts[0]", "required: id, reason, label"),
         ("rank", set_key(f"{FIRST}.reason", False), f"{EXAMPLE}.reply.verdicts[0].reason", "type string, not False"),
-        ("classify", set_key(f"{FIRST}.label", "FN"), f"{EXAMPLE}.reply", "A1 has the label FN; allowed: TP, FP"),
+        ("classify", set_key(f"{SIDE}.label", "FN"), f"{EXAMPLE}.reply.answer_statements[0].label", "allowed: TP, FP"),
+        ("classify", set_key(f"{SIDE}.id", "G1"), f"{EXAMPLE}.reply", "each of A1, A2, A3, A4, A5, A6 must come"),
         ("attribute", set_key(f"{FIRST}.contexts", ["C7"]), f"{EXAMPLE}.reply", "A1 cites C7; sent were C1, C2, C3"),
         (
             "extract",

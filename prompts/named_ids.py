@@ -1,0 +1,57 @@
+"""The schema of a reply to one request: every id that is asked for, once, with what may be said of it.
+
+The schema of a prompt file fits any data, so that a reply which stops half way through the ids, or makes some up, fits
+it too. One that names the ids does not let that happen where the endpoint holds the model to it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from evalhouse.prompts.prompt_file import VERDICTS, Schema, pick_verdict_lists
+from evalhouse.prompts.render import BlockValue
+
+# What is longer makes grammars that some servers take long over, or refuse.
+_MOST_IDS = 64
+
+
+def name_ids(
+    schema: dict[str, Any], labels: Mapping[str, Sequence[str]], data: Mapping[str, BlockValue], only: Collection[str]
+) -> dict[str, Any]:
+    """The schema for these data; as it is where the reply has no verdicts, or more of them than a schema should name.
+
+    Ids whose prefix has `labels` are those that are judged; all others are what verdicts may cite. A list of verdicts
+    of which none is asked for is left out.
+    """
+    ids = [item.id for value in data.values() if not isinstance(value, str) for item in value]
+    judged = [item_id for item_id in ids if item_id[0] in labels and (not only or item_id in only)]
+    lists = pick_verdict_lists(schema["properties"], data)
+    if not lists or not 0 < len(judged) <= _MOST_IDS:
+        return schema
+    cited = [item_id for item_id in ids if item_id[0] not in labels]
+    named = {}
+    for name, verdicts in lists.items():
+        own = judged if name == VERDICTS else [item.id for item in data[name] if item.id in judged]  # type: ignore[union-attr]  # a block of items
+        if own:
+            named[name] = _name_list(verdicts["items"], own, labels, cited)
+    kept = [name for name in schema["properties"] if name in named or name not in lists]
+    properties = {name: named.get(name, schema["properties"][name]) for name in kept}
+    return schema | {"properties": properties, "required": list(properties)}
+
+
+def _name_list(
+    verdict: Schema, ids: Sequence[str], labels: Mapping[str, Sequence[str]], cited: Sequence[str]
+) -> dict[str, Any]:
+    named = [_name_verdict(verdict, item_id, labels[item_id[0]], cited) for item_id in ids]
+    return {"type": "array", "prefixItems": named, "minItems": len(named), "maxItems": len(named)}
+
+
+def _name_verdict(verdict: Schema, item_id: str, labels: Sequence[str], cited: Sequence[str]) -> dict[str, Any]:
+    properties = dict(verdict["properties"])
+    for name, schema in properties.items():
+        if name == "id":
+            properties[name] = schema | {"enum": [item_id]}
+        elif name == "label" and labels:
+            properties[name] = schema | {"enum": list(labels)}
+        elif schema["type"] == "array" and cited:
+            properties[name] = schema | {"items": schema["items"] | {"enum": list(cited)}, "maxItems": len(cited)}
+    return {**verdict, "properties": properties}
