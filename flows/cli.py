@@ -36,6 +36,9 @@ COMMANDS = {
     "warehouse": ("warehouse", "warehouse", "Check, compact or move the warehouse."),
     "doctor": ("doctor", "doctor", "Show what is configured, what is reachable, what is wrong."),
 }
+# These need a Prefect server, which takes longer to come up than all their imports: it is started before them.
+_RUNNING = ("run", "resume", "collect")
+_RUNS_NOTHING = ("--help", "-h", "--dry-run")
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"
 
@@ -46,6 +49,16 @@ class ReaderGone(Exception):
 
 class _Evalhouse(LazyGroup):
     """The command line, which reports a reader that has gone to `main` and not to click."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command in its module; a server that it will need is on its way by then."""
+        if args[0] in _RUNNING and not set(_RUNS_NOTHING).intersection(args):
+            from evalhouse.flows.server.held import hold_server  # noqa: PLC0415  # reading commands do without
+
+            ctx.with_resource(hold_server())
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; raises ReaderGone when nobody reads the output any more."""

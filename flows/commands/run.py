@@ -133,10 +133,11 @@ def run(
 
     from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
     from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
-    from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
         if suite is not None:
+            from evalhouse.flows.serving.suite_runs import run_suite  # noqa: PLC0415  # imports the statistics
+
             suite_outcome = run_suite(suite, flags=options, watch=watch)
         else:
             suite_outcome = SuiteOutcome(outcome=start_run(settings, watch=watch))

@@ -17,7 +17,6 @@ from evalhouse.tasks.asking.tokens import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.embeddings import make_embedding_model
 from evalhouse.tasks.models.make import check_embeddings_name, make_judge
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
@@ -191,6 +190,8 @@ def make_live_run(
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
+        from evalhouse.tasks.models.embeddings import make_embedding_model  # noqa: PLC0415  # imports OpenAI's client
+
         embedding_model = make_embedding_model(settings.embeddings, settings)
 
     def open_asking() -> Asking:

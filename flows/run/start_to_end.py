@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
 from evalhouse.flows.run.outcome import RunOutcome, Watch
-from evalhouse.flows.server.environment import configure_prefect_environment, find_api_url
+from evalhouse.flows.server.held import prefect_server
 from evalhouse.flows.server.interrupts import Interrupts
-from evalhouse.flows.server.local import LocalServer
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
@@ -122,7 +121,7 @@ def _opened(
         Interrupts() as interrupts,
         _hold_suite(settings, wait_s),
         hold_run(Warehouse(settings.warehouse).location, run_id) if run_id is not None else nullcontext(),
-        _prefect_server() as wait_for_prefect,
+        prefect_server() as wait_for_prefect,
     ):
         yield _RunProcess(
             warehouse=_open_warehouse(settings),
@@ -148,27 +147,6 @@ def _open_warehouse(settings: RunSettings) -> Warehouse:
     check_room(warehouse)
     take_in_orphans(warehouse)
     return warehouse
-
-
-@contextmanager
-def _prefect_server() -> Iterator[Callable[[], None] | None]:
-    """A Prefect server for this block: the user's own, or one that ends with it, which is to be waited for.
-
-    Raises SettingsError when the user's own does not answer.
-    """
-    if find_api_url() is not None:
-        from evalhouse.flows.server.api import check_prefect_server  # noqa: PLC0415  # a run without it does without
-
-        check_prefect_server()
-        configure_prefect_environment(None)
-        yield None
-        return
-    server = LocalServer.start()
-    configure_prefect_environment(server.api_url, auth_string=server.auth_string)
-    try:
-        yield server.wait_until_ready
-    finally:
-        server.stop()
 
 
 @dataclass(frozen=True, kw_only=True)

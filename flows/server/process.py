@@ -3,8 +3,9 @@ as long as suites are. First of all it watches for the order to stop, from its p
 it never outlives it, not even while Prefect is still being imported: two seconds in which this file is all there is.
 
 The database is the user's own Prefect database, so that a server started later shows the run; Prefect's own migrations
-make one that does not exist yet, which takes some four seconds once for each home. What is used of Prefect beyond the
-documented: `create_app`, as Prefect's own command line does, and `METRICS`, the counters of the in-memory broker.
+make one that does not exist yet, which takes two seconds once for each home. What is used of Prefect beyond the
+documented: `create_app`, as Prefect's own command line does, `METRICS`, the counters of the in-memory broker, and
+`create_db`, by which it migrates.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ import select
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import uvicorn
@@ -117,6 +119,7 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Two first runs at once would migrate the same database twice.
     with FileLock(home / "evalhouse-server-start.lock"):
+        await _make_database()
         serving = asyncio.create_task(_serve_quietly(server, listener))
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
@@ -129,6 +132,62 @@ async def _serve(listener: socket.socket, order: StopOrder, pipe_fd: int, *, is_
     server.should_exit = True
     await serving
     return 0
+
+
+class _NoThread:
+    """In the place of the thread that aiosqlite has for each connection, and of the queue that leads to it."""
+
+    def __init__(self, **_: object) -> None:
+        self.daemon = True
+
+    def start(self) -> None:
+        """Nothing runs beside the loop."""
+
+    def put_nowait(self, work: "tuple[asyncio.Future[Any] | None, Callable[[], Any]]") -> None:
+        """Do at once what the thread would have done."""
+        future, function = work
+        try:
+            result = function()
+        except BaseException as error:
+            if future is None:
+                raise
+            future.set_exception(error)
+        else:
+            if future is not None:
+                future.set_result(result)
+
+
+async def _make_database() -> None:
+    """Make the database of a fresh home by Prefect's own migrations.
+
+    Their 34,000 calls of SQLite pass from one thread to another and back, which takes longer than the calls themselves;
+    here, where nothing else waits for the loop, they are made in its own thread, in a third of the time.
+    """
+    import aiosqlite.core  # noqa: PLC0415
+    from prefect.server.database import provide_database_interface  # noqa: PLC0415
+
+    database = provide_database_interface()
+    if not _is_fresh(database.database_config.connection_url):
+        return
+    kept = {name: getattr(aiosqlite.core, name) for name in ("Thread", "SimpleQueue")}
+    try:
+        for name in kept:
+            setattr(aiosqlite.core, name, _NoThread)
+        await database.create_db()
+        await (await database.engine()).dispose()  # its connection has no thread
+    finally:
+        for name, value in kept.items():
+            setattr(aiosqlite.core, name, value)
+
+
+def _is_fresh(url: str) -> bool:
+    """Whether this is the address of an SQLite file that does not exist yet, and that Prefect may make."""
+    import sqlalchemy  # noqa: PLC0415
+    from prefect.settings import get_current_settings  # noqa: PLC0415
+
+    path = sqlalchemy.make_url(url).database or ""
+    is_file = url.startswith("sqlite") and path.startswith(("/", "."))
+    return is_file and not Path(path).exists() and get_current_settings().server.database.migrate_on_start
 
 
 async def _serve_quietly(server: "uvicorn.Server", listener: socket.socket) -> None:
