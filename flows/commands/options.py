@@ -74,6 +74,13 @@ limit_options = _join_options(
     click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
     click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
     click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
+    click.option(
+        "--max-wait",
+        "max_wait_s",
+        type=float,
+        metavar="S",
+        help="Seconds to wait for an endpoint that asks to wait and lets nothing through. Default: 3600.",
+    ),
     click.option("--attempts", type=int, metavar="N", help="Ask a question at most this often. Default: 5."),
     click.option(
         "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."

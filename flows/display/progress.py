@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingCo
 from rich.text import Text
 
 from evalhouse.flows.display.output import make_console, print_notice, write_dollars
+from evalhouse.tasks.messages import shorten
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 _STARTING = "starting …"
 _EVERY_S = 0.2
 _BAR_WIDTH = 12
+_LONGEST_WAIT = 160
 
 
 class _TimeLeft(TimeRemainingColumn):
@@ -141,6 +144,10 @@ def describe_progress(live_run: "LiveRun") -> str:
         failed = f", {shorten_number(collection.n_failed)} failed" if collection.n_failed else ""
         taken = f", {shorten_number(collection.n_taken)} taken from the record" if collection.n_taken else ""
         return f"asked {collection.n_asked:,} of {collection.n_to_ask:,}{failed}{taken}\n"
+    samples = f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}"
+    waits = (asker.limit.describe_wait(time.monotonic()) for asker in live_run.askers)
+    if waiting := next(filter(None, waits), None):
+        return f"{samples}\n{shorten(waiting, _LONGEST_WAIT)}"
     parts = [f"{shorten_number(counts.requests)} calls", f"{shorten_number(counts.reused)} reused"]
     if counts.failed:
         parts.append(f"{shorten_number(counts.failed)} failed")
@@ -148,7 +155,7 @@ def describe_progress(live_run: "LiveRun") -> str:
     if n_tokens:
         parts.append(f"{shorten_number(n_tokens)} tokens")
         parts.append("$?" if counts.unpriced else write_dollars(counts.cost_usd))
-    return f"{progress.n_done:,}/{progress.n_samples:,} {progress.what}\n{', '.join(parts)}"
+    return f"{samples}\n{', '.join(parts)}"
 
 
 def shorten_number(number: int) -> str:

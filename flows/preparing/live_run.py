@@ -199,7 +199,7 @@ def make_live_run(
         asker = Asker(
             judge=judge,
             record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
-            limit=_make_limit(settings),
+            limit=make_limit(settings, None),
             attempts=settings.attempts,
             price=find_price(prices, judge.model),
             budget_usd=settings.budget_usd,
@@ -208,7 +208,8 @@ def make_live_run(
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
             price = find_price(prices, embedding_model.model)
-            embedder = AskedEmbedder(replace(asker, judge=embedding_model, limit=_make_limit(settings), price=price))
+            limit = make_limit(settings, asker.limit if embedding_model.endpoint == judge.endpoint else None)
+            embedder = AskedEmbedder(replace(asker, judge=embedding_model, limit=limit, price=price))
         return Asking(asker=asker, embedder=embedder)
 
     return LiveRun(
@@ -232,8 +233,15 @@ def _check_budget(settings: RunSettings, judge: Judge) -> None:
         )
 
 
-def _make_limit(settings: RunSettings) -> EndpointLimit:
-    return EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm)
+def make_limit(settings: RunSettings, beside: EndpointLimit | None) -> EndpointLimit:
+    """The limit of the judge or the embeddings; `beside` is the judge's where both are asked at one endpoint."""
+    return EndpointLimit(
+        concurrency=settings.concurrency,
+        rpm=settings.rpm,
+        tpm=settings.tpm,
+        max_wait_s=settings.max_wait_s,
+        beside=beside,
+    )
 
 
 def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> float:

@@ -15,7 +15,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
+from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
@@ -35,8 +35,6 @@ from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Ques
 
 T = TypeVar("T")
 
-# A 429 says that the endpoint is alive; it is waited out and is no attempt, but not for ever.
-_RATE_LIMITED_MOST_S = 900.0
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
 _OPTIONS_DROPPED_MOST = 3
@@ -290,7 +288,7 @@ class Asker:
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
         # What the endpoint reported first: the others may let waiting requests start.
         if reply.limits is not None:
-            self.limit.note_report(reply.limits, slot)
+            self.limit.note_report(reply.limits, slot, went_through=True)
         if reply.prompt_tokens is not None:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
         self.limit.note_success(slot)
@@ -347,21 +345,26 @@ class Asker:
     async def _back_off(self, error: TransientJudgeError, attempts: _Attempts) -> None:
         """Wait before the next attempt, outside of any slot."""
         named_s = error.retry_after_s or 0.0
-        if error.rate_limited and named_s >= _RATE_LIMITED_MOST_S:
-            late = FatalJudgeError(f"{self.judge.name} asks to come back in {named_s:,.0f} s: {error}")
-            self.stop(late)
-            raise late
-        if error.rate_limited and attempts.waited_s + named_s < _RATE_LIMITED_MOST_S:
+        if error.rate_limited:
+            # The endpoint is alive: it is waited for, and this is no attempt.
             attempts.refusals += 1
-            wait_s = max(named_s * random.uniform(1.0, 1.1), draw_backoff(attempts.refusals))
-            attempts.waited_s += wait_s
-            await self.stop_sign.sleep(wait_s)
+            await self._wait_out(max(named_s * random.uniform(1.0, 1.1), draw_backoff(attempts.refusals)), attempts)
             return
         attempts.used += 1
         attempts.transport_failures += 1
         attempts.unreachable += error.unreachable
         if attempts.used < attempts.most:
-            await self.stop_sign.sleep(max(min(named_s, _NAMED_MOST_S), draw_backoff(attempts.transport_failures)))
+            await self._wait_out(max(min(named_s, _NAMED_MOST_S), draw_backoff(attempts.transport_failures)), attempts)
+
+    async def _wait_out(self, wait_s: float, attempts: _Attempts) -> None:
+        """Wait as the endpoint asks; raises JudgeFailed where this, or all waiting there, takes longer than allowed."""
+        why = f"{self.judge.name} asks to wait ({attempts.last_problem})"
+        self.limit.note_wait(wait_s, why)
+        attempts.waited_s += wait_s
+        if attempts.waited_s > self.limit.max_wait_s:
+            most, waited = (write_span(seconds) for seconds in (self.limit.max_wait_s, attempts.waited_s))
+            raise JudgeFailed(f"{why}: {waited} in all, and --max-wait is {most}")
+        await self.stop_sign.sleep(wait_s)
 
     def _describe(self, question: Question, asked: ModelRequest, /, **columns: object) -> Call:
         return Call(

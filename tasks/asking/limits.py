@@ -3,9 +3,13 @@
 Slots are given in the order they were asked for. What an endpoint bears at once is learned from its refusals (429):
 those that were in flight when it refused one more are what it bears, so the limit falls to just that number and its
 other requests go on. After many successes one more is tried, more and more seldom as long as it is refused. When
-fresh requests are refused in a row, or the only one is, it is not their number but their rate, and nothing starts
-until the time the endpoint named. Of a limit that several processes share, `shared_limit` says what part is this
-one's.
+fresh requests are refused in a row and none goes through, or the only one is, it is not their number but their rate,
+and nothing starts until the time the endpoint named. All of this is learned of an endpoint, for all models that are
+asked there together: it is one server that bears so much. Of a limit that several processes share, `shared_limit` says
+what part is this one's.
+
+A wait that the endpoint asks for is said while it lasts, and has an end: when nothing has gone through for longer than
+was allowed, whoever waits is given up, and so is whoever comes later.
 
 A rate of the settings, for requests or for their tokens, is kept as a distance between starts, so that a minute has
 no burst at its beginning and no window of 60 s has more than the rate (of tokens: more than the rate and one
@@ -16,6 +20,7 @@ at zero, and those that refill all the time (OpenAI, Groq), where a little is ba
 """
 
 import asyncio
+import logging
 import math
 import random
 from collections import deque
@@ -23,8 +28,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from evalhouse.tasks.judge.errors import FatalJudgeError, repeat_error
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
 from evalhouse.tasks.judge.rate_headers import RateLimits
+
+logger = logging.getLogger(__name__)
 
 _MINUTE_S = 60.0
 # So much of a delay (of a timer, of a busy event loop) is made up for by starting sooner afterwards.
@@ -104,6 +111,12 @@ class Rate:
         self._refilling_since = 0.0
         self._begins_again_at = -math.inf
         self._by_minute = True
+        self._is_believed = True
+
+    @property
+    def own_next_at(self) -> float:
+        """When the next request may start by the setting alone."""
+        return self._own.next_at
 
     def share(self, fraction: float, now: float) -> None:
         """Keep to this part of the setting and of what the endpoint tells; a part of 0 changes nothing."""
@@ -135,14 +148,29 @@ class Rate:
 
     def note_refused(self, units: float, started_at: float) -> bool:
         """Whether a refused request was so for this rate: the endpoint has reported that not so much is left."""
+        self._is_believed = True
         for_this = started_at <= self._reported_at < self._reset_at and self._remaining < max(1.0, units)
         if for_this and self._refilling and started_at > self._refilling_since:
             # Others take what is refilled: better to wait until all of it is back.
             self._refilling, self._begins_again_at = False, self._reported_at
         return for_this
 
+    def note_success(self, units: float, started_at: float, report: LimitReport) -> None:
+        """Doubt what a request contradicts that went through and came with `report`, until one is refused.
+
+        That is a limit smaller than the request, and that nothing is left for more than a minute, before and after.
+        """
+        went_without = not self._by_minute and self._remaining < 1 and self._reported_at < started_at
+        is_larger = report.limit is not None and report.limit < units
+        if is_larger or (went_without and report.remaining == 0):
+            self._is_believed = False
+            self._limit, self._remaining, self._credit, self._reset_at = None, math.inf, math.inf, 0.0
+            self._reported = Spacing()
+
     def take_report(self, report: LimitReport, uncounted: float, now: float) -> None:
         """Believe the endpoint; `uncounted` has started since, or may have, and is not in what it says."""
+        if not self._is_believed:
+            return
         self._limit = report.limit or self._limit
         if report.remaining is None:
             self._reported.change(self._spread_limit() if self._limit else 0.0, now)
@@ -220,6 +248,9 @@ _FRESH_REFUSALS = 3
 _PAUSE_S = 1.0
 _BACKOFF_FIRST_S = 0.5
 _BACKOFF_MOST_S = 30.0
+# A wait of this length is said to those who do not see the progress, too, and after so long again.
+_SAID_FROM_S = 10.0
+_SAID_AGAIN_S = 600.0
 # Successes before one more slot is tried above the number that was refused before.
 _LEAST_PATIENCE = 32
 _MOST_PATIENCE = 4096
@@ -240,29 +271,87 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Turn:
-    """Somebody who waits for a slot."""
+    """Somebody who waits for a slot; `number` counts the turns of all models of the endpoint."""
 
     tokens: int
     future: asyncio.Future[Slot]
+    number: int
 
 
-class EndpointLimit:
-    """Slots for one endpoint within one event loop.
+class _Bearing:
+    """What an endpoint bears at once, learned from all that is asked there; `limits` are those of its models."""
 
-    Within any 60 s no more requests start than `rpm`, and no more tokens than `tpm` and one request's; they are spread
-    over the minute, at 99.2 % of the rate. Tokens are the caller's guess until `note_tokens` says better.
-    """
-
-    def __init__(self, *, concurrency: int, rpm: int | None = None, tpm: int | None = None) -> None:
-        self._setting = concurrency
-        self._share = concurrency
-        self._allowed = min(concurrency, _FIRST_BURST)
+    def __init__(self, concurrency: int) -> None:
+        self.setting = concurrency
+        self.allowed = min(concurrency, _FIRST_BURST)
+        self.limits: list[EndpointLimit] = []
+        self.in_flight = 0
+        self.n_turns = 0
+        self.paused_until = 0.0
         self._ceiling = concurrency
         self._patience = _LEAST_PATIENCE
         self._successes = 0
         self._probing = False
         self._fresh_refusals = 0
         self._shrunk_at = 0.0
+
+    def note_success(self, *, is_full: bool) -> None:
+        """A request went through. Below what was never refused each success opens a slot, above it many do."""
+        self._fresh_refusals = 0
+        if self.allowed >= self.setting or not is_full:
+            return  # says nothing of more slots than were in use
+        self._successes += 1
+        if self.allowed < self._ceiling:
+            self.allowed += 1
+        elif self._successes >= self._patience:
+            self._patience = max(_LEAST_PATIENCE, self._patience // 2) if self._probing else self._patience
+            self.allowed += 1
+            self._ceiling = self.allowed
+            self._successes, self._probing = 0, True
+
+    def note_refused(self, started_at: float, pause_s: float, now: float) -> None:
+        """A request was refused, and not for a rate that is known of."""
+        others = self.in_flight - 1
+        self._fresh_refusals += started_at >= self._shrunk_at
+        if self._probing:
+            self._patience = min(_MOST_PATIENCE, self._patience * 2)
+            self._probing = False
+        self._successes = 0
+        self._shrunk_at = now
+        if others == 0 or self._fresh_refusals >= _FRESH_REFUSALS:
+            self.paused_until = max(self.paused_until, now + pause_s)
+            self.allowed = 1
+        else:
+            self._ceiling = self.allowed = min(self.allowed, others)
+
+    def give_out(self) -> None:
+        """Give free slots to those who have waited longest, whatever model they wait for."""
+        for limit in sorted(self.limits, key=lambda limit: limit.first_turn) if len(self.limits) > 1 else self.limits:
+            limit.give_out_own()
+
+
+class EndpointLimit:
+    """Slots for one model of an endpoint within one event loop; `beside` is the limit of another model there.
+
+    Within any 60 s no more requests start than `rpm`, and no more tokens than `tpm` and one request's; they are spread
+    over the minute, at 99.2 % of the rate. Tokens are the caller's guess until `note_tokens` says better. When the
+    endpoint lets nothing through for `max_wait_s`, or asks to wait beyond that, all who wait get JudgeFailed.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        rpm: int | None = None,
+        tpm: int | None = None,
+        max_wait_s: float = math.inf,
+        beside: "EndpointLimit | None" = None,
+    ) -> None:
+        self.max_wait_s = max_wait_s
+        self._setting = concurrency
+        self._share = concurrency
+        self._bearing: _Bearing = beside._bearing if beside is not None else _Bearing(concurrency)
+        self._bearing.limits.append(self)
         self._in_flight = 0
         self._n_waiting = 0
         self._waiting: deque[_Turn] = deque()
@@ -272,10 +361,13 @@ class EndpointLimit:
         self._requests = Rate(rpm)
         self._tokens = Rate(tpm)
         self._reported_ordinal = 0
-        self._paused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
-        self._closed_by: FatalJudgeError | None = None
+        self._closed_by: FatalJudgeError | JudgeFailed | None = None
+        self._stands_since: float | None = None
+        self._said_again_at = 0.0
+        self._waits_until = 0.0
+        self._waits_for = ""
 
     @property
     def in_flight(self) -> int:
@@ -285,7 +377,17 @@ class EndpointLimit:
     @property
     def allowed(self) -> int:
         """Slots that the endpoint bears at once, as far as is known now; this process's share may be less."""
-        return self._allowed
+        return self._bearing.allowed
+
+    @property
+    def first_turn(self) -> float:
+        """The number of the turn that is next here, counted over all models; infinite where nobody waits."""
+        return self._waiting[0].number if self._waiting else math.inf
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether the endpoint was waited for too long, so that nothing is asked there any more."""
+        return isinstance(self._closed_by, JudgeFailed)
 
     def wish(self) -> int:
         """Slots that could be used now: those in flight and one for everybody who waits, at most the setting."""
@@ -297,7 +399,7 @@ class EndpointLimit:
         now = _read_clock()
         self._requests.share(fraction, now)
         self._tokens.share(fraction, now)
-        self._give_out()
+        self._bearing.give_out()
 
     @asynccontextmanager
     async def slot(self, tokens: int = 0) -> AsyncIterator[Slot]:
@@ -308,7 +410,7 @@ class EndpointLimit:
         finally:
             self._end(slot)
 
-    def close(self, error: FatalJudgeError) -> None:
+    def close(self, error: FatalJudgeError | JudgeFailed) -> None:
         """Give out no more slots: those who wait get this error."""
         self._closed_by = error
         if self._timer is not None:
@@ -323,9 +425,9 @@ class EndpointLimit:
         """A request really took so many tokens."""
         if used != slot.tokens:
             self._tokens.correct(used - slot.tokens, _read_clock())
-            self._give_out()
+            self._bearing.give_out()
 
-    def note_report(self, limits: RateLimits, slot: Slot | None = None) -> None:
+    def note_report(self, limits: RateLimits, slot: Slot | None = None, *, went_through: bool = False) -> None:
         """What the endpoint reported of its limits in its answer to the request of `slot`.
 
         What started after that request cannot be counted in the answer, whether it is in flight or not. Where the
@@ -340,64 +442,87 @@ class EndpointLimit:
         names = ("limit", "remaining", "reset_s")
         for kind, rate, uncounted in (("requests", self._requests, started), ("tokens", self._tokens, tokens)):
             report = LimitReport(**{name: getattr(limits, f"{kind}_{name}") for name in names})
+            if went_through and slot is not None:
+                rate.note_success(slot.tokens if kind == "tokens" else 1, slot.started_at, report)
             if report.limit is not None or report.remaining is not None:
                 rate.take_report(report, uncounted, now)
-        self._give_out()
+        self._bearing.give_out()
 
     def note_success(self, slot: Slot) -> None:
-        """A request went through. Below what was never refused each success opens a slot, above it many do."""
-        if slot.started_at >= self._shrunk_at:
-            self._fresh_refusals = 0
-        if self._allowed >= self._setting or self._in_flight < min(self._allowed, self._share):
-            return  # says nothing of more slots than were in use
-        self._successes += 1
-        if self._allowed < self._ceiling:
-            self._allowed += 1
-        elif self._successes >= self._patience:
-            self._patience = max(_LEAST_PATIENCE, self._patience // 2) if self._probing else self._patience
-            self._allowed += 1
-            self._ceiling = self._allowed
-            self._successes, self._probing = 0, True
-        self._give_out()
+        """A request went through."""
+        self._stands_since = None
+        bearing = self._bearing
+        is_full = bearing.in_flight >= bearing.allowed or self._in_flight >= self._share
+        bearing.note_success(is_full=is_full)
+        bearing.give_out()
 
     def note_refused(self, slot: Slot, retry_after_s: float | None) -> None:
         """The endpoint said 429 to a request whose slot is still held; what it reported with it was noted before."""
+        now = _read_clock()
         for_requests = self._requests.note_refused(1, slot.started_at)
         if self._tokens.note_refused(slot.tokens, slot.started_at) or for_requests:
             return  # it is their rate, which is waited for, and not their number
+        self._bearing.note_refused(slot.started_at, max(_PAUSE_S, retry_after_s or 0.0), now)
+
+    def note_wait(self, seconds: float, why: str) -> None:
+        """The endpoint asks for a wait from now on; raises JudgeFailed where that takes longer than is allowed."""
+        self._note_wait(seconds, why)
+        if self._closed_by is not None:
+            raise repeat_error(self._closed_by)
+
+    def _note_wait(self, seconds: float, why: str) -> None:
         now = _read_clock()
-        others = self._in_flight - 1
-        self._fresh_refusals += slot.started_at >= self._shrunk_at
-        if self._probing:
-            self._patience = min(_MOST_PATIENCE, self._patience * 2)
-            self._probing = False
-        self._successes = 0
-        self._shrunk_at = now
-        if others == 0 or self._fresh_refusals >= _FRESH_REFUSALS:
-            self._paused_until = max(self._paused_until, now + max(_PAUSE_S, retry_after_s or 0.0))
-            self._allowed = 1
-        else:
-            self._ceiling = self._allowed = min(self._allowed, others)
+        stands = not self._bearing.in_flight
+        if self._stands_since is None and stands:
+            self._stands_since, self._said_again_at = now, now
+        if now + seconds > (now if self._stands_since is None else self._stands_since) + self.max_wait_s:
+            self._give_up(seconds, why)
+            return
+        if stands and seconds >= _SAID_FROM_S and now >= self._said_again_at:
+            self._said_again_at = now + _SAID_AGAIN_S
+            logger.warning("nothing is asked for %s: %s", write_span(seconds), why)
+        if now + seconds > self._waits_until:
+            self._waits_until, self._waits_for = now + seconds, why
+
+    def describe_wait(self, now: float) -> str | None:
+        """For how long nothing will be asked, and why; None while something is under way. `now` is the loop's time."""
+        left_s = self._waits_until - now
+        if self._bearing.in_flight or left_s < 1:
+            return None
+        return f"waiting {write_span(left_s)}: {self._waits_for}"
+
+    def _give_up(self, seconds: float, why: str) -> None:
+        stood_s = 0.0 if self._stands_since is None else _read_clock() - self._stands_since
+        stood = f", after {write_span(stood_s)} in which nothing went through" if stood_s >= 1 else ""
+        self.close(
+            JudgeFailed(
+                f"{why}: a wait of {write_span(seconds)} more{stood}, and --max-wait is {write_span(self.max_wait_s)}; "
+                "raise it, or go on later with `evalhouse resume`"
+            )
+        )
 
     async def _enter(self, tokens: int) -> Slot:
         if self._closed_by is not None:
             raise repeat_error(self._closed_by)
-        turn = _Turn(tokens=tokens, future=asyncio.get_running_loop().create_future())
-        self._waiting.append(turn)
+        self._bearing.n_turns += 1
+        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Turn(tokens=tokens, future=future, number=self._bearing.n_turns))
         self._n_waiting += 1
-        self._give_out()
+        self.give_out_own()
         try:
-            return await turn.future
+            return await future
         except asyncio.CancelledError:
-            if turn.future.cancelled():
+            if future.cancelled():
                 self._n_waiting -= 1
-            elif turn.future.exception() is None:
-                self._end(turn.future.result())  # the slot was given in the very moment of cancelling
-            self._give_out()  # what stands behind a large request may have waited only for that
+            elif future.exception() is None:
+                self._end(future.result())  # the slot was given in the very moment of cancelling
+            self._bearing.give_out()  # what stands behind a large request may have waited only for that
             raise
 
-    def _give_out(self) -> None:
-        while self._waiting and self._in_flight < min(self._allowed, self._share):
+    def give_out_own(self) -> None:
+        """Give free slots to those who wait for this model."""
+        bearing = self._bearing
+        while self._waiting and self._in_flight < self._share and bearing.in_flight < bearing.allowed:
             turn = self._waiting[0]
             if turn.future.done():  # cancelled while it waited
                 self._waiting.popleft()
@@ -413,6 +538,7 @@ class EndpointLimit:
         self._tokens.take(tokens, now)
         self._n_waiting -= 1
         self._in_flight += 1
+        self._bearing.in_flight += 1
         self._tokens_in_flight += tokens
         self._n_started += 1
         slot = Slot(started_at=now, tokens=tokens, ordinal=self._n_started, tokens_before=self._n_tokens)
@@ -421,14 +547,24 @@ class EndpointLimit:
 
     def _end(self, slot: Slot) -> None:
         self._in_flight -= 1
+        self._bearing.in_flight -= 1
         self._tokens_in_flight -= slot.tokens
-        self._give_out()
+        self._bearing.give_out()
 
     def _must_wait(self, tokens: int, now: float) -> bool:
         """Whether the next request must start later; a timer gives its slot out then."""
-        at = max(self._paused_until, self._requests.find_start(1, now), self._tokens.find_start(tokens, now))
+        starts = {
+            "the endpoint refused too many requests": self._bearing.paused_until,
+            "the endpoint says that its limit of requests is used up": self._requests.find_start(1, now),
+            "the endpoint says that its limit of tokens is used up": self._tokens.find_start(tokens, now),
+        }
+        why, at = max(starts.items(), key=lambda start: start[1])
         if at <= now:
             return False
+        if at > max(self._requests.own_next_at, self._tokens.own_next_at):
+            self._note_wait(at - now, why)
+            if self._closed_by is not None:
+                return True
         if self._timer is None or at < self._wakes_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -438,7 +574,16 @@ class EndpointLimit:
 
     def _wake(self) -> None:
         self._timer = None
-        self._give_out()
+        self._bearing.give_out()
+
+
+def write_span(seconds: float) -> str:
+    """A time to wait as a person says it: `45 s`, `9:58 min`, `2:00:00 h`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,}:{minutes:02d}:{rest:02d} h"
+    return f"{minutes}:{rest:02d} min" if minutes else f"{rest} s"
 
 
 def draw_backoff(failures: int) -> float:

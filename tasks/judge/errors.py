@@ -98,7 +98,7 @@ class BudgetExhausted(JudgeFailed):
     reason = "budget_exhausted"
 
 
-Ending = TypeVar("Ending", FatalJudgeError, JudgeFailed, EndpointDown)
+Ending = TypeVar("Ending", bound=JudgeError)
 
 
 def repeat_error(error: Ending) -> Ending:

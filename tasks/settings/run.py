@@ -104,6 +104,9 @@ class RunSettings(BaseModel):
     attempts: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
         default=5, ge=1, le=50, description="times one question is asked before it is given up"
     )
+    max_wait_s: Annotated[float, Where(place=LIMITS, flag="--max-wait", compares="given")] = Field(
+        default=3600.0, gt=0, description="seconds to wait for an endpoint that asks to and lets nothing through"
+    )
     temperature: Annotated[float | None, Where(compares="given")] = Field(
         default=0.0, ge=0, le=2, description="None sends no temperature at all"
     )

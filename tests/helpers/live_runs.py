@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 from warehouse_runs import lay_warehouse
 
+from evalhouse.flows.preparing.live_run import make_limit
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, HashingEmbedder
-from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -142,15 +142,16 @@ async def lay_out_run(
     asker = Asker(
         judge=judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings),
         record=record,
-        limit=EndpointLimit(concurrency=settings.concurrency, rpm=settings.rpm, tpm=settings.tpm),
+        limit=make_limit(settings, None),
         attempts=settings.attempts,
         price=price or FREE,
         budget_usd=settings.budget_usd,
     )
     embedder: Any = HashingEmbedder()
     if settings.embeddings != "hashing":
-        limit = EndpointLimit(concurrency=settings.concurrency)
-        embedder = AskedEmbedder(replace(asker, judge=make_embedding_model(settings.embeddings, settings), limit=limit))
+        model = make_embedding_model(settings.embeddings, settings)
+        limit = make_limit(settings, asker.limit if model.endpoint == asker.judge.endpoint else None)
+        embedder = AskedEmbedder(replace(asker, judge=model, limit=limit))
     live_run = LiveRun(
         run_id=run_id,
         settings=settings,

@@ -1,0 +1,250 @@
+"""Waits that an endpoint asks for: said while they last, ended where they are too long; and what several models of one
+endpoint learn of it together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint import Inject, Raw, running_endpoint
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_outcomes
+from provider_calls import KEY, ask, make_question
+from virtual_time import in_virtual_time, read_clock
+
+from evalhouse.flows.display.progress import describe_progress
+from evalhouse.tasks.asking.limits import EndpointLimit, draw_backoff, write_span
+from evalhouse.tasks.asking.verdicts import read_statements
+from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.judge.rate_headers import RateLimits
+
+FAR_S = 99_999 * 86_400.0
+
+
+class Crowded:
+    """Bears so many requests at once, whoever sends them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.in_flight, self.refused = most, 0, 0
+
+    async def answer(self, latency_s: float) -> bool:
+        if self.in_flight >= self.most:
+            self.refused += 1
+            return False
+        self.in_flight += 1
+        await asyncio.sleep(latency_s)
+        self.in_flight -= 1
+        return True
+
+
+async def send(limit: EndpointLimit, crowded: Crowded, latency_s: float) -> None:
+    """As the call path does it."""
+    refusals = 0
+    while True:
+        async with limit.slot() as slot:
+            if await crowded.answer(latency_s):
+                limit.note_success(slot)
+                return
+            limit.note_refused(slot, 1.0)
+        refusals += 1
+        await asyncio.sleep(max(random.uniform(1.0, 1.1), draw_backoff(refusals)))
+
+
+@pytest.mark.parametrize("embedding_s", [0.1, 1.0])
+@in_virtual_time
+async def test_two_models_of_an_endpoint_that_bears_few_keep_it_full_together(embedding_s: float) -> None:
+    random.seed(1)
+    crowded = Crowded(16)
+    judge = EndpointLimit(concurrency=64)
+    embeddings = EndpointLimit(concurrency=64, beside=judge)
+    started = read_clock()
+    asked = [send(judge, crowded, 1.0) for _ in range(500)] + [
+        send(embeddings, crowded, embedding_s) for _ in range(200)
+    ]
+    await asyncio.gather(*asked)
+    ideal_s = (500 * 1.0 + 200 * embedding_s) / 16
+    assert ideal_s / (read_clock() - started) > 0.9
+    assert crowded.refused < 70
+    assert (judge.in_flight, embeddings.in_flight) == (0, 0)
+
+
+@in_virtual_time
+async def test_who_has_waited_longest_is_next_whatever_model_is_asked() -> None:
+    judge = EndpointLimit(concurrency=1)
+    embeddings, order = EndpointLimit(concurrency=1, beside=judge), list[int]()
+
+    async def queue(number: int) -> None:
+        async with (judge, embeddings)[number % 3 == 0].slot():
+            order.append(number)
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(queue(number) for number in range(20)))
+    assert order == list(range(20))
+
+
+# How long
+
+
+async def stand_still(limit: EndpointLimit, retry_after_s: float) -> None:
+    """Ask until the limit gives up, being refused each time."""
+    while True:
+        async with limit.slot() as slot:
+            limit.note_refused(slot, retry_after_s)
+        limit.note_wait(retry_after_s, "the endpoint asks to wait (status 429)")
+        await asyncio.sleep(retry_after_s)
+
+
+@pytest.mark.parametrize(("retry_after_s", "ends_after_s"), [(600.0, 3600.0), (10.0, 3600.0), (86_400.0, 0.0)])
+@in_virtual_time
+async def test_an_endpoint_that_lets_nothing_through_is_waited_for_so_long(
+    retry_after_s: float, ends_after_s: float
+) -> None:
+    limit, started = EndpointLimit(concurrency=8, max_wait_s=3600.0), read_clock()
+    with pytest.raises(JudgeFailed, match=r"--max-wait is 1:00:00 h; raise it, or go on later with `evalhouse resume`"):
+        await stand_still(limit, retry_after_s)
+    assert read_clock() - started == pytest.approx(ends_after_s, abs=retry_after_s if ends_after_s else 1)
+    assert limit.has_given_up
+    with pytest.raises(JudgeFailed):
+        async with limit.slot():
+            pass
+
+
+@in_virtual_time
+async def test_a_slow_pace_and_long_queues_are_no_standstill() -> None:
+    """Three requests a minute: hours for all of them, and never long without an answer."""
+    limit = EndpointLimit(concurrency=8, max_wait_s=60.0)
+
+    async def take() -> None:
+        async with limit.slot() as slot:
+            limit.note_report(RateLimits(requests_limit=3, requests_remaining=0, requests_reset_s=20.0), slot)
+            await asyncio.sleep(1.0)
+            limit.note_success(slot)
+
+    started = read_clock()
+    await asyncio.gather(*(take() for _ in range(300)))
+    assert read_clock() - started > 3600
+    assert not limit.has_given_up
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        RateLimits(requests_limit=100, requests_remaining=0, requests_reset_s=FAR_S),
+        RateLimits(tokens_limit=10, tokens_remaining=10, tokens_reset_s=60.0),
+        RateLimits(tokens_limit=10, tokens_remaining=0, tokens_reset_s=FAR_S),
+    ],
+    ids=["nothing left for centuries", "a limit smaller than a request", "both"],
+)
+@in_virtual_time
+async def test_what_an_endpoint_reports_is_not_believed_against_what_it_does(report: RateLimits) -> None:
+    limit = EndpointLimit(concurrency=4, max_wait_s=3600.0)
+
+    async def take() -> None:
+        async with limit.slot(500) as slot:
+            await asyncio.sleep(0.1)
+            limit.note_report(report, slot, went_through=True)
+            limit.note_success(slot)
+
+    started = read_clock()
+    await asyncio.gather(*(take() for _ in range(400)))
+    assert read_clock() - started < 90  # one look after a minute, and no more
+
+
+@in_virtual_time
+async def test_a_limit_by_the_day_that_is_used_up_ends_the_waiting() -> None:
+    limit, refused = EndpointLimit(concurrency=4, max_wait_s=3600.0), 0
+
+    async def take() -> None:
+        nonlocal refused
+        for _ in range(1000):
+            async with limit.slot(500) as slot:
+                refused += 1
+                limit.note_report(RateLimits(requests_limit=9, requests_remaining=0, requests_reset_s=50_000.0), slot)
+                limit.note_refused(slot, None)
+            limit.note_wait(1.0, "status 429")
+            await asyncio.sleep(1.0)
+
+    started = read_clock()
+    results = await asyncio.gather(*(take() for _ in range(10)), return_exceptions=True)
+    assert {type(result) for result in results} == {JudgeFailed}
+    assert "in which nothing went through, and --max-wait is 1:00:00 h" in str(results[0])
+    assert 3000 < read_clock() - started <= 3600
+    assert refused < 100
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3.2, "3 s"), (59.7, "1:00 min"), (598, "9:58 min"), (FAR_S, "2,399,976:00:00 h")]
+)
+def test_a_time_to_wait_is_written_for_people(seconds: float, text: str) -> None:
+    assert write_span(seconds) == text
+
+
+async def test_a_wait_is_said_while_it_lasts_with_its_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running_endpoint(script={"extract": lambda _: Inject(fault="rate_limit")}, retry_after=600) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        async with lay_out_run(tmp_path, make_settings()) as live_run:
+            live_run.progress.n_samples = 1
+            with caplog.at_level(logging.WARNING, logger="evalhouse.tasks.asking.limits"):
+                asked = [
+                    asyncio.create_task(live_run.asker.ask(make_question(number), read_statements))
+                    for number in range(4)
+                ]
+                deadline = time.monotonic() + 10
+                while "waiting" not in describe_progress(live_run) and time.monotonic() < deadline:
+                    await asyncio.sleep(0.05)
+            shown = describe_progress(live_run)
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+    assert "0/1 samples\nwaiting 1" in shown or "0/1 samples\nwaiting 9:5" in shown
+    assert "openai:judge asks to wait (status 429: Rate limit reached" in shown
+    assert 1 <= len(caplog.records) <= 2  # said once to a log, not once a question
+    assert "nothing is asked for 1" in caplog.text
+
+
+TOLD: dict[str, dict[str, Any]] = {
+    "Retry-After of ten minutes": {"status": 429, "headers": {"Retry-After": "600"}},
+    "Retry-After of a day": {"status": 429, "headers": {"Retry-After": "86400"}},
+    "none left for centuries": {
+        "status": 429,
+        "headers": {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "99999d"},
+    },
+    "no word of how long": {"status": 429, "headers": {}},
+}
+
+
+@pytest.mark.usefixtures("quick_backoff")
+@pytest.mark.parametrize("told", TOLD)
+async def test_samples_are_given_up_with_the_reason_when_the_wait_is_too_long(tmp_path: Path, told: str) -> None:
+    def refuse(_: object) -> Raw:
+        return Raw(body={"error": {"message": "slow down"}}, **TOLD[told])
+
+    script = dict.fromkeys(("extract", "rank", "classify", "attribute"), refuse)
+    with running_endpoint(script=script) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        started = time.monotonic()
+        async with lay_out_run(tmp_path, make_settings(max_wait_s=2.0, concurrency=4)) as live_run:
+            works = await judge_samples(live_run, [make_sample(number) for number in range(20)])
+        assert time.monotonic() - started < 15
+        n_requests = endpoint.stats.statuses[429]
+    for work in works:
+        assert read_outcomes(work)["extract_answer"] == "judge_failed"
+        assert read_outcomes(work)["rank"] == "judge_failed"
+    details = {str(row["detail"]) for work in works for row in work.rows["outcomes"] if row["step"] == "rank"}  # type: ignore[index]
+    assert all("--max-wait is 2 s" in detail for detail in details)
+    assert n_requests < 80
+
+
+async def test_a_question_that_alone_is_refused_is_given_up_alone(tmp_path: Path) -> None:
+    with running_endpoint(script={"extract": [Inject(fault="rate_limit")]}, retry_after=3.0) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        (error,) = await ask(tmp_path, max_wait_s=2.0)
+        assert isinstance(error, JudgeFailed)
+        assert "asks to wait (status 429" in str(error)
