@@ -348,7 +348,7 @@ class Asker:
         if error.rate_limited:
             # The endpoint is alive: it is waited for, and this is no attempt.
             attempts.refusals += 1
-            await self._wait_out(max(named_s * random.uniform(1.0, 1.1), draw_backoff(attempts.refusals)), attempts)
+            await self._wait_out(max(named_s, draw_backoff(attempts.refusals)), attempts)
             return
         attempts.used += 1
         attempts.transport_failures += 1
@@ -364,7 +364,8 @@ class Asker:
         if attempts.waited_s > self.limit.max_wait_s:
             most, waited = (write_span(seconds) for seconds in (self.limit.max_wait_s, attempts.waited_s))
             raise JudgeFailed(f"{why}: {waited} in all, and --max-wait is {most}")
-        await self.stop_sign.sleep(wait_s)
+        # With jitter: many who were told the same shall not return as one.
+        await self.stop_sign.sleep(wait_s * random.uniform(1.0, 1.1))
 
     def _describe(self, question: Question, asked: ModelRequest, /, **columns: object) -> Call:
         return Call(
