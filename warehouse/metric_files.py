@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
@@ -185,8 +186,8 @@ def resolve_parameters(metric: MetricFile, settings: Mapping[str, float]) -> dic
     """
     for name, value in settings.items():
         if name not in metric.parameters:
-            allowed = ", ".join(metric.parameters) or "none"
-            raise MetricFileError(f"metric {metric.name!r} takes no parameter {name!r}; known: {allowed}")
+            advice = suggest(name, metric.parameters)
+            raise MetricFileError(f"metric {metric.name!r} takes no parameter {name!r}; {advice}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise MetricFileError(f"metric {metric.name!r}: {name} is {value!r}; it must be a finite number")
     return {name: float(settings.get(name, default)) for name, default in metric.parameters.items()}
@@ -262,7 +263,7 @@ def _read_header(lines: Iterable[str], place: str) -> _Header:
         if match is None or (header.description and match[1] not in _KEYS):
             header.description.append(line.removeprefix("--").strip())
         elif match[1] not in _KEYS:
-            raise MetricFileError(f"{place}: unknown header {match[1]!r}; known: {', '.join(_KEYS)}")
+            raise MetricFileError(f"{place}: unknown header {match[1]!r}; {suggest(match[1], _KEYS)}")
         elif header.description:
             raise MetricFileError(f"{place}: header '{match[1]}' stands after the description; put it before")
         elif match[1] == "parameter":
@@ -323,10 +324,8 @@ def _pick_steps(names: list[str], allowed: tuple[str, ...], is_none: bool, place
         is_grade = allowed != OPTIONAL_STEPS and name.startswith(GRADE_STEP) and _NAME.fullmatch(name)
         if name not in allowed and not is_grade:
             mark = "?" if allowed == OPTIONAL_STEPS else ""
-            raise MetricFileError(
-                f"{place}: unknown step {name + mark!r} in needs; known: {', '.join(STEPS)}, {GRADE_STEP}<rubric>, "
-                f"{', '.join(step + '?' for step in OPTIONAL_STEPS)} where ids are compared, or - for none"
-            )
+            known = (*STEPS, f"{GRADE_STEP}<rubric>", *(f"{step}?" for step in OPTIONAL_STEPS), "- for none")
+            raise MetricFileError(f"{place}: unknown step {name + mark!r} in needs; {suggest(name + mark, known)}")
         if names.count(name) > 1:
             raise MetricFileError(f"{place}: step {name!r} is in needs twice; keep one")
     return tuple(sorted(names, key=lambda name: (allowed.index(name) if name in allowed else len(allowed), name)))
@@ -374,7 +373,7 @@ def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embedding
     """
     unknown = [name for name in wanted if name not in metrics]
     if unknown:
-        raise UnknownMetric(f"unknown metric {unknown[0]!r}; known: {', '.join(sorted(metrics))}")
+        raise UnknownMetric(f"unknown metric {unknown[0]!r}; {suggest(unknown[0], sorted(metrics))}")
     chosen = [metrics[name] for name in dict.fromkeys(wanted or list_default(metrics))]
     for metric in chosen:
         if not metric.fits(embeddings):

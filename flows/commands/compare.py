@@ -17,6 +17,7 @@ from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.tasks.reviews.corrected_means import pair_corrected
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
@@ -88,7 +89,7 @@ def compare(
 def _check_metric(comparison: Comparison, by: str | None) -> None:
     metrics = [compared.metric for compared in comparison.metrics]
     if by is not None and by not in metrics:
-        raise SettingsError(f"--by: neither run has a metric {by!r}; known: {', '.join(metrics) or 'none yet'}")
+        raise SettingsError(f"--by: neither run has a metric {by!r}; {suggest(by, metrics)}")
 
 
 def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSettings) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from evalhouse.tasks.comparing.gate_checks import Limits, Score
 from evalhouse.tasks.comparing.runs import ComparisonSettings
 from evalhouse.tasks.settings.suite import MEAN_OF_PASSED, MOST_K, PASSED, PREVIOUS_ANY
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.gates import accept_run, find_user, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.rows.samples import NO_CLUSTER
@@ -291,7 +292,9 @@ def _parse_limits(
         if not equals:
             raise SettingsError(f"{option}: {text!r} is not METRIC=NUMBER, such as factual_f1=0.8")
         if metric not in scores:
-            raise SettingsError(f"{option}: the run has no metric {metric!r}; it has: {', '.join(scores) or 'none'}")
+            raise SettingsError(
+                f"{option}: the run has no metric {metric!r}; {suggest(metric, scores, otherwise='it has')}"
+            )
         if metric in limits:
             raise SettingsError(f"{option}: {metric} came twice; give it one limit")
         limits[metric] = _parse_number(option, text, number, least=least, most=most)

@@ -4,7 +4,6 @@ Kept apart from `settings` because reading commands (`query`, `runs`, `show`, `l
 settings of a run, whose import alone takes longer than most of their answers.
 """
 
-import difflib
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from evalhouse.warehouse.location import DEFAULT_URL
+from evalhouse.warehouse.names import suggest
 
 if TYPE_CHECKING:
     from evalhouse.warehouse.store import Warehouse
@@ -123,9 +123,7 @@ class LazyGroup(click.Group):
         """The command that is called; for an unknown one the error says which known ones are like it."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not name.startswith("-"):
-            close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-            advice = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-            raise click.UsageError(f"there is no command {name!r}; {advice}", ctx)
+            raise click.UsageError(f"there is no command {name!r}; {suggest(name, names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

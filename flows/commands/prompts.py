@@ -18,6 +18,7 @@ from evalhouse.flows.commands.options import (
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, print_text
 from evalhouse.flows.errors import SettingsError
 from evalhouse.prompts import Prompt, Rubric, check_prompts, list_languages, load_prompts
+from evalhouse.warehouse.names import suggest
 
 if TYPE_CHECKING:
     from evalhouse.flows.trials.preview import Preview
@@ -96,7 +97,7 @@ def show(
     """
     loaded = load_prompts(language, _to_path(folder))
     if name not in loaded:
-        raise SettingsError(f"unknown prompt {name!r}; known: {', '.join(loaded)}")
+        raise SettingsError(f"unknown prompt {name!r}; {suggest(name, loaded)}")
     prompt = loaded[name]
     if sample_id is not None or dataset is not None:
         preview = _preview(prompt, sample_id, {"dataset": dataset, "language": language, "prompts": folder}, maps)

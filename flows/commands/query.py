@@ -35,10 +35,19 @@ if TYPE_CHECKING:
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 _MOST_S = 1e6
 _EXAMPLE = 'evalhouse query "from run_scores"'
+_COMMENT = re.compile(r"--(\s|.*\n)")
 _DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
 
 
-@click.command()
+class _SqlCommand(click.Command):
+    """A command whose argument may begin with a comment, which a parser of options takes for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, where SQL stands clear of its first comment."""
+        return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
+
+
+@click.command(cls=_SqlCommand)
 @click.argument("sql", required=False)
 @click.option("-f", "--file", "path", metavar="FILE", help="Read the SQL from a file, or from standard input with `-`.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the ending of --output, else table.")
@@ -70,8 +79,9 @@ def query(
     r"""Run one SELECT over the warehouse, read-only and without access to other files or the network.
 
     Start with `evalhouse query "from run_scores"`; `evalhouse query "\d"` lists tables and views, and "\d NAME" the
-    columns of one with what they mean. Without SQL, a terminal shows a prompt. `table` cuts very long texts there; the
-    other formats have them whole.
+    columns of one with what they mean. In SQL getvariable('latest') is the id of the newest evaluation and
+    getvariable('previous') that of the one before. Without SQL, a terminal shows a prompt. `table` cuts very long texts
+    there; the other formats have them whole.
     """
     at_prompt = sql is None and path is None and sys.stdin.isatty() and sys.stdout.isatty()
     text = "" if at_prompt else _read_sql(sql, path)

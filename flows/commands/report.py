@@ -9,6 +9,7 @@ from evalhouse.flows.commands.options import WAREHOUSE_OPTION
 from evalhouse.flows.display.output import print_line
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.history import find_series, read_series
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
@@ -63,7 +64,7 @@ def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None
     if series is None:
         raise SettingsError(
             f"no run with scores of suite {suite!r} is on record, nor of a dataset of that name outside suites; "
-            f"known: {', '.join(others) or 'none'}"
+            f"{suggest(suite, others)}"
         )
     data = read_series(warehouse, series)
     page = build_history(data, warehouse=warehouse.location.path.name)

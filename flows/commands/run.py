@@ -237,7 +237,7 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
         "n_samples": outcome.run.n_samples,
         "judge": outcome.run.judge,
         "embeddings": outcome.run.embeddings,
-        "metrics": {row["metric"]: {key: row[key] for key in row if key != "metric"} for row in rows},
+        "metrics": {row["metric"]: {key: row[key] for key in row if key not in ("metric", "better")} for row in rows},
         "calls": outcome.counts.pick(
             "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
         ),

@@ -35,6 +35,7 @@ from evalhouse.flows.documents.run_origin import (
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
@@ -119,7 +120,8 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
     scores = warehouse.read_rows(read_query("show/scores"), of_run)
     scored = {row["metric"] for row in scores if row["n_scored"]}
     if by is not None and by not in {row["metric"] for row in scores}:
-        raise SettingsError(f"run {run.run_id} has no metric {by!r}; it has: {', '.join(sorted(map(str, scored)))}")
+        advice = suggest(by, sorted(map(str, scored)), otherwise="it has")
+        raise SettingsError(f"run {run.run_id} has no metric {by!r}; {advice}")
     corrected = list_corrected(warehouse, run.run_id)
     metric = by or next((name for name in (*HEADLINE, *run.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}

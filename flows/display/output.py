@@ -260,8 +260,11 @@ def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) 
 
 
 def print_scores(rows: Sequence[Mapping[str, Any]], order: Sequence[str], idle: Sequence[str]) -> None:
-    """Rows of `run_scores` as a table without the metrics in `idle`, which are named below it."""
-    print_table(metrics_table([row for row in rows if row["metric"] not in idle], order))
+    """Rows of `run_scores` as a table; notes say which metrics it leaves out (`idle`) and which are better when low."""
+    shown = [row for row in sort_by_metric(rows, order) if row["metric"] not in idle]
+    print_table(metrics_table(shown, order))
+    if low := [row["metric"] for row in shown if row["better"] == "low"]:
+        print_line(f"note: better when low: {', '.join(low)}")
     if idle:
         print_line(f"note: not listed, for no sample has what they need: {', '.join(idle)}")
 

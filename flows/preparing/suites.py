@@ -5,7 +5,6 @@ and a notification (`serving.notify`). All that is wrong with a file is reported
 and line. `tomllib` forgets where values stood, so lines are found by a search of the text for keys.
 """
 
-import difflib
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ from evalhouse.tasks.messages import quote_value
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.names import suggest
 
 KeyPath = tuple[str | int, ...]
 _KEY = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
@@ -117,9 +117,7 @@ def write_path(path: KeyPath) -> str:
 
 def explain_unknown(key: str, allowed: Sequence[str]) -> str:
     """What to say about a key that there is not."""
-    close = difflib.get_close_matches(key, allowed, n=2, cutoff=0.6)
-    advice = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(allowed)}"
-    return f"there is no such key; {advice}"
+    return f"there is no such key; {suggest(key, allowed, otherwise='allowed')}"
 
 
 def _read_path(written: str) -> KeyPath:

@@ -36,6 +36,7 @@ from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.metric_files import Better
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
@@ -331,9 +332,7 @@ def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tupl
     values = {sample_id: metadata[sample_id].get(column) for sample_id in samples.ids}
     if not any(values[sample_id] is not None for sample_id in common):
         columns = sorted({name for sample_id in common for name in metadata[sample_id]})
-        raise ComparisonError(
-            f"--cluster: no sample has a metadata column {column!r}; known: {', '.join(columns) or 'none'}"
-        )
+        raise ComparisonError(f"--cluster: no sample has a metadata column {column!r}; {suggest(column, columns)}")
     numbers: dict[bytes, int] = {}
     clusters = [
         # A sample without a value is a cluster of its own.

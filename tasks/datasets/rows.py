@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
-from difflib import get_close_matches
 from hashlib import sha256
 from typing import Final, Literal, cast, get_args
 
@@ -20,6 +19,7 @@ import orjson
 
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, refuse_dataset
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.names import suggest
 
 Field = Literal[
     "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids"
@@ -187,10 +187,8 @@ def _refuse_mapping(ours: str, theirs: str) -> DatasetError:
             allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
             to_do="name the column",
         )
-    close = get_close_matches(ours, FIELDS, n=1)
     return refuse_dataset(
-        f"--map {ours}={theirs}: {ours!r} is not one of our fields"
-        + (f", did you mean {close[0]!r}?" if close else ""),
+        f"--map {ours}={theirs}: {ours!r} is not one of our fields; {suggest(ours, FIELDS)}",
         allowed=list_names(FIELDS),
         to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being mapped",
     )

@@ -4,7 +4,6 @@ Secrets are no part of it: a header holds `${NAME}`, and the environment's value
 can be seen to be wrong without asking anybody is refused here, so that a suite names the line.
 """
 
-import difflib
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.messages import cut
+from evalhouse.warehouse.names import suggest
 
 Stream = Literal["sse", "jsonl", "text"]
 Method = Literal["GET", "POST", "PUT", "PATCH"]
@@ -185,9 +185,7 @@ def _find_text_problem(text: str) -> str | None:
     """What is wrong with the marks of a template."""
     for name in MARK.findall(text):
         if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":
-            close = difflib.get_close_matches(name, _MARKS, n=1)
-            meant = f"; did you mean {{{{{close[0]}}}}}?" if close else ""
-            return f"unknown mark {{{{{name}}}}}; known: {_MARKS_SHOWN}{meant}"
+            return f"unknown mark {{{{{name}}}}}; {suggest(name, _MARKS)} Marks are {_MARKS_SHOWN}"
     if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):
         return (
             f"{cut(text, 120)!r} names a variable of the environment, and those go into headers alone, "

@@ -194,3 +194,10 @@ def test_what_is_not_there_is_said_in_one_message(ask: Ask, arguments: tuple[str
     assert finished.stdout == ""
     assert told in finished.stderr
     assert sum(line.startswith("Error: ") for line in finished.stderr.splitlines()) == 1
+
+
+def test_the_metrics_that_are_better_when_low_are_named(ask: Ask, house: House) -> None:
+    (line,) = [line for line in ask("show", house.run_id).lines if line.startswith("note: better when low: ")]
+    low = {row["metric"] for row in ask("query", "from run_scores where better = 'low'", "--format", "json").document}
+    assert {*line.removeprefix("note: better when low: ").split(", ")} == low
+    assert "hallucination" in low

@@ -37,6 +37,7 @@ USERS_VIEWS = (
     "sample_causes",
     "run_causes",
     "earlier_support",
+    "retrieved_contexts",
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
 from recipes import Recipe, read_cookbook, read_recipes
+from rows import fill, open_rows, read
 
 from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import run_query, split_statements
 
 LEAST = 15
@@ -84,6 +87,27 @@ def test_the_flaky_sample_is_the_one_whose_judge_changed_its_mind(cook: Callable
     assert {row["sample_id"] for row in cook("The flakiest samples")} == {"tide-3"}
 
 
+@pytest.mark.parametrize(("moved", "flaky_by"), [({}, []), ({"night 3": 0.9}, ["judge 1"]), ({"night 2": 0.2}, [])])
+def test_judges_that_take_turns_make_no_sample_flaky_and_no_trend(moved: dict[str, float], flaky_by: list[str]) -> None:
+    recipes = {recipe.title.split()[1]: recipe.sql for recipe in RECIPES}
+    page = read_query("history/flaky")
+    with open_rows() as con:
+        for n in range(20):
+            run_id, judge = f"night {n}", f"judge {n % 2}"
+            key = {"run_id": run_id, "sample_id": "s"}
+            fill(con, "runs", {"run_id": run_id, "judge": judge, "started_at": datetime(2026, 1, 1 + n)})
+            fill(con, "run_samples", key | {"input_hash": "same"})
+            fill(con, "scores", key | {"metric": "factual_f1", "value": moved.get(run_id, 0.2 + n % 2 * 0.5)})
+        flaky = read(con, recipes["flakiest"])
+        on_page = con.execute(page, {"series": "dataset ", "n_runs": 30, "most": 20}).fetchall()
+        trend = read(con, recipes["trend:"])
+    assert [row["judge"] for row in flaky] == flaky_by
+    assert len(flaky) == len(on_page)
+    assert {row["judge"]: row["earlier"] is not None for row in trend} == {"judge 0": True, "judge 1": True}
+    if not moved:
+        assert {row["difference"] for row in trend} == {0}
+
+
 def test_the_shares_of_the_metrics_add_up_to_what_their_steps_cost(
     cook: Callable[[str], list[Row]], nights: Path
 ) -> None:
@@ -116,6 +140,14 @@ def test_misleading_documents_are_told_by_their_ids(cook: Callable[[str], list[R
     assert by_id["gulls"]["context"].startswith("Gulls nest")
     assert by_id["tables"]["context"].startswith("The tables say")
     assert sum(row["n_statements"] for row in rows) >= sum(row["n_samples"] for row in rows) > 0
+
+
+def test_a_query_with_its_comments_is_taken_as_an_argument(house: House) -> None:
+    text = read_cookbook().split("```sql\n")[1].split("```")[0]
+    assert text.startswith("--")
+    assert house.place.call("query", text, "--format", "json").status == 0
+    refused = house.place.call("query", "--fromat", "json")
+    assert (refused.status, "--fromat" in refused.stderr) == (2, True)
 
 
 def test_the_rules_word_stands_beside_the_judges(cook: Callable[[str], list[Row]]) -> None:

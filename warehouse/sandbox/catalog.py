@@ -4,7 +4,6 @@ Read from DuckDB's own catalogue, so that a metric's tables and those of an olde
 Neighbours: `query`, which runs what is asked; the comments are those of the files in `views/`.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +14,7 @@ from evalhouse.warehouse.engine.connection import open_reader
 from evalhouse.warehouse.errors import QueryError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 
 _VIEW_COMMENT = re.compile(r"^comment on column (\w+)\.(\w+) is '(.*)';$", re.MULTILINE)
@@ -52,9 +52,7 @@ class Catalog:
         by_name = {relation.name.lower(): relation for relation in self.relations}
         if relation := by_name.get(name.lower()):
             return relation
-        close = difflib.get_close_matches(name.lower(), by_name, n=3, cutoff=0.5)
-        advice = f"did you mean {' or '.join(close)}?" if close else "\\d lists what there is"
-        raise QueryError(f"there is no table or view {name!r}; {advice}")
+        raise QueryError(f"there is no table or view {name!r}; {suggest(name, by_name)}; \\d lists what there is")
 
 
 def read_catalog(location: Location) -> Catalog:

@@ -128,7 +128,7 @@ bounded as (
 )
 
 select
-    run_id,
+    bounded.run_id,
     metric,
     mean,
     case
@@ -144,9 +144,13 @@ select
     metric_version,
     better,
     minimum,
-    cluster,
-    n_clusters
-from bounded;
+    bounded.cluster,
+    bounded.n_clusters,
+    runs.started_at,
+    runs.label,
+    runs.tags
+from bounded
+left join runs on runs.run_id = bounded.run_id;
 
 comment on view run_scores is 'One row per run and metric: the mean over its scored samples with a 95 % interval.';
 comment on column run_scores.run_id is 'Run.';
@@ -161,3 +165,6 @@ comment on column run_scores.better is 'Which way is better: high or low.';
 comment on column run_scores.minimum is 'The lowest value that the metric can have.';
 comment on column run_scores.cluster is 'Column of the metadata whose values group samples that are not independent; NULL where none does.';
 comment on column run_scores.n_clusters is 'Groups of scored samples that the interval counts; NULL where each sample counts for itself.';
+comment on column run_scores.started_at is 'Start of the run, UTC.';
+comment on column run_scores.label is 'Label of the run; NULL when it has none.';
+comment on column run_scores.tags is 'Tags of the run.';

@@ -8,6 +8,8 @@ select
     judge,
     embeddings,
     language,
+    label,
+    tags,
     status,
     started_at
 from runs
@@ -21,5 +23,7 @@ comment on column run_series.dataset is 'Dataset; NULL when it was not named.';
 comment on column run_series.judge is 'Judge.';
 comment on column run_series.embeddings is 'Embedding model; NULL when none was used.';
 comment on column run_series.language is 'Language of the prompts; NULL when not known.';
+comment on column run_series.label is 'Label; NULL when it has none.';
+comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column run_series.started_at is 'Start of the run, UTC.';

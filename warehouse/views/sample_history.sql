@@ -10,6 +10,9 @@ with placed as (
         scores.value,
         scores.unscored_reason,
         scores.metric_version,
+        run_series.judge,
+        run_series.embeddings,
+        run_series.language,
         run_samples.input_hash
     from scores
     inner join run_series on run_series.run_id = scores.run_id
@@ -23,7 +26,9 @@ chained as (
         *,
         lag(run_id) over before as previous_run_id,
         lag(value) over before as previous_value,
-        lag(input_hash) over before as previous_input_hash
+        lag(input_hash) over before as previous_input_hash,
+        lag({j: judge, e: embeddings, l: language, v: metric_version}) over before
+            = {j: judge, e: embeddings, l: language, v: metric_version} as same_yardstick
     from placed
     window before as (partition by series, sample_id, metric order by started_at, run_id)
 )
@@ -37,10 +42,12 @@ select
     chained.value,
     chained.unscored_reason,
     chained.metric_version,
+    chained.judge,
     chained.previous_run_id,
     chained.value - chained.previous_value as change,
     chained.input_hash,
     chained.input_hash <> chained.previous_input_hash as input_changed,
+    case when chained.previous_run_id is not null then chained.same_yardstick end as same_yardstick,
     samples.answer
 from chained
 left join samples
@@ -57,8 +64,10 @@ comment on column sample_history.run_id is 'Run.';
 comment on column sample_history.value is 'Score; NULL when it is missing.';
 comment on column sample_history.unscored_reason is 'Why the score is missing; NULL when it is there.';
 comment on column sample_history.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
+comment on column sample_history.judge is 'Judge.';
 comment on column sample_history.previous_run_id is 'The run before in the series that has this sample and metric; NULL for the first.';
 comment on column sample_history.change is 'Value less that of the run before; NULL for the first, or when either is missing.';
 comment on column sample_history.input_hash is 'Hash of everything that was judged.';
 comment on column sample_history.input_changed is 'Whether that differs from the run before: if not, the change is the judge''s or the metric''s. NULL for the first.';
+comment on column sample_history.same_yardstick is 'Whether judge, embeddings, language and metric version are those of the run before. NULL for the first.';
 comment on column sample_history.answer is 'The answer in this run; NULL when there was none.';

@@ -13,6 +13,8 @@ with placed as (
         run_series.judge,
         run_series.embeddings,
         run_series.language,
+        run_series.label,
+        run_series.tags,
         run_scores.metric_version,
         run_scores.mean,
         run_scores.ci_low,
@@ -43,6 +45,10 @@ select
     dataset,
     status,
     judge,
+    embeddings,
+    language,
+    label,
+    tags,
     metric_version,
     mean,
     ci_low,
@@ -64,6 +70,10 @@ comment on column score_history.suite is 'Suite; NULL for a run outside a suite.
 comment on column score_history.dataset is 'Dataset; NULL when it was not named.';
 comment on column score_history.status is 'running, completed, incomplete, failed or cancelled.';
 comment on column score_history.judge is 'Judge.';
+comment on column score_history.embeddings is 'Embedding model; NULL when none was used.';
+comment on column score_history.language is 'Language of the prompts; NULL when not known.';
+comment on column score_history.label is 'Label of the run; NULL when it has none.';
+comment on column score_history.tags is 'Tags of the run.';
 comment on column score_history.metric_version is 'Version of the metric, with the parameters that differ from its defaults.';
 comment on column score_history.mean is 'Mean over the scored samples; NULL when none is scored.';
 comment on column score_history.ci_low is 'Lower end of the 95 % interval, as in run_scores.';

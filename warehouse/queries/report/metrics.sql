@@ -1,4 +1,4 @@
-select run_scores.*, score_history.change, score_history.previous_run_id, score_history.same_yardstick
+select run_scores.* exclude (started_at, label, tags), score_history.change, score_history.previous_run_id, score_history.same_yardstick
 from run_scores
 left join score_history
     on score_history.run_id = run_scores.run_id

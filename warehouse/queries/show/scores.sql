@@ -1,6 +1,6 @@
 -- One row per metric of a run: its mean, and the change since the run before.
 select
-    run_scores.* exclude (run_id, metric_version, better, minimum),
+    run_scores.* exclude (run_id, metric_version, minimum, started_at, label, tags),
     score_history.change,
     score_history.previous_run_id,
     score_history.same_yardstick
