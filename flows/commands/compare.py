@@ -31,8 +31,8 @@ _RUN_COLUMNS = (
 
 
 @click.command()
-@click.argument("base", metavar="BASE")
-@click.argument("candidate", metavar="CANDIDATE")
+@click.argument("base", metavar="[BASE]", default="previous")
+@click.argument("candidate", metavar="[CANDIDATE]", default="latest")
 @click.option(
     "--cluster",
     metavar="COLUMN",
@@ -59,7 +59,8 @@ def compare(
 ) -> None:
     """Compare the run CANDIDATE with the run BASE: what moved, whether that is chance, and why.
 
-    Both are run ids, unique prefixes of one, labels, `latest`, `previous`, or `latest:SUITE` and `previous:SUITE`.
+    Both are run ids, unique prefixes of one, labels, `latest`, `previous`, `latest-completed`, or one of these words of
+    a suite, such as `latest:SUITE`. Without them `previous` is compared with `latest`.
 
     Means, differences and tests are over the samples that both runs scored: a 95 % interval, and a sign-flip test
     whose p is adjusted over all metrics. The whole change of a mean is then split by what changed in its samples:
@@ -186,7 +187,7 @@ def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:
     if sample not in common:
         raise SettingsError(
             f"--sample: {sample!r} is not in both runs {pair.base.run_id} and {pair.candidate.run_id}; "
-            f"the first that are: {', '.join(common[:5]) or 'none'}"
+            f"{suggest(sample, common, otherwise='of those in both')}"
         )
 
 

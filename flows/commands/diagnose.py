@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, count_option
+from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import (
     clean_text,
     make_table,
@@ -27,7 +27,7 @@ _SHOWN_STATEMENTS: Final = 2
 
 
 @click.command()
-@RUN_ARGUMENT
+@LATEST_ARGUMENT
 @click.option("--cause", type=click.Choice(CAUSES), metavar="NAME", help="Show this cause alone.")
 @count_option("--limit", default=3, text="Worst samples to show of each cause.")
 @count_option("--runs", "n_runs", default=5, least=1, text="Runs of the same suite or dataset in the trend.")
@@ -42,7 +42,7 @@ def diagnose(
     """Say which stage fails in RUN, for which samples, and what to try.
 
     Each sample gets one cause from the verdicts on record; no model is asked. RUN is a run id, a unique prefix of one,
-    a label, `latest` or `previous`.
+    a label, `latest` (the default), `latest-completed` or `previous`.
     """
     run_row = find_run(warehouse, run)
     chosen = language or (run_row.language if run_row.language in LANGUAGES else "en")

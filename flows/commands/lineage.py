@@ -14,16 +14,22 @@ import orjson
 from rich.text import Text
 from rich.tree import Tree
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import clean_text, make_console, name_support, print_json, write_json, write_value
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
-_KNOWN = "select sample_id from run_samples where run_id = $run_id order by ordinal limit 5"
+# The likest of however many there are, in the order of the dataset where none is like it.
+_LIKE = """
+select sample_id from run_samples where run_id = $run_id
+order by round(jaro_winkler_similarity(sample_id, $sample_id), 1) desc, ordinal limit 50
+"""
+_MOST_NAMES = 3
 _METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
 _SHORT = 300
 _ABOUT_SCORE = (
@@ -36,18 +42,20 @@ Row = Mapping[str, Any]
 
 
 @click.command()
-@RUN_ARGUMENT
-@click.argument("sample", metavar="SAMPLE")
-@click.argument("metric", metavar="[METRIC]", required=False)
+@click.argument("names", metavar="[RUN] SAMPLE [METRIC]", nargs=-1, required=True)
 @click.option("--full", is_flag=True, help="Show requests as well, and every text whole.")
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def lineage(*, run: str, sample: str, metric: str | None, full: bool, warehouse: Warehouse, as_json: bool) -> None:
+def lineage(*, names: tuple[str, ...], full: bool, warehouse: Warehouse, as_json: bool) -> None:
     """Walk from a score of SAMPLE in RUN to its verdicts, the calls they came from, the prompts and the sample.
 
-    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`. Without METRIC all of the sample's scores
-    are shown.
+    RUN is a run id, a unique prefix of one, a label, `latest`, `latest-completed` or `previous`. A single name is a
+    SAMPLE of the latest run. Without METRIC all of the sample's scores are shown.
     """
+    if len(names) > _MOST_NAMES:
+        raise click.UsageError(f"got {len(names)} names; write [RUN] SAMPLE [METRIC]")
+    run, sample, *metrics = names if len(names) > 1 else ("latest", *names)
+    metric = metrics[0] if metrics else None
     run_row = find_run(warehouse, run)
     rows = _read_lineage(warehouse, run_row.run_id, sample, metric)
     if not rows:
@@ -66,12 +74,13 @@ def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str
         "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
     )
     if not here:
-        names = ", ".join(str(row["sample_id"]) for row in warehouse.read_rows(_KNOWN, of_run))
-        return f"run {run.run_id} has no sample {sample!r}; its first are: {names or 'none yet'}"
-    names = ", ".join(str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run))
+        names = [str(row["sample_id"]) for row in warehouse.read_rows(_LIKE, {**of_run, "sample_id": sample})]
+        return f"run {run.run_id} has no sample {sample!r}; {suggest(sample, names, otherwise='its samples')}"
+    names = [str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run)]
     if not names:
         return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"
-    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; its metrics: {names}"
+    advice = suggest(metric or "", names, otherwise="its metrics")
+    return f"run {run.run_id} has no score of metric {metric!r} for {sample!r}; {advice}"
 
 
 def _draw(run: RunRow, rows: list[dict[str, Any]], metadata: Mapping[str, Any], *, full: bool) -> Tree:

@@ -23,6 +23,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 WAREHOUSE_VARIABLE = "EVALHOUSE_WAREHOUSE"
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
+LATEST_ARGUMENT = click.argument("run", metavar="[RUN]", default="latest")
+"""A run of which the newest evaluation is the default."""
 
 
 def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:

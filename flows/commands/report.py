@@ -36,16 +36,16 @@ def report(
     """Write RUN as one HTML file that needs no network: scores, distributions, history, costs, and every sample with
     its verdicts.
 
-    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`.
+    RUN is a run id, a unique prefix of one, a label, `latest` (the default), `latest-completed` or `previous`.
     """
-    if (run is None) == (history is None):
+    if run and history:
         raise click.UsageError("name one RUN, such as `latest`, or a suite with --history")
     if history is not None and (against or no_calls):
         raise click.UsageError("--against and --no-calls are for a RUN, and --history shows none")
     if history is not None:
         _write_history(warehouse, history, output)
-    elif run is not None:
-        _write_run(warehouse, run, against, output, with_calls=not no_calls)
+    else:
+        _write_run(warehouse, run or "latest", against, output, with_calls=not no_calls)
 
 
 def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, count_option
+from evalhouse.flows.commands.options import JSON_OPTION, LATEST_ARGUMENT, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import (
     Table,
     clean_text,
@@ -97,7 +97,7 @@ def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
 
 
 @click.command()
-@RUN_ARGUMENT
+@LATEST_ARGUMENT
 @count_option("--worst", default=5, text="Worst samples to show.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
 @WAREHOUSE_OPTION
@@ -105,7 +105,7 @@ def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
 def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bool) -> None:
     """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
 
-    RUN is a run id, a unique prefix of one, a label, `latest` or `previous`.
+    RUN is a run id, a unique prefix of one, a label, `latest` (the default), `latest-completed` or `previous`.
     """
     run_row = find_run(warehouse, run)
     document = _read_run(warehouse, run_row, worst=worst, by=by)

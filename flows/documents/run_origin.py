@@ -104,6 +104,8 @@ def print_responses(counts: Mapping[str, Any] | None) -> None:
     if counts is None:
         return
     print_line(f"responses: {describe_responses(counts)}")
+    if not counts["n_ok"] + counts["n_reused"] and counts["n_failed"]:
+        print_line("warning: no question was answered, so no score here says anything about the application")
     print_response_errors(counts["errors"])
 
 

@@ -18,11 +18,10 @@ from evalhouse.tasks.pipeline.run_step import take_asking_steps
 from evalhouse.tasks.pipeline.shard import SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import add_earlier, find_asking_steps
 from evalhouse.warehouse.store import Warehouse
-
-_N_LISTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +61,8 @@ def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
                 ids.append(sample.sample_id)
     finally:
         staged.staging.discard()
-    known = ", ".join(ids[:_N_LISTED]) + (", …" if len(ids) > _N_LISTED else "")
-    raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; it has {known}")
+    advice = suggest(sample_id or "", ids, otherwise="it has")
+    raise SettingsError(f"dataset {settings.dataset} has no sample {sample_id!r}; {advice}")
 
 
 async def _preview(prompt: Prompt, settings: RunSettings, sample: StoredSample) -> Preview:

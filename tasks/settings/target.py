@@ -26,7 +26,7 @@ MARK = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 METADATA = "metadata."
 _MARKS = ("question", "sample_id")
-_MARKS_SHOWN = "{{question}}, {{sample_id}}, {{metadata.NAME}}"
+_MARKS_SHOWN = ("{{question}}", "{{sample_id}}", "{{metadata.NAME}}")
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -185,7 +185,7 @@ def _find_text_problem(text: str) -> str | None:
     """What is wrong with the marks of a template."""
     for name in MARK.findall(text):
         if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":
-            return f"unknown mark {{{{{name}}}}}; {suggest(name, _MARKS)} Marks are {_MARKS_SHOWN}"
+            return f"unknown mark {{{{{name}}}}}; {suggest(f'{{{{{name}}}}}', _MARKS_SHOWN)}"
     if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):
         return (
             f"{cut(text, 120)!r} names a variable of the environment, and those go into headers alone, "

@@ -168,7 +168,7 @@ def test_questions_of_one_document_are_one_observation_each(nights: Nights, ask:
     assert "intervals count groups of samples by page, up to 10 a metric, and not single samples" in shown.lines
     refused = nights.gate(*limits, "--cluster", "pages")
     assert refused.status == 2
-    assert "no sample has a metadata column 'pages'; known: page" in refused.stderr
+    assert "no sample has a metadata column 'pages'; did you mean page?" in refused.stderr
 
 
 def test_a_setting_makes_undecided_pass_or_fail(nights: Nights) -> None:

@@ -179,4 +179,4 @@ def test_a_run_without_samples_has_none_to_name(house: House, url: str, ask: Ask
     change(url, "delete from scores where run_id = ?", house.run_id)
     finished = ask("lineage", house.run_id, "tide-1", "--warehouse", url)
     assert finished.status == 2
-    assert finished.stderr == f"Error: run {house.run_id} has no sample 'tide-1'; its first are: none yet\n"
+    assert finished.stderr == f"Error: run {house.run_id} has no sample 'tide-1'; its samples: none\n"

@@ -180,9 +180,12 @@ def test_markup_in_texts_stands_there_as_it_was_written(house: House, ask: Ask) 
         (("show", "latest", "--by", "nothing"), "no metric 'nothing'; it has: "),
         (("show", "latest", "--worst", "-1"), "--worst"),
         (("runs", "--limit", "0"), "--limit"),
-        (("lineage", "latest", "nobody"), "no sample 'nobody'; its first are: tide-1, "),
+        (("lineage", "latest", "nobody"), "no sample 'nobody'; its samples: tide-1, "),
         (("lineage", "latest", "tide-1", "nothing"), "no score of metric 'nothing'"),
-        (("lineage", "latest"), "SAMPLE"),
+        (("lineage", "nobody"), "no sample 'nobody'; its samples: tide-1, "),
+        (("lineage", "tide-2"), "no sample 'tide-2'; did you mean tide-1?"),
+        (("lineage", "latest", "tide-1", "fatihfulness"), "did you mean faithfulness?"),
+        (("lineage", "latest", "tide-1", "faithfulness", "more"), "[RUN] SAMPLE [METRIC]"),
         (("resume", "nothing"), "no run fits 'nothing'"),
         (("runs", "--warehouse", "none.duckdb"), "there is no warehouse at"),
         (("show", "latest", "--warehouse", "mysql://x"), "names no warehouse"),
@@ -201,3 +204,18 @@ def test_the_metrics_that_are_better_when_low_are_named(ask: Ask, house: House) 
     low = {row["metric"] for row in ask("query", "from run_scores where better = 'low'", "--format", "json").document}
     assert {*line.removeprefix("note: better when low: ").split(", ")} == low
     assert "hallucination" in low
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        (("show",), ("show", "latest")),
+        (("diagnose",), ("diagnose", "latest")),
+        (("lineage", "tide-1"), ("lineage", "latest", "tide-1")),
+        (("compare",), ("compare", "previous", "latest")),
+        (("compare", "previous"), ("compare", "previous", "latest")),
+        (("show", "latest-completed"), ("show", "latest")),
+    ],
+)
+def test_the_newest_run_is_meant_where_none_is_named(short: tuple[str, ...], whole: tuple[str, ...], ask: Ask) -> None:
+    assert ask(*short, "--json").document == ask(*whole, "--json").document

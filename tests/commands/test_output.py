@@ -35,6 +35,7 @@ from evalhouse.flows.display.output import (
     write_value,
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
+from evalhouse.flows.documents.run_origin import print_responses
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.pipeline.live_run import Progress
@@ -242,3 +243,11 @@ def test_contexts_that_support_alone_and_together_are_told_apart(
     alone: list[int] | None, together: list[int] | None, expected: str
 ) -> None:
     assert name_support({"context_ranks": alone, "joint_ranks": together}) == expected
+
+
+@pytest.mark.parametrize(("n_ok", "n_reused", "is_said"), [(0, 0, True), (1, 0, False), (0, 1, False)])
+def test_a_run_in_which_nothing_was_answered_says_so(
+    n_ok: int, n_reused: int, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_responses({"n_ok": n_ok, "n_failed": 3, "n_reused": n_reused, "latency_p50_ms": None, "errors": []})
+    assert ("no question was answered" in capsys.readouterr().out) is is_said

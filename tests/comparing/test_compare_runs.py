@@ -405,7 +405,7 @@ def test_a_known_column_is_taken_only_when_all_have_it(make: Make) -> None:
 
 
 def test_a_column_that_is_not_there_is_refused(make: Make) -> None:
-    with pytest.raises(ComparisonError, match="metadata column 'talks'; known: n, talk"):
+    with pytest.raises(ComparisonError, match="metadata column 'talks'; did you mean talk"):
         make_talks(make, "talk").compare(cluster="talks")
 
 

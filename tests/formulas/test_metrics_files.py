@@ -89,14 +89,14 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("version: 1", "version: 1.2"), "version is '1.2'; it must be a whole number from 1"),
         (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
         (
-            WHOLE.replace("version", "revision"),
-            "unknown header 'revision'; known: metric, version, needs, parameter, embeddings, better, minimum, "
+            WHOLE.replace("version", "author"),
+            "unknown header 'author'; known: metric, version, needs, parameter, embeddings, better, minimum, "
             "default, correctable",
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),
         (HEADER + SAYS + "-- parameter: k = 5\n" + BODY, "'parameter' stands after the description"),
         (HEADER + BODY, "does not say what one row is"),
-        (WHOLE.replace("classify", "clasify"), "unknown step 'clasify' in needs; known: extract_answer, "),
+        (WHOLE.replace("classify", "clasify"), "unknown step 'clasify' in needs; did you mean classify"),
         (WHOLE.replace("classify", "classify?"), r"unknown step 'classify\?' in needs"),
         (WHOLE.replace("classify", "classify, classify"), "'classify' is in needs twice"),
         (WHOLE.replace("classify", "classify, -"), "unknown step '-'"),

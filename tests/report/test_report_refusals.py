@@ -63,7 +63,6 @@ def test_a_warehouse_of_another_version_is_read_or_refused_in_words(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "name one RUN"),
         (("latest", "--history", "x"), "name one RUN"),
         (("--history", "x", "--no-calls"), "are for a RUN"),
         (("--history", "weekly"), "nor of a dataset of that name outside suites; known: dataset harbour.jsonl"),

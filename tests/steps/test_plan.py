@@ -59,11 +59,11 @@ def test_a_metric_named_twice_is_scored_once() -> None:
     assert len(plan_run(("faithfulness", "faithfulness"), KNOWN).metrics) == 1
 
 
-def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        UnknownMetric, match=r"unknown metric 'faithfullness'; known: .*answer_correctness, .*faithfulness"
-    ):
+def test_an_unknown_metric_is_refused_with_those_that_are_like_it() -> None:
+    with pytest.raises(UnknownMetric, match=r"^unknown metric 'faithfullness'; did you mean faithfulness\?$"):
         plan_run(("faithfullness",), KNOWN)
+    with pytest.raises(UnknownMetric, match=r"^unknown metric 'x'; known: (\w+, ){11}\w+ and \d+ more$"):
+        plan_run(("x",), KNOWN)
 
 
 @pytest.mark.parametrize(

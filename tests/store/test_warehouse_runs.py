@@ -8,7 +8,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
-from evalhouse.warehouse.rows.runs import find_run, insert_run, list_runs, update_run
+from evalhouse.warehouse.rows.runs import RunStatus, find_run, insert_run, list_runs, update_run
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -84,10 +84,45 @@ def test_a_start_of_several_ids_asks_for_more_of_it(nights: Warehouse) -> None:
         find_run(nights, "202601")
 
 
-@pytest.mark.parametrize("wanted", ["x", "", "Nightly", "20260101-aaa", "%"])
-def test_what_fits_nothing_lists_the_newest(nights: Warehouse, wanted: str) -> None:
-    with pytest.raises(WarehouseError, match=f"no run fits {wanted!r} .*20260104-cc, .*`evalhouse runs` lists all"):
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [
+        ("x", "the newest are: 20260104-cc, "),
+        ("", "the newest are: 20260104-cc, "),
+        ("%", "the newest are: 20260104-cc, "),
+        ("Nightly", r"did you mean nightly\?"),
+        ("20260101-aaa", "did you mean 20260101-aa or "),
+        ("lates", r"did you mean latest or latest:\w+ or latest-completed|did you mean latest"),
+    ],
+)
+def test_what_fits_nothing_names_like_or_the_newest_runs(nights: Warehouse, wanted: str, advice: str) -> None:
+    with pytest.raises(WarehouseError, match=f"no run fits {wanted!r} .*{advice}.*`evalhouse runs` lists all"):
         find_run(nights, wanted)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "wanted", "place"),
+    [
+        (["completed", "completed", "incomplete", "failed"], "latest", 3),
+        (["completed", "completed", "incomplete", "failed"], "latest-completed", 1),
+        (["completed", "completed", "incomplete", "failed"], "latest completed", 1),
+        (["completed", "completed", "incomplete", "failed"], "previous-completed", 0),
+        (["completed", "completed", "failed", "completed"], "latest-completed:shop", 3),
+        (["failed", "cancelled"], "latest-completed", None),
+        (["completed", "running"], "previous-completed", None),
+    ],
+)
+def test_runs_that_did_not_complete_are_passed_over_on_demand(
+    tmp_path: Path, statuses: list[RunStatus], wanted: str, place: int | None
+) -> None:
+    warehouse = make_warehouse(tmp_path)
+    for n, status in enumerate(statuses):
+        insert_run(warehouse, make_run(f"run-{n}", minute=n, status=status, suite="shop"))
+    if place is None:
+        with pytest.raises(WarehouseError, match=r"no run has completed yet|there is only one run"):
+            find_run(warehouse, wanted)
+    else:
+        assert find_run(warehouse, wanted).run_id == f"run-{place}"
 
 
 def test_without_runs_it_says_how_to_start_one(tmp_path: Path) -> None:

@@ -142,5 +142,5 @@ def test_all_metrics_of_ours_and_any_kind_of_number_pass_the_trial() -> None:
 
 
 def test_a_setting_the_metric_does_not_take_is_refused(warehouse: Warehouse) -> None:
-    with pytest.raises(WarehouseError, match="metric 'half' takes no parameter 'wait'; known: weight"):
+    with pytest.raises(WarehouseError, match="metric 'half' takes no parameter 'wait'; did you mean weight"):
         score_run(warehouse, "r", [make_weighted()], {"half": {"wait": 1}})

@@ -146,7 +146,7 @@ def test_the_dataset_is_the_one_that_ships_unless_another_is_named(ask: Ask) -> 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--sample", "nobody"), "dataset sample has no sample 'nobody'; it has en-warranty-01, "),
+        (("--sample", "nobody"), "dataset sample has no sample 'nobody'; it has: en-warranty-01, "),
         (("--dataset", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--dataset", "sample", "--map", "answer"), "--map got 'answer'; write NAME=VALUE"),
     ],

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
+WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
+"""Words that mean a run; each may have `:SUITE` behind it."""
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
 
@@ -106,17 +109,20 @@ def list_runs(
 def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """The run a person means: its id, a unique start of it, the newest with that label, or `latest` / `previous`.
 
-    `latest:SUITE` and `previous:SUITE` are those of a suite. Words and labels mean evaluations; a run of
-    another kind is found by its id. Raises WarehouseError that lists the newest runs when
-    nothing or more than one run fits.
+    `latest-completed` and `previous-completed` (or with a blank) pass over runs that did not complete. `:SUITE` behind
+    any of these means a suite's own. Words and labels mean evaluations; a run of another kind is found by its id.
+    Raises WarehouseError that names like or the newest runs when nothing or more than one run fits.
     """
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")
     word, colon, suite = wanted.partition(":")
-    if word in ("latest", "previous"):
-        evaluations = [run for run in runs if run.kind == "evaluation"]
-        return _find_newest(evaluations, 0 if word == "latest" else 1, suite if colon else None)
+    if (word := word.replace(" ", "-")) in WORDS:
+        place, _, completed = word.partition("-")
+        evaluations = [run for run in runs if run.kind == "evaluation" and (not completed or run.status == completed)]
+        if completed and not evaluations:
+            raise WarehouseError(f"no run has completed yet; the newest are {_list_ids(runs)}")
+        return _find_newest(evaluations, 0 if place == "latest" else 1, suite if colon else None)
     exact = [run for run in runs if run.run_id == wanted]
     starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
@@ -126,9 +132,10 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
         raise WarehouseError(
             f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
         )
+    labels = {run.label for run in runs if run.label} | {f"latest:{run.suite}" for run in runs if run.suite}
+    advice = suggest(wanted, [*(run.run_id for run in runs), *sorted(labels), *WORDS], otherwise="the newest are")
     raise WarehouseError(
-        f"no run fits {wanted!r} (an id, its start, a label, latest or previous); the newest are {_list_ids(runs)}; "
-        "`evalhouse runs` lists all"
+        f"no run fits {wanted!r} (an id, its start, a label, {', '.join(WORDS)}); {advice} (`evalhouse runs` lists all)"
     )
 
 
