@@ -1,10 +1,11 @@
 """Metrics and views as files: one `.sql` per metric with a strict header, one `.sql` per view.
 
 A metric file says in its header what it is called, which version of its formula it holds, which steps it rests on,
-which numbers it takes, which way is better, whether a run that names no metric takes it, and whether people's labels
-can correct its mean; its body is one SELECT over the views of `warehouse/views`. This module only reads text: the
-connection that runs it belongs to `warehouse/rows/scores.py` and `warehouse/engine/migrate.py`, so nothing here knows
-DuckDB. At the end stands the plan of a run: which steps its metrics need.
+which numbers it takes, which way is better, whether a run that names no metric takes it, whether people's labels can
+correct its mean, and what it means to a person who knows none of this; its body is one SELECT over the views of
+`warehouse/views`. This module only reads text: the connection that runs it belongs to `warehouse/rows/scores.py` and
+`warehouse/engine/migrate.py`, so nothing here knows DuckDB. At the end stands the plan of a run: which steps its
+metrics need.
 """
 
 import math
@@ -30,7 +31,9 @@ Better = Literal["high", "low"]
 Embeddings = Literal["model", "hashing"]
 """What a metric has texts compared by: an embedding model, or the hashed n-grams that need none."""
 
-_KEYS: Final = ("metric", "version", "needs", "parameter", "embeddings", "better", "minimum", "default", "correctable")
+_KEYS: Final = (
+    "metric", "version", "needs", "parameter", "embeddings", "better", "minimum", "default", "correctable", "meaning",
+)  # fmt: skip
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
@@ -55,7 +58,8 @@ class MetricFile:
     `correctable` says whether people's labels of a part of its verdicts can correct its mean, or what is in the way:
     `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
     for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
-    where it takes any. `place` is how errors speak of its file.
+    where it takes any. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
+    `place` is how errors speak of the file.
     """
 
     name: str
@@ -71,6 +75,7 @@ class MetricFile:
     minimum: float = 0.0
     default_place: int | None = None
     correctable: str | None = None
+    meaning: str | None = None
 
     def fits(self, embeddings: str | None) -> bool:
         """Whether it has a value in a run with these embeddings; None stands for any."""
@@ -156,6 +161,7 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         minimum=_read_minimum(header.values.get("minimum", "0"), place),
         default_place=_read_default_place(header.values.get("default", "no"), place),
         correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
+        meaning=header.values.get("meaning"),
     )
 
 

@@ -67,7 +67,7 @@ def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None
             f"{suggest(suite, others)}"
         )
     data = read_series(warehouse, series)
-    page = build_history(data, warehouse=warehouse.location.path.name)
+    page = build_history(warehouse, data)
     name = re.sub(r"[^\w.-]+", "-", suite)
     _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")
 

@@ -94,7 +94,7 @@ def _print_differences(document: Document) -> None:
             "#difference": _write_difference(metric["difference"]),
             "95 % interval": write_interval(metric["ci_low"], metric["ci_high"]),
             "#noise floor": metric["noise_floor"],
-            "#p": _write_p(metric["p_adjusted"]),
+            "#p": write_p(metric["p_adjusted"]),
             "#common": metric["n_common"],
             "#scored in base": f"{metric['n_base']} ({metric['coverage_base']:.0%})",
             "#in candidate": f"{metric['n_candidate']} ({metric['coverage_candidate']:.0%})",
@@ -242,7 +242,8 @@ def _write_difference(value: float | None) -> str:
     return "0.000" if abs(value) < 0.0005 else f"{value:+.3f}"
 
 
-def _write_p(value: float | None) -> str:
+def write_p(value: float | None) -> str:
+    """A p value; a small one by what it is below."""
     if value is None:
         return "–"
     return f"<{_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.3f}"

@@ -28,13 +28,15 @@ MOST_DOTS: Final = 40
 """With more runs than this the intervals of neighbours touch, and the dots make the line hard to read."""
 ALL_PARTS: Final = "all together"
 
-# Pixels. A letter is as wide as most fonts draw it at the size of the style sheet.
-_WIDTH, _HEIGHT, _EDGE, _BOTTOM, _LETTER = 440, 180, 8, 22, 6.6
+# Pixels. A letter is as wide as the widest of the usual fonts draws it at the size of the style sheet.
+_WIDTH, _HEIGHT, _EDGE, _BOTTOM, _LETTER, _WIDE_LETTER = 440, 180, 8, 22, 7.7, 12.5
+_WIDE: Final = frozenset("%mwMW@")
 _INSET: Final = 6  # between the ends of a line and those of the plot, so that no dot is cut
 _TICK: Final = 7  # height of a mark that breaks no line
 _ROW: Final = 26  # height of a waterfall's bar with its share of the gaps
 _THICK: Final = 0.32  # half of a waterfall's bar, of 1 a row
-_LONGEST_NAME: Final = 34
+_LONGEST_NAME: Final = 28
+_MOST_STEPS: Final = 4  # of an axis whose labels must stand beside each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ class Plot:
         self, *, x: tuple[float, float], y: tuple[float, float], x_labels: Labels, y_labels: Labels,
         width: int = _WIDTH, height: int = _HEIGHT, inset: float = 0, guides: bool = True,
     ) -> None:  # fmt: skip
-        left = _LETTER * max(map(len, y_labels.values()), default=0) + (_EDGE if y_labels else 0)
+        left = max(map(_measure, y_labels.values()), default=0) + (_EDGE if y_labels else 0)
         self.x = Scale(low=x[0], high=x[1], start=left + _EDGE + inset, end=width - _EDGE - inset)
         self.y = Scale(low=y[0], high=y[1], start=height - (_BOTTOM if x_labels else 0), end=_EDGE if x_labels else 0)
         self._size = (width, height)
@@ -198,8 +200,8 @@ def draw_amounts(rows: Sequence[Row], values: Sequence[float | None], *, what: s
 def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]]) -> Markup:
     """Bars of a run each, in which every name has its share; in the order of the names from below."""
     plot = Plot(
-        x=(0, len(rows)), y=(0, 1), x_labels=_label_ends(rows, len(rows)), y_labels=_label_scale(0, 1), width=900,
-        height=260,
+        x=(0, len(rows)), y=(0, 1), x_labels=_label_ends(rows, len(rows)), y_labels=_label_scale(0, 1), width=660,
+        height=180,
     )  # fmt: skip
     bottoms = [0.0] * len(rows)
     for number, (name, values) in enumerate(shares.items()):
@@ -221,7 +223,7 @@ def draw_parts(parts: Sequence[Part], *, low_is_good: bool) -> Markup:
     low, high = _find_room(ends)
     plot = Plot(
         x=(low, high), y=(0, n), height=40 + _ROW * n, guides=False,
-        x_labels={value: write_change(value) for value in ((low, 0.0, high) if low < 0 < high else (low, high))},
+        x_labels={value: f"{value:+g}" if value else "0" for value in sorted({low, 0.0, high})},
         y_labels={n - place - 0.5: shorten(name, _LONGEST_NAME) for place, name in enumerate(names)},
     )  # fmt: skip
     plot.add_upright("zero", 0, 0, n)
@@ -299,10 +301,18 @@ def _find_tenths(values: Sequence[float | None]) -> tuple[float, float]:
 
 
 def _find_room(ends: Sequence[float]) -> tuple[float, float]:
-    """What holds all bars, with a little room."""
+    """Round numbers that hold all bars: whole steps of 1, 2 or 5 times a power of ten."""
     low, high = min(ends), max(ends)
-    room = (high - low) * 0.04 or 0.01
-    return low - room if low < 0 else 0.0, high + room if high > 0 else 0.0
+    size = (high - low) / _MOST_STEPS or 0.01
+    power = 10.0 ** math.floor(math.log10(size))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= size * (1 - ROUNDING))
+    first, last = math.floor(low / step + ROUNDING), math.ceil(high / step - ROUNDING)
+    return round(first * step, 12), round(max(last, first + 1) * step, 12)
+
+
+def _measure(text: str) -> float:
+    """How wide a text is at most; wide letters are those of other scripts as well."""
+    return sum(_WIDE_LETTER if letter in _WIDE or letter > "\u2e80" else _LETTER for letter in text)
 
 
 def _slot(place: int) -> tuple[float, float]:

@@ -6,17 +6,31 @@ How a page is made safe stands in `page.py`.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
 from evalhouse.flows.display.output import write_dollars, write_interval, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
+from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
+from evalhouse.flows.report.head import (
+    Head,
+    build_head,
+    explain_metrics,
+    lay_against,
+    rank_causes,
+    sort_headline,
+    write_share,
+)
 from evalhouse.flows.report.page import render_page
 from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
-from evalhouse.warehouse.rows.report import Row
+from evalhouse.warehouse.rows.report import Row, read_gate
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
 
 _YARDSTICKS: Final = ("judge", "embeddings", "language")
 _BLANK: Final = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "same_yardstick": None}
@@ -31,10 +45,12 @@ class _Change(Mark):
     metric: str | None = None
 
 
-def build_history(data: SeriesData, *, warehouse: str) -> str:
+def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     """The page as text."""
     runs = data.runs
     means = _align_means(data)
+    metrics = list(means)
+    files = load_metrics()
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)
     coverage = [_find_coverage(means, place) for place in range(len(runs))]
     costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
@@ -53,10 +69,13 @@ def build_history(data: SeriesData, *, warehouse: str) -> str:
         statuses=_count(runs, "status"),
         total_cost=write_dollars(sum(row["cost_usd"] or 0 for row in costs if row)),
         charts=[
-            _draw_metric(data, metric, rows, changes)
+            _draw_metric(data, metric, rows, changes) | {"is_low": metric in files and files[metric].better == "low"}
             for metric, rows in means.items()
             if any(row["mean"] is not None for row in rows)
         ],
+        head=_build_head(warehouse, data, means),
+        meanings=explain_metrics(metrics, files),
+        n_main=sum(name in HEADLINE for name in metrics) or len(metrics),
         changes=[{"run": runs[change.place], "text": change.text} for change in reversed(changes)],
         amounts=_draw_amounts(runs, costs, coverage),
         causes=_describe_causes(data),
@@ -65,20 +84,32 @@ def build_history(data: SeriesData, *, warehouse: str) -> str:
         flaky=[{**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])}
                for row in data.flaky],
         flaky_runs=FLAKY_RUNS,
-        metrics=list(means),
+        metrics=metrics,
         runs=list(_describe_runs(runs, means, costs, coverage)),
-        warehouse=warehouse,
+        warehouse=warehouse.location.path.name,
     )  # fmt: skip
 
 
+def _build_head(warehouse: Warehouse, data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Head:
+    """The newest run's result, laid against the run a week before."""
+    newest, place = str(data.newest["run_id"]), [run["run_id"] for run in data.runs].index(data.newest["run_id"])
+    against = None
+    if data.since is not None:
+        pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
+        against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}")
+    metrics = [{**rows[place], "metric": metric} for metric, rows in means.items()]
+    head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
+    return replace(head, result=f"Newest run: {head.result}")
+
+
 def _align_means(data: SeriesData) -> dict[str, list[Row]]:
-    """By metric a row for every run of the series, blank where the run has none."""
+    """By metric a row for every run of the series, blank where the run has none; what says most comes first."""
     places = {run["run_id"]: place for place, run in enumerate(data.runs)}
     means: dict[str, list[Row]] = {}
     for row in data.means:
         blank = means.setdefault(str(row["metric"]), [{**run, **_BLANK, "n_unscored": 0} for run in data.runs])
         blank[places[row["run_id"]]] = row
-    return means
+    return {metric: means[metric] for metric in sort_headline(list(means))}
 
 
 def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Iterator[_Change]:
@@ -204,11 +235,13 @@ def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
         for cause in causes
     }
     key = [
-        {"place": place, "name": name, "meaning": advice[cause].meaning, "n_samples": counted[-1].get(cause, 0),
-         "first": f"{values[0]:.1%}", "last": f"{values[-1]:.1%}"}
+        {"place": place, "cause": cause, "name": name, "meaning": advice[cause].meaning,
+         "n_samples": counted[-1].get(cause, 0), "first": write_share(values[0]), "last": write_share(values[-1])}
         for place, (cause, (name, values)) in enumerate(zip(causes, shares.items(), strict=True))
     ]  # fmt: skip
-    return {"chart": draw_shares(runs, shares), "key": key[::-1], "n_runs": len(runs)}
+    order = [row["cause"] for row in rank_causes(data.causes[str(runs[-1]["run_id"])], ())]
+    key.sort(key=lambda row: order.index(row["cause"]) if row["cause"] in order else len(order))
+    return {"chart": draw_shares(runs, shares), "key": key, "n_runs": len(runs)}
 
 
 def _describe_worse(row: Row) -> dict[str, Any]:

@@ -23,8 +23,8 @@ import orjson
 from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
-from evalhouse.flows.documents.comparison import name_part, write_also
-from evalhouse.flows.documents.diagnosis import CAUSES, read_diagnosis
+from evalhouse.flows.documents.comparison import name_part, write_also, write_p
+from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
 from evalhouse.flows.report.charts import (
     ALL_PARTS,
@@ -34,17 +34,28 @@ from evalhouse.flows.report.charts import (
     draw_parts,
     write_change,
 )
+from evalhouse.flows.report.head import (
+    build_head,
+    explain_metrics,
+    lay_against,
+    rank_causes,
+    sort_headline,
+    write_share,
+)
 from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
-from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice, read_slices, read_summary
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice, read_causes, read_slices, read_summary
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 BLOCK_SAMPLES: Final = 50
 """Samples in a block: under a megabyte to unpack when one of them is opened."""
+MOST_VALUES: Final = 30
+"""Metadata with more values than this, or nearly as many as samples, are no help in choosing among samples."""
 
 _ASSETS = Path(__file__).with_name("assets")
 _LEAST_SHOWN: Final = 0.0005
@@ -68,7 +79,9 @@ class _Index:
     reasons: list[list[str | None]]
     base: list[list[float | None]] | None
     causes: list[str | None]
+    cause_names: dict[str, str]
     block_size: int = BLOCK_SAMPLES
+    metadata: dict[str, list[str | None]] = field(default_factory=dict)
     ids: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     answers: list[str | None] = field(default_factory=list)
@@ -95,6 +108,19 @@ class _Index:
         self.flipped.append(len(record.votes))
         self.verdicts_changed.append(len(record.flips))
         self.failed.append(any(failure.reason.endswith("failed") for failure in record.failures))
+        n = len(self.ids)
+        for key, value in (record.metadata or {}).items():
+            if isinstance(value, str | int | float) and value != "":
+                column = self.metadata.setdefault(key, [])
+                column += [None] * (n - 1 - len(column))
+                column.append(str(value))
+
+    def keep_few(self) -> None:
+        """Of the metadata those by which samples can be told apart in groups."""
+        n = len(self.ids)
+        columns = {key: [*column, *[None] * (n - len(column))] for key, column in self.metadata.items()}
+        most = min(MOST_VALUES, max(2, n // 2))
+        self.metadata = {key: column for key, column in columns.items() if 2 <= len(set(column)) <= most}
 
 
 def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool) -> str:
@@ -102,44 +128,81 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
 
     Raises WarehouseError, in words, for a warehouse of another version.
     """
-    diagnosis = read_diagnosis(warehouse, run, language="en", causes=CAUSES, n_samples=1, n_runs=1)
-    pair = RunPair(warehouse, base, run) if base else None
-    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
     summary = read_summary(warehouse, run, base)
     metrics = sort_by_metric(summary.metrics, run.metrics)
     names = [str(row["metric"]) for row in metrics]
     index = _start_index(metrics, summary, has_base=base is not None)
     shared = SharedTexts()
+    pair = RunPair(warehouse, base, run) if base else None
     slices = read_slices(warehouse, run, base, with_calls=with_calls)
     blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
+    index.keep_few()
     scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
     return render_page(
         "page.html",
         styles=("report.css",),
-        scripts=("data.js", "sample.js", "table.js", "page.js"),
+        scripts=("data.js", "sample.js", "table.js", "csv.js", "page.js"),
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
+        heading=run.label or run.dataset or "Run",
         run=run,
         base=base,
         link=run.href if (run.href or "").startswith(("https://", "http://")) else None,
-        metrics=[_describe_metric(row, comparison) for row in metrics],
-        first_metric=next((name for name in (*HEADLINE, *names) if name in scored), None),
-        charts=_draw_charts(names, index, summary.history),
+        index_metrics=names,
+        first_metric=next((name for name in sort_headline(names) if name in scored), None),
+        charts=_draw_charts(index, summary.history),
         unscored=_describe_unscored(summary.unscored),
-        parts=[
-            _describe_parts(metric, parts)
-            for metric in (comparison.metrics if comparison else ())
-            if metric.change is not None and (parts := _list_moved(metric))
-        ],
-        warnings=comparison.warnings if comparison else (),
-        retrieval=[finding.describe() for finding in comparison.retrieval] if comparison else (),
         stand_in=explain_stand_in(run),
-        causes=[row | {"interval": _write_interval(row)} for row in diagnosis["causes"] if row["n_samples"]],
         costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
-        flips=summary.flips,
+        flips=[{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
+        **_describe_result(warehouse, run, pair, metrics, summary),
     )
+
+
+def _describe_result(
+    warehouse: Warehouse, run: RunRow, pair: RunPair | None, metrics: Sequence[Row], summary: RunSummary
+) -> dict[str, Any]:
+    """What is said of the run as a whole: its head, its causes and scores, and why they moved."""
+    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
+    other = pair.base if pair else _find_previous(warehouse, metrics)
+    counted = read_causes(warehouse, run.run_id)
+    names = sort_headline([str(row["metric"]) for row in metrics])
+    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
+    return {
+        "head": build_head(
+            counted,
+            metrics=metrics,
+            gate=summary.gate,
+            against=lay_against(RunPair(warehouse, other, run), "the base" if pair else "the run before", comparison)
+            if other
+            else None,
+        ),
+        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
+        "other": other,
+        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
+        "meanings": explain_metrics(names, load_metrics(_find_metric_files(run))),
+        "parts": [
+            _describe_parts(metric, parts)
+            for metric in sorted(comparison.metrics if comparison else (), key=lambda one: names.index(one.metric))
+            if metric.change is not None and (parts := _list_moved(metric))
+        ],
+        "warnings": comparison.warnings if comparison else (),
+        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
+    }
+
+
+def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | None:
+    """The run before this one in its series; None for the first."""
+    previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
+    return find_run(warehouse, previous) if previous else None
+
+
+def _find_metric_files(run: RunRow) -> Path | None:
+    """The folder of the run's own metrics, if it is where it was."""
+    folder = run.config.get("metric_files")
+    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool) -> _Index:
@@ -155,6 +218,7 @@ def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool)
         reasons=[[None] * len(places) for _ in names],
         base=[[None] * len(places) for _ in names] if has_base else None,
         causes=[summary.causes.get(sample_id) for sample_id in places],
+        cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
     )
     for row in summary.scores:
         if row["metric"] is not None:
@@ -201,13 +265,14 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
         "interval": _write_interval(row),
         "n_scored": row["n_scored"],
         "n_unscored": row["n_unscored"],
+        "is_low": row["better"] == "low",
     }
     if compared:
         return cells | _describe_comparison(compared)
     is_alike = row["same_yardstick"] is not False
     return cells | {
-        "change": write_change(row["change"]) + ("" if is_alike else " (measured otherwise)"),
-        "since": row["previous_run_id"] or "–",
+        "change": write_change(row["change"]),
+        "note": None if is_alike else "measured otherwise",
     }
 
 
@@ -217,7 +282,7 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
         "base_mean": write_value(compared.mean_base),
         "change": write_change(paired.difference),
         "change_interval": write_interval(paired.ci_low, paired.ci_high),
-        "p": write_value(paired.p_adjusted),
+        "p": write_p(paired.p_adjusted),
         "verdict": paired.verdict,
         "n_common": paired.n,
         "n_higher": paired.n_higher,
@@ -263,17 +328,19 @@ def _is_share(value: float | None) -> bool:
     return value is not None and 0 <= value <= 1
 
 
-def _draw_charts(names: Sequence[str], index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
+def _draw_charts(index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
     """A distribution for each metric that has a score, and a history for those with an earlier run."""
     runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
+    columns = dict(zip(index.metrics, index.scores, strict=True))
     charts = []
-    for name, column in zip(names, index.scores, strict=True):
-        values = [value for value in column if value is not None]
+    for name in sort_headline(index.metrics):
+        values = [value for value in columns[name] if value is not None]
         rows = [row for row in runs.get(name, []) if row["mean"] is not None]
         if values:
             charts.append(
                 {
                     "name": name,
+                    "is_main": name in HEADLINE,
                     "distribution": draw_distribution(values),
                     "history": draw_history(rows) if len(rows) > 1 else None,
                     "n_runs": len(rows),

@@ -42,14 +42,15 @@ USERS_VIEWS = (
 
 
 def make_metrics_block() -> str:
-    """A row per metric: what it is, what it needs."""
-    lines = ["| metric | what it is | better | rests on |", "| --- | --- | --- | --- |"]
+    """A row per metric: what it means, how it is counted, what it needs."""
+    lines = ["| metric | what it means | how it is counted | better | rests on |", "| --- | --- | --- | --- | --- |"]
     for metric in load_metrics().values():
         what = metric.description.removeprefix("One row per sample of the run: ").replace("|", "\\|")
         needs = [*metric.needs, *("reference ids" for _ in metric.optional_needs)]
         parameters = "".join(f"; `{name}` = {value:g}" for name, value in metric.parameters.items())
         lines.append(
-            f"| `{metric.name}` | {what[0].upper()}{what[1:]} | {metric.better} | {', '.join(needs)}{parameters} |"
+            f"| `{metric.name}` | {metric.meaning} | {what[0].upper()}{what[1:]} | {metric.better} "
+            f"| {', '.join(needs)}{parameters} |"
         )
     return "\n".join(lines)
 

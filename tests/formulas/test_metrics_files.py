@@ -1,6 +1,7 @@
 """The strict reader of metric files: what it gives, and what it refuses and in which words."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ def test_built_in_metrics() -> None:
     assert metrics["mrr_retrieved"].needs == ("rank",)
     assert metrics["ndcg_at_k"].parameters == {"k": 5.0}
     assert all(metric.description.startswith("One row per sample of the run: ") for metric in metrics.values())
+    assert [
+        name for name, metric in metrics.items() if not re.fullmatch(r"(How|Whether) .{10,105}", metric.meaning or "")
+    ] == []
 
 
 def test_whole_file() -> None:
@@ -56,9 +60,12 @@ def test_whole_file() -> None:
 def test_a_header_says_which_way_is_better_and_whether_it_is_a_default() -> None:
     plain = parse(WHOLE)
     assert (plain.better, plain.minimum, plain.default_place, plain.correctable) == ("high", 0.0, None, None)
-    further = parse(
-        HEADER + "-- better: low\n-- minimum: 0.25\n-- default: yes\n-- correctable: no, ratio\n" + SAYS + BODY
+    assert plain.meaning is None
+    header = (
+        "-- better: low\n-- minimum: 0.25\n-- default: yes\n-- correctable: no, ratio\n-- meaning: How rude: a share\n"
     )
+    further = parse(HEADER + header + SAYS + BODY)
+    assert further.meaning == "How rude: a share"
     assert (further.better, further.minimum, further.correctable) == ("low", 0.25, "no, ratio")
     assert further.default_place is not None
     assert metric_version(plain, {}) == metric_version(further, {}), "scores by an older header are the same formula's"

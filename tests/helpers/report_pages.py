@@ -15,11 +15,12 @@ VOID = ("meta", "input", "br", "rect", "circle", "path")
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """A tag with its attributes, and the text that stands directly in it."""
+    """A tag with its attributes, the text that stands directly in it, and all that stands in it."""
 
     tag: str
     attributes: dict[str, str | None]
     texts: list[str] = field(default_factory=list)
+    all_texts: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -47,12 +48,14 @@ class ReportPage(HTMLParser):
         self.elements.append(Element(tag=tag, attributes=dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop().tag != tag:
+        while tag not in VOID and self._open and self._open.pop().tag != tag:
             pass
 
     def handle_data(self, data: str) -> None:
         if self._open:
             self._open[-1].texts.append(data)
+        for element in self._open:
+            element.all_texts.append(data)
 
     def find(self, tag: str, **attributes: str) -> list[Element]:
         return [
@@ -81,7 +84,7 @@ class ReportPage(HTMLParser):
         return found
 
     def rows(self, section: str) -> list[list[str]]:
-        """The body of the table in a section, cell by cell; a cell's text with that of what stands in it."""
+        """The body of the table in a section, cell by cell: a cell's own text, else that of what stands in it."""
         start = next(
             at for at, element in enumerate(self.elements) if element.attributes.get("aria-labelledby") == section
         )
@@ -94,5 +97,5 @@ class ReportPage(HTMLParser):
             if element.tag == "tr" and is_body:
                 rows.append([])
             elif element.tag in ("td", "th") and is_body:
-                rows[-1].append(element.text.strip())
+                rows[-1].append(element.text.strip() or " ".join(" ".join(element.all_texts).split()))
         return rows

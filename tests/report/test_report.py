@@ -17,6 +17,8 @@ from cli_house import HOSTILE, HOSTILE_ID, MARKUP, N_JUDGED, House
 from cli_process import Finished
 from report_pages import ReportPage
 
+from evalhouse.warehouse.metric_files import load_metrics
+
 Ask = Callable[..., Finished]
 Write = Callable[..., ReportPage]
 
@@ -80,13 +82,18 @@ def test_without_a_name_it_is_named_after_the_run(house: House, ask: Ask) -> Non
 
 
 def test_every_score_stands_there_with_its_interval_and_counts(house: House, ask: Ask, page: ReportPage) -> None:
-    shown = {row[0]: row[2:6] for row in page.rows("scores")}
+    shown = {row[0]: [row[2], row[-1]] for row in page.rows("scores")}
     metrics = ask("show", house.run_id, "--json").document["metrics"]
     assert shown.keys() == {row["metric"] for row in metrics}
     for row in metrics:
         mean = "–" if row["mean"] is None else f"{row['mean']:.3f}"
         interval = "–" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
-        assert shown[row["metric"]] == [mean, interval, str(row["n_scored"]), str(row["n_unscored"])]
+        assert shown[row["metric"]] == [f"{mean} {interval}", str(row["n_scored"])]
+    files = load_metrics()
+    meant = {row.attributes["data-metric"]: row for row in page.find("tr") if "data-metric" in row.attributes}
+    for name, row in meant.items():
+        assert files[str(name)].meaning in "".join(row.all_texts)
+        assert ("low is good" in "".join(row.all_texts)) == (files[str(name)].better == "low")
 
 
 def test_costs_and_what_is_unscored_stand_there(house: House, ask: Ask, page: ReportPage) -> None:
@@ -217,13 +224,19 @@ def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:
     ]
     assert any(new for new, _ in pairs)
     assert all(old == pytest.approx(new / 2) for new, old in pairs)
-    rows = {row[0]: row[6:] for row in page.rows("scores")}
+    rows = {row[0]: row[4:] for row in page.rows("scores")}
     mean_difference = sum(new - old for new, old in pairs) / len(pairs)
     n_higher = sum(new > old for new, old in pairs)
-    assert rows["factual_f1"][1:3] == [f"{mean_difference:+.3f}", "undecided"], "too few for more"
-    assert rows["factual_f1"][5:] == [str(len(pairs)), f"{n_higher} / 0"]
-    assert rows["faithfulness"][1:3] == ["±0.000", "same"]
-    n_common = {name: int(rows[name][5]) for name in ("mrr_retrieved", "hit_retrieved")}
+    assert rows["factual_f1"][0] == f"{mean_difference:+.3f}"
+    assert rows["factual_f1"][1].startswith("undecided p "), "too few for more"
+    assert rows["factual_f1"][2] == f"{n_higher} / 0"
+    assert (rows["faithfulness"][0], rows["faithfulness"][1]) == ("±0.000", "same p 1.000")
+    of = {
+        str(row.attributes["data-metric"]): re.search(r"of (\d+)", " ".join(row.all_texts))
+        for row in page.find("tr")
+        if "data-metric" in row.attributes
+    }
+    n_common = {name: int(match[1]) for name, match in of.items() if match}
     assert n_common["mrr_retrieved"] == n_common["hit_retrieved"] - 1, "a sample that only one run scored is not common"
     assert page.sample("tide-1")["base_answer"] == "At seven."
     assert page.sample("zh-1")["base_answer"] is None, "the same answer is not shown twice"
@@ -250,7 +263,7 @@ def test_votes_that_were_not_of_one_mind(house: House, url: str, write: Write) -
         f"insert into votes (run_id, sample_id, step, item_id, vote, verdict, agrees) values {votes}",
     )
     page = write(house.run_id, "--warehouse", url)
-    assert page.rows("flips") == [["classify", "2", "1", "0.500", "6", "1"]]
+    assert page.rows("flips") == [["classify", "2", "1", "50 %", "6", "1"]]
     assert page.sample("tide-1")["votes"] == [{"step": "classify", "item": "A1", "votes": [["TP", 2], ["FP", 1]]}]
     assert page.index["flipped"] == [1, 0, 0, 0]
 

@@ -15,6 +15,7 @@ from cli_process import Finished, Place, call_here
 from history_nights import Size, write_nights
 from report_pages import ReportPage
 
+from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import draw_parts
 from evalhouse.tasks.comparing.parts import Part
 
@@ -50,7 +51,10 @@ def test_the_parts_of_every_metric_add_up_to_its_change(
     capsys: pytest.CaptureFixture[str], nights: Path, page: ReportPage
 ) -> None:
     document = call_here(capsys, "compare", "previous", "latest", "--json", "--warehouse", str(nights)).document
+    first = [name for name in HEADLINE if name in {one["metric"] for one in document["metrics"]}]
+    places = {name: place for place, name in enumerate(first)}
     moved = [one for one in document["metrics"] if one["change"]]
+    moved.sort(key=lambda one: places.get(one["metric"], len(places)))
     rows = [row for row in page.rows("parts") if row[0] != "because of"]
     sums = [row for row in rows if row[0] == "all together"]
     assert [row[3] for row in sums] == [

@@ -97,8 +97,9 @@ def test_every_run_stands_there_with_its_means_the_newest_first(
     runs = select(con, "select run_id, \"trigger\", gate from runs where kind = 'evaluation' order by started_at desc")
     rows = page.rows("runs")
     assert [row[0] for row in rows] == [run[0] for run in runs]
-    assert [(row[3], row[4]) for row in rows] == [run[1:] for run in runs]
-    shown = dict(zip(sorted(METRICS), rows[3][-len(METRICS) :], strict=True))
+    assert [(row[1].split(", ")[1], row[2]) for row in rows] == [run[1:] for run in runs]
+    headings = [heading.text for heading in page.find("th") if "mean" in str(heading.attributes.get("class"))]
+    shown = dict(zip(headings, rows[3][-len(METRICS) :], strict=True))
     means = dict(select(con, "select metric, mean from run_scores where run_id = ?", runs[3][0]))
     assert shown == {metric: f"{mean:.3f}" for metric, mean in means.items()}
     assert {heading.text for heading in page.find("h3")} >= set(METRICS)
@@ -111,9 +112,9 @@ def test_requests_costs_and_coverage_are_those_of_the_night(page: ReportPage, co
             con, "select count(*), sum(cost_usd) from llm_calls where run_id = ? and status <> 'cached'", row[0]
         )
         ((coverage,),) = select(con, "select count(value) / count(*) from scores where run_id = ?", row[0])
-        assert row[7] == str(n_requests)
-        assert float(row[8].strip("$")) == pytest.approx(cost, rel=0.01)
-        assert row[9] == f"{coverage:.1%}"
+        assert row[5] == str(n_requests)
+        assert float(row[6].strip("$")) == pytest.approx(cost, rel=0.01)
+        assert row[7] == f"{coverage:.1%}"
 
 
 def test_what_became_another_is_told_with_its_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
@@ -183,7 +184,11 @@ def test_the_flakiest_moved_though_nothing_else_did(page: ReportPage, con: duckd
 def test_causes_are_those_of_the_newest_run(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:
     ((newest,),) = select(con, "select max_by(run_id, started_at) from runs where kind = 'evaluation'")
     counted = sorted(n for (n,) in select(con, "select n_samples from run_causes where run_id = ?", newest) if n)
-    assert sorted(int(row[3]) for row in page.rows("causes") if row[3] != "0") == counted
+    shown = [(int(row[1]), row[0]) for row in page.rows("causes") if row[1] != "0"]
+    assert sorted(n for n, _ in shown) == counted
+    wrong = [n for n, name in shown if name not in ("not judged", "fine", "refused rightly")]
+    assert wrong == sorted(wrong, reverse=True)
+    assert [n for n, _ in shown][: len(wrong)] == wrong, "what is wrong comes first"
 
 
 def test_a_dataset_outside_suites_has_a_history_too(write: Write, changed: Callable[..., Path]) -> None:

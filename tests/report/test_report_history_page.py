@@ -87,7 +87,7 @@ def test_the_keyboard_reaches_the_search_and_every_table(page: Page) -> None:
     assert page.evaluate("document.activeElement.value") == ""
     page.send("Input.insertText", text="manual v1")
     assert 0 < len(page.evaluate(SHOWN)) < N_RUNS
-    regions = page.evaluate("[...document.querySelectorAll('.scroll')].map((one) => one.tabIndex)")
+    regions = page.evaluate("[...document.querySelectorAll('.scroll, .runs-scroll')].map((one) => one.tabIndex)")
     assert regions
     assert set(regions) == {0}
 
@@ -96,7 +96,7 @@ def test_marks_and_bars_tell_what_they_are(page: Page) -> None:
     told = page.evaluate("[...document.querySelectorAll('.mark-break title')].map((one) => one.textContent)")
     assert any(text.startswith("judge: openai:judge-small → openai:judge-large (") for text in told)
     assert page.evaluate("document.querySelectorAll('.band').length") > 0
-    assert page.evaluate("document.querySelectorAll('.causes .rect').length") > 20
+    assert page.evaluate("document.querySelectorAll('.over-time .rect').length") > 20
 
 
 @pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])

@@ -1,6 +1,7 @@
 -- metric: abstention
 -- version: 1
 -- needs: classify
+-- meaning: Whether the bot states nothing where there is nothing to state, and only there
 -- One row per sample of the run: did the bot state nothing where the ground truth states nothing, and only there? 1
 -- when neither text has statements; 0 when the answer alone has some (it answered the unanswerable) or the ground
 -- truth alone has (it refused what it should have answered); NULL with no_statements when both have, for then the

@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: grade_accuracy
 -- minimum: 0.1
+-- meaning: How right the answer is, as the judge rates it from 1 to 10 by the ground truth
 -- One row per sample of the run: the rating of accuracy by the rubric accuracy, after its rules, over
 -- the scale's maximum.
 

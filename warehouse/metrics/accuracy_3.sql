@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: grade_accuracy_3
 -- minimum: 0.3333333333333333
+-- meaning: How right the answer is, as the judge rates it from 1 to 3 by the ground truth
 -- One row per sample of the run: the rating of accuracy_3 by the rubric accuracy_3, after its rules, over
 -- the scale's maximum.
 

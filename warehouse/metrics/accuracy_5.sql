@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: grade_accuracy_5
 -- minimum: 0.2
+-- meaning: How right the answer is, as the judge rates it from 1 to 5 by the ground truth
 -- One row per sample of the run: the rating of accuracy_5 by the rubric accuracy_5, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: accuracy_binary
 -- version: 1
 -- needs: grade_accuracy_binary
+-- meaning: Whether the judge finds the answer right by the ground truth
 -- One row per sample of the run: the rating of accuracy_binary by the rubric accuracy_binary, after its rules, over
 -- the scale's maximum.
 

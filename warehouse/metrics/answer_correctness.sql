@@ -5,6 +5,7 @@
 -- parameter: similarity_weight = 0.25
 -- default: yes, place 5
 -- correctable: no, ratio
+-- meaning: How right the answer is: the facts that it states, and its likeness to the ground truth
 -- One row per sample of the run: the mean of factual_f1 and semantic_similarity, weighted by the two parameters
 -- over their sum; NULL when a part with a weight is undefined, with that part's reason. A part of weight 0 is not
 -- asked for.

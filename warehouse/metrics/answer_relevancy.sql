@@ -1,6 +1,7 @@
 -- metric: answer_relevancy
 -- version: 1
 -- needs: relevancy
+-- meaning: How well the answer fits the question that was asked
 -- One row per sample of the run: the mean cosine between the question and the questions regenerated from the answer;
 -- 0 when the answer is non-committal.
 with steps as (

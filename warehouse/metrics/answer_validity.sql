@@ -1,6 +1,7 @@
 -- metric: answer_validity
 -- version: 1
 -- needs: grade_answer_validity
+-- meaning: Whether the answer really answers the question
 -- One row per sample of the run: the rating of answer_validity by the rubric answer_validity, after its rules, over
 -- the scale's maximum.
 

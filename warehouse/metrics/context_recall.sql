@@ -3,6 +3,7 @@
 -- needs: attribute_ground_truth
 -- default: yes, place 6
 -- correctable: yes
+-- meaning: How much of the ground truth the retrieved contexts hold
 -- One row per sample of the run: the share of ground-truth statements that the retrieved contexts support, one
 -- alone or several together; NULL when the ground truth has no statements.
 with steps as (

@@ -2,6 +2,7 @@
 -- version: 3
 -- needs: classify, attribute_ground_truth
 -- correctable: no, ratio
+-- meaning: How much the answer says of what it could have taken from the retrieved contexts
 -- One row per sample of the run: of the ground-truth statements that the retrieved contexts support, one alone or
 -- several together, the share that the answer states too; NULL with no_statements when no ground-truth statement is
 -- supported, for then there was nothing to use. Source: RAGChecker (Ru et al. 2024, arXiv:2408.08067), which gives 0

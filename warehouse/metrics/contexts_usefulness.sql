@@ -1,6 +1,7 @@
 -- metric: contexts_usefulness
 -- version: 1
 -- needs: grade_contexts_usefulness
+-- meaning: Whether the retrieved contexts can help to answer the question
 -- One row per sample of the run: the rating of contexts_usefulness by the rubric contexts_usefulness, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: exact_match
 -- version: 2
 -- needs: overlap
+-- meaning: Whether the answer is the ground truth word for word, but for capitals, punctuation and articles
 -- One row per sample of the run: 1 when the answer is the ground truth but for capital letters, punctuation, articles (a,
 -- an, the) and white space, as SQuAD normalises them, else 0. Of several accepted answers one is enough. Source:
 -- Rajpurkar et al. 2016, arXiv:1606.05250.

@@ -3,6 +3,7 @@
 -- needs: classify
 -- default: yes, place 4
 -- correctable: no, ratio
+-- meaning: How far the answer and the ground truth state the same: wrong and missing statements both lower it
 -- One row per sample of the run: TP / (TP + 0.5 (FP + FN)); 0 when there is no TP; NULL when neither text has
 -- statements. The divisor is at least 1 wherever TP is, so greatest() changes no value and spares 0 / 0.
 with steps as (

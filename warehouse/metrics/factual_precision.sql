@@ -3,6 +3,7 @@
 -- needs: classify
 -- default: yes, place 1
 -- correctable: yes
+-- meaning: How much of what the answer states is right
 -- One row per sample of the run: the share of answer statements that the ground truth bears out, TP / (TP + FP);
 -- NULL when the answer has no statements.
 with steps as (

@@ -3,6 +3,7 @@
 -- needs: classify
 -- default: yes, place 2
 -- correctable: no, ratio
+-- meaning: How complete the answer is: its right statements, set against those it leaves out
 -- One row per sample of the run: TP / (TP + FN), where TP counts answer statements and FN the ground-truth
 -- statements the answer leaves out; NULL when the ground truth has no statements. With such statements and
 -- neither TP nor FN (the judge found all of them in an answer none of whose statements it let pass) it is 0, as

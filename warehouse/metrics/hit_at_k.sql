@@ -2,6 +2,7 @@
 -- version: 3
 -- needs: rank?
 -- parameter: k = 5
+-- meaning: Whether a right document is among the first few that were retrieved
 -- One row per sample of the run: 1 when a relevant context, by reference ids, is among the first k, else 0.
 with checked as (
     select

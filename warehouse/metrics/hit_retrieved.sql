@@ -3,6 +3,7 @@
 -- needs: rank
 -- parameter: k = 5
 -- correctable: no, ranks
+-- meaning: Whether a useful context is among the first few that were retrieved
 -- One row per sample of the run: 1 when the judge finds one of the first k contexts useful, else 0.
 with checked as (
     select

@@ -1,6 +1,7 @@
 -- metric: mrr
 -- version: 3
 -- needs: rank?
+-- meaning: How near to the top the first right document stands: 1 is first, 0.5 second, 0 nowhere
 -- One row per sample of the run: 1 / rank of the first relevant context, by reference ids, in the whole list; 0 when
 -- there is none. Its mean over the run is the mean reciprocal rank.
 select

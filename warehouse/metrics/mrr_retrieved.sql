@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: rank
 -- correctable: no, ranks
+-- meaning: How near to the top the first useful context stands: 1 is first, 0.5 second, 0 nowhere
 -- One row per sample of the run: 1 / rank of the first context that the judge finds useful; 0 when there is none.
 select
     run_id,

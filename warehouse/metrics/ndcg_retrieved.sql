@@ -3,6 +3,7 @@
 -- needs: rank
 -- parameter: k = 5
 -- correctable: no, ranks
+-- meaning: How well the retrieved contexts are ordered, the useful ones first
 -- One row per sample of the run: sum of gain / log2(rank + 1) over the first k, divided by the same sum for the best
 -- order of the contexts that were retrieved; 0 when the judge finds none useful. It says how well they were ordered, and
 -- nothing of what was not retrieved; the formula is that of ndcg_at_k.

@@ -3,6 +3,7 @@
 -- needs: classify, attribute_answer, attribute_ground_truth
 -- better: low
 -- correctable: no, joined
+-- meaning: How much of what the answer states is wrong and taken from contexts beside the point
 -- One row per sample of the run: the share of answer statements that are FP and supported by irrelevant contexts
 -- only, those that support no ground-truth statement, in both alone or with others; so it never counts what
 -- noise_sensitivity_relevant counts; NULL when either text has no statements. Source: RAGChecker (Ru et al. 2024,

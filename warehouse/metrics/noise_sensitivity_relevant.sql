@@ -3,6 +3,7 @@
 -- needs: classify, attribute_answer, attribute_ground_truth
 -- better: low
 -- correctable: no, joined
+-- meaning: How much of what the answer states is wrong and taken from contexts that matter
 -- One row per sample of the run: the share of answer statements that are FP and supported by at least one
 -- relevant context, one that also supports a ground-truth statement, in both alone or with others; NULL when either
 -- text has no statements, for without ground-truth statements no context can be told relevant. Source: RAGChecker

@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: grade_passage_precision
 -- minimum: 0.2
+-- meaning: How much of the retrieved passages serves the right answer, as the judge rates it
 -- One row per sample of the run: the rating of passage_precision by the rubric passage_precision, after its rules, over
 -- the scale's maximum. A sample without contexts is rated by its answer.
 

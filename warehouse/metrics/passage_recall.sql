@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: grade_passage_recall
 -- minimum: 0.2
+-- meaning: How much of the ground truth the retrieved passages hold, as the judge rates it
 -- One row per sample of the run: the rating of passage_recall by the rubric passage_recall, after its rules, over
 -- the scale's maximum. A sample without contexts is rated by its answer.
 

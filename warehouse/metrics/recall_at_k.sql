@@ -2,6 +2,7 @@
 -- version: 3
 -- needs: rank?
 -- parameter: k = 5
+-- meaning: How many of the right documents are among the first few that were retrieved
 -- One row per sample of the run: relevant contexts among the first k, by reference ids, divided by the number of
 -- distinct reference ids. The judge's verdicts have no such metric: they do not say what was not retrieved.
 with checked as (

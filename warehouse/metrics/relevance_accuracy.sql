@@ -1,6 +1,7 @@
 -- metric: relevance_accuracy
 -- version: 1
 -- needs: grade_relevance
+-- meaning: How right the judge finds the answer, without a ground truth
 -- One row per sample of the run: the rating of accuracy by the rubric relevance, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: relevance_comprehensiveness
 -- version: 1
 -- needs: grade_relevance
+-- meaning: How completely the judge finds the question answered, without a ground truth
 -- One row per sample of the run: the rating of comprehensiveness by the rubric relevance, after its rules, over
 -- the scale's maximum.
 

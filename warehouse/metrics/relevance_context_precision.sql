@@ -1,6 +1,7 @@
 -- metric: relevance_context_precision
 -- version: 1
 -- needs: grade_relevance
+-- meaning: How well the judge finds the contexts used by the answer
 -- One row per sample of the run: the rating of context_precision by the rubric relevance, after its rules, over
 -- the scale's maximum.
 

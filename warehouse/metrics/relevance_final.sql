@@ -1,6 +1,7 @@
 -- metric: relevance_final
 -- version: 1
 -- needs: grade_relevance
+-- meaning: How right, complete and true to the contexts the judge finds the answer, without a ground truth
 -- One row per sample of the run: the rating of final by the rubric relevance, after its rules, over
 -- the scale's maximum.
 

@@ -1,6 +1,7 @@
 -- metric: sql_equivalence
 -- version: 1
 -- needs: grade_sql_equivalence
+-- meaning: Whether the bot's query asks for the same as the expected one
 -- One row per sample of the run: the rating of sql_equivalence by the rubric sql_equivalence, after its rules, over
 -- the scale's maximum.
 

@@ -3,6 +3,7 @@
 -- needs: classify
 -- default: yes, place 3
 -- correctable: yes
+-- meaning: How much of the ground truth the answer states
 -- One row per sample of the run: the share of ground-truth statements that the answer states, 1 - FN / statements;
 -- NULL when the ground truth has no statements. factual_recall sets the answer's TP against the FN, so that an answer
 -- which says one thing in many statements, or many things in one, moves it; this one counts the ground truth alone.

@@ -1,6 +1,7 @@
 -- metric: token_f1
 -- version: 1
 -- needs: overlap
+-- meaning: How many words the answer and the ground truth share, in any order
 -- One row per sample of the run: F1 of the words that answer and ground truth have in common, normalised as for
 -- exact_match; Chinese characters count as words. Of several accepted answers the best counts. Source: Rajpurkar et al.
 -- 2016, arXiv:1606.05250.

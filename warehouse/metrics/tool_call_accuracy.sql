@@ -2,6 +2,7 @@
 -- version: 1
 -- needs: tool_calls
 -- parameter: any_order = 0
+-- meaning: How far the bot made the tool calls that were expected, with the right arguments
 -- One row per sample of the run: 2 x the agreement of paired calls / (expected + made calls), by name and arguments;
 -- calls are paired in order, or in any order when any_order is 1.
 with steps as (

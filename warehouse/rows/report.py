@@ -28,8 +28,8 @@ class RunSummary:
     """What there is to tell about the run as a whole, as rows of the views.
 
     `scores` has a row per sample and metric, in the run's order; `base_scores` are those of the
-    other run's scores whose sample is in this run as well. `causes` is by sample;
-    `flips` is empty where nothing was voted on.
+    other run's scores whose sample is in this run as well. `causes` is by sample; `gate` are the checks that did not
+    pass, none where no gate decided; `flips` is empty where nothing was voted on.
     """
 
     metrics: Rows
@@ -39,6 +39,7 @@ class RunSummary:
     unscored: Rows
     scores: Rows
     causes: Mapping[str, str]
+    gate: Rows
     base_scores: Rows
 
 
@@ -65,10 +66,21 @@ def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunS
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
         scores=warehouse.read_rows(read_query("report/scores"), of_run),
         causes=dict(warehouse.read(read_query("report/causes"), of_run).iter_rows()),
+        gate=read_gate(warehouse, run.run_id),
         base_scores=warehouse.read_rows(read_query("report/base_scores"), {**of_run, "base": base.run_id})
         if base
         else [],
     )
+
+
+def read_gate(warehouse: Warehouse, run_id: str) -> Rows:
+    """What a run's gate decided: a row per check that did not pass, one without a check where all did, else none."""
+    return warehouse.read_rows(read_query("report/gate"), {"run_id": run_id})
+
+
+def read_causes(warehouse: Warehouse, run_id: str) -> Rows:
+    """How many samples of a run have which cause, in the order of the causes' first rules."""
+    return warehouse.read_rows(read_query("diagnosis/causes"), {"run_id": run_id})
 
 
 def read_slices(

@@ -30,14 +30,14 @@ function describeSample(sample, place) {
 
 function listScores(place) {
   const { metrics, scores, reasons, base } = store.index;
-  const cause = store.index.causes[place];
+  const cause = KEYS.cause(place);
   return make("ul", { class: "chips", "aria-label": "Scores" }, cause === null ? null : make("li", null, "cause ", make("b", null, cause)),
     metrics.map((metric, column) => {
     const value = scores[column][place];
     const before = base ? base[column][place] : null;
     const moved = before !== null && value !== null && before !== value ? ` (${writeChange(value - before)})` : "";
     const said = value === null ? `unscored: ${reasons[column][place] || "not scored yet"}` : writeScore(value);
-    return make("li", null, `${metric} `, make("b", null, said), moved);
+    return make("li", null, make("span", { class: "metric", "data-metric": metric }, metric), " ", make("b", null, said), moved);
   }));
 }
 

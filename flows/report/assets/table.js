@@ -1,8 +1,11 @@
 "use strict";
-// The table of samples: search, filters, order, pages, and which samples are open.
+// The table of samples: search, filters, order, pages, and which samples are open. What is chosen stands in the address
+// too, so that it can be passed on.
 
-const PAGE = 50;
-const view = { order: [], page: 0, sort: "score", descending: false, metric: 0 };
+const PAGE = 25;
+const VIEW = "samples?";
+// `open` is the place of the sample that was opened last, null when it is closed.
+const view = { order: [], page: 0, sort: "score", descending: false, metric: 0, open: null };
 const control = (name) => document.getElementById(`find-${name}`);
 let haystacks = null;
 
@@ -42,21 +45,111 @@ function findSamples() {
   const low = control("low").value === "" ? -Infinity : Number(control("low").value);
   const high = control("high").value === "" ? Infinity : Number(control("high").value);
   const cause = control("cause")?.value || "";
+  const chosen = listMetadata().filter((field) => field.value);
   const bounded = low !== -Infinity || high !== Infinity;
   view.metric = Number(control("metric").value || 0);
   view.order = index.ids.map((_, place) => place).filter((place) => {
     const value = KEYS.score(place);
     return (!bounded || (value !== null && value >= low && value <= high)) && keep(index, place)
-      && (!cause || index.causes[place] === cause) && matchesWords(place, words);
+      && (!cause || index.causes[place] === cause) && matchesWords(place, words)
+      && chosen.every((field) => index.metadata[field.dataset.key][place] === field.value);
   });
   sortSamples();
   view.page = 0;
   draw();
 }
 
+const listMetadata = () => [...document.querySelectorAll("#metadata select")];
+
+// A choice for each key of the metadata that has few values, with how many samples have each.
+function makeMetadata() {
+  const choices = Object.entries(store.index.metadata).map(([key, values], number) => {
+    const counts = new Map();
+    values.filter((value) => value !== null).forEach((value) => counts.set(value, (counts.get(value) || 0) + 1));
+    const options = [...counts].sort().map(([value, n]) => make("option", { value }, `${value} (${n})`));
+    return make("label", null, make("span", { class: "text" }, key),
+      make("select", { id: `find-metadata-${number}`, "data-key": key }, make("option", { value: "" }, "any"), options));
+  });
+  document.getElementById("metadata").replaceChildren(...choices);
+}
+
+// What is chosen, as names and values; what stands at its default is left out.
+function describeView() {
+  const chosen = new URLSearchParams();
+  for (const field of document.getElementById("controls").querySelectorAll("input, select")) {
+    const name = field.dataset.key === undefined ? field.id.replace("find-", "") : `metadata.${field.dataset.key}`;
+    const first = field.options ? [...field.options].find((option) => option.defaultSelected) || field.options[0] : null;
+    if (field.value === (first ? first.value : field.defaultValue)) continue;
+    chosen.set(name, name === "metric" ? store.index.metrics[Number(field.value)] : field.value);
+  }
+  if (view.sort !== "score") chosen.set("sort", view.sort);
+  if (view.descending !== isDescending()) chosen.set("descending", view.descending ? "yes" : "no");
+  if (view.page) chosen.set("page", String(view.page + 1));
+  if (view.open !== null) chosen.set("open", store.index.ids[view.open]);
+  return chosen.toString();
+}
+
+let saving = 0;
+
+// Browsers allow some hundred changes of the address in half a minute, so that many at once become one.
+function keepView() {
+  clearTimeout(saving);
+  saving = setTimeout(() => {
+    const chosen = describeView();
+    const isElsewhere = location.hash && !location.hash.startsWith(`#${VIEW}`);
+    if (isElsewhere && (!chosen || location.hash.slice(1).split("-", 2).join("-") === `sample-${view.open}`)) return;
+    const fragment = chosen ? `#${VIEW}${chosen}` : "";
+    if (fragment !== location.hash) history.replaceState(null, "", fragment || location.href.split("#")[0]);
+  }, 150);
+}
+
+// Shows what an address says; what it says of names that are not there is left out.
+async function readView(text) {
+  const chosen = new URLSearchParams(text);
+  document.getElementById("controls").reset();
+  for (const [name, value] of chosen) {
+    const field = name.startsWith("metadata.") ? listMetadata().find((one) => one.dataset.key === name.slice(9)) : control(name);
+    const wanted = name === "metric" ? String(store.index.metrics.indexOf(value)) : value;
+    const isThere = field && (!field.options || [...field.options].some((option) => option.value === wanted));
+    if (isThere) field.value = wanted;
+  }
+  setFirstOrder();
+  if (chosen.get("sort") in KEYS) view.sort = chosen.get("sort");
+  if (chosen.has("descending")) view.descending = chosen.get("descending") === "yes";
+  findSamples();
+  const open = view.order.find((place) => store.index.ids[place] === chosen.get("open"));
+  const page = open === undefined ? Number(chosen.get("page") || 1) - 1 : Math.floor(view.order.indexOf(open) / PAGE);
+  if (page > 0) turnTo(page);
+  if (open === undefined) document.getElementById("samples-title").scrollIntoView();
+  else await show(open);
+}
+
+function turnTo(page) {
+  view.page = page;
+  draw();
+}
+
+// The next sample of those found, or the one before, instead of the one that is open.
+async function step(by) {
+  const at = view.order.indexOf(view.open);
+  const next = at < 0 ? view.page * PAGE : at + by;
+  if (next < 0 || next >= view.order.length) return;
+  if (at >= 0) await toggle(view.open, false);
+  if (Math.floor(next / PAGE) !== view.page) turnTo(Math.floor(next / PAGE));
+  await show(view.order[next]);
+}
+
+async function show(place) {
+  await toggle(place, true);
+  const row = document.getElementById(`sample-${place}`);
+  row.scrollIntoView({ block: "start" });
+  row.querySelector("button").focus({ preventScroll: true });
+}
+
 const KEYS = {
   place: (place) => place,
   sample: (place) => store.index.ids[place],
+  cause: (place) => store.index.cause_names[store.index.causes[place]] ?? null,
   score: (place) => (store.index.metrics.length ? store.index.scores[view.metric][place] : null),
   change: changeOf,
   labels: (place) => store.index.fp[place] + store.index.fn[place],
@@ -90,6 +183,8 @@ function draw() {
   });
   document.getElementById("before").disabled = view.page === 0;
   document.getElementById("next").disabled = view.page >= pages - 1;
+  view.open = null;
+  keepView();
 }
 
 function makeRow(place) {
@@ -101,7 +196,11 @@ function makeRow(place) {
   const better = (change || 0) * (index.low_is_good[view.metric] ? -1 : 1);
   const cells = [
     make("td", null, button),
-    make("td", null, make("div", { class: "question text" }, index.questions[place])),
+    make("td", null, make("div", { class: "question text" }, index.questions[place]),
+      index.answers[place] ? make("div", { class: "answer text soft" }, index.answers[place]) : null,
+      make("div", { class: "soft keys" }, Object.entries(index.metadata).filter(([, values]) => values[place] !== null)
+        .map(([key, values]) => make("span", { class: "label text", title: key }, values[place])))),
+    make("td", { class: "cause" }, KEYS.cause(place) || "–"),
     make("td", { class: "number", "data-name": index.metrics[view.metric] || "score" }, writeScore(KEYS.score(place))),
     index.base ? make("td", { class: `number ${better > 0 ? "better" : better < 0 ? "worse" : ""}`, "data-name": "change" }, writeChange(change)) : null,
     make("td", { class: "number" }, count(index.tp[place], "tp"), count(index.fp[place], "fp"), count(index.fn[place], "fn")),
@@ -118,17 +217,35 @@ async function toggle(place, open) {
   button.setAttribute("aria-expanded", String(!isOpen));
   if (isOpen) {
     row.nextElementSibling.remove();
+    if (view.open === place) view.open = null;
+    keepView();
     return;
   }
+  view.open = place;
+  keepView();
   const cell = make("td", { colspan: row.cells.length });
   row.after(make("tr", { class: "opened" }, cell));
-  cell.append(describeSample(await store.sample(place), place));
+  cell.append(makeSteps(place), describeSample(await store.sample(place), place));
+}
+
+// Buttons for what the keys k and j do, which a phone does not have.
+function makeSteps(place) {
+  const at = view.order.indexOf(place);
+  const turn = (by) => ({ click: () => { view.open = place; step(by); } });
+  return make("div", { class: "pager" }, make("button", { type: "button", disabled: at <= 0, on: turn(-1) }, "← before (k)"),
+    make("span", { class: "soft" }, `${(at + 1).toLocaleString("en")} of ${view.order.length.toLocaleString("en")}`),
+    make("button", { type: "button", disabled: at >= view.order.length - 1, on: turn(1) }, "next (j) →"));
 }
 
 // Brings a place of the page into view: a sample on another page is found, opened, and its part shown.
 async function follow(id) {
+  if (!store.index) return;
+  if (id.startsWith(VIEW)) {
+    await readView(id.slice(VIEW.length));
+    return;
+  }
   const match = /^sample-(\d+)(-.+)?$/.exec(id);
-  if (!match || !store.index || Number(match[1]) >= store.index.ids.length) return;
+  if (!match || Number(match[1]) >= store.index.ids.length) return;
   const place = Number(match[1]);
   if (!document.getElementById(`sample-${place}`)) {
     if (!view.order.includes(place)) resetControls();
@@ -152,5 +269,10 @@ function resetControls() {
 // The worst first.
 function setFirstOrder() {
   view.sort = "score";
-  view.descending = Boolean(store.index.low_is_good[Number(control("metric").value || 0)]);
+  view.descending = isDescending();
 }
+
+function isDescending() {
+  return Boolean(store.index.low_is_good[Number(control("metric").value || 0)]);
+}
+
