@@ -21,6 +21,7 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.utilities.urls import url_for
 
 from evalhouse.flows.display.output import print_notice
+from evalhouse.flows.documents.run_origin import read_silent
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
+_MOST_SILENT = 3
 _TRIGGERS = ("schedule", "event", "manual")
 # Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
 _SCHEDULED = "auto-scheduled"
@@ -135,6 +137,8 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
 
     @contextmanager
     def watch(live_run: "LiveRun") -> Iterator[None]:
+        for notice in live_run.notices:
+            get_run_logger().info(notice)
         put_answered(job.warehouse, trigger, live_run.run_id)
         try:
             # By now Prefect's own `flow_run` is the evaluation's, which runs within the suite's.
@@ -171,7 +175,7 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
         key=_make_key(job.suite.name),
         description=f"Run {run.run_id} of suite {job.suite.name}",
     )
-    message = describe_end(run, outcome.gate)
+    message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(most=_MOST_SILENT))
     get_run_logger().info(message)
     if run.status == "cancelled":
         return Cancelled(message=message)

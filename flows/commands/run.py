@@ -25,12 +25,13 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.documents.run_origin import (
+    SilentMetrics,
     describe_responses,
     explain_stand_in,
-    list_idle,
     print_response_errors,
     print_responses,
     read_response_counts,
+    read_silent,
 )
 from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE, INTERRUPTED, SettingsError
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, Update
@@ -179,8 +180,8 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
     if as_json:
         print_json(_to_document(suite_outcome, rows, warehouse))
     else:
-        idle = list_idle(warehouse, outcome.run)
-        _print_outcome(suite_outcome, rows, idle, read_response_counts(warehouse, outcome.run))
+        silent = read_silent(warehouse, outcome.run)
+        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run))
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
@@ -221,9 +222,10 @@ def _introduce_judge(resolved: Resolved) -> str | None:
         return None
     if judge != "lexical":
         return f"OPENAI_API_KEY is set, so {judge} is asked; --judge names another, such as lexical."
+    why = resolved.origins["judge"].removeprefix("default, because ")
     return (
-        "No OPENAI_API_KEY is set, so the built-in lexical judge gives the verdicts: it compares words and sentences "
-        "and understands none of them. Take its scores as a free baseline."
+        f"No judge was named and {why}, so the built-in lexical judge gives the verdicts: it compares words and "
+        "sentences and understands none of them. Take its scores as a free baseline; --judge openai:MODEL asks a model."
     )
 
 
@@ -250,7 +252,7 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
 def _print_outcome(
     suite_outcome: "SuiteOutcome",
     rows: Sequence[Mapping[str, Any]],
-    idle: Sequence[str],
+    silent: SilentMetrics,
     responses: Mapping[str, Any] | None,
 ) -> None:
     outcome = suite_outcome.outcome
@@ -261,7 +263,7 @@ def _print_outcome(
     # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
-        print_scores(rows, run.metrics, idle)
+        print_scores(rows, run.metrics, silent.hidden, silent.line)
         print_line()
         if note := explain_stand_in(run):
             print_line(note)

@@ -24,13 +24,14 @@ from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
+    SilentMetrics,
     explain_stand_in,
-    list_idle,
     list_trail,
     print_changes_of_samples,
     print_responses,
     read_changes,
     read_response_counts,
+    read_silent,
 )
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
@@ -112,7 +113,7 @@ def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bo
     if as_json:
         print_json(document)
     else:
-        _print_run(run_row, document, list_idle(warehouse, run_row))
+        _print_run(run_row, document, read_silent(warehouse, run_row))
 
 
 def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def _describe_run(run: RunRow) -> dict[str, object]:
     return {name: getattr(run, name) for name in names}
 
 
-def _print_run(run: RunRow, document: dict[str, Any], idle: Sequence[str]) -> None:
+def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> None:
     print_line(
         f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {_name_tools(run)}", bold=True
     )
@@ -175,7 +176,7 @@ def _print_run(run: RunRow, document: dict[str, Any], idle: Sequence[str]) -> No
     print_responses(document["responses"])
     if document["metrics"]:
         print_line()
-        print_scores(document["metrics"], run.metrics, idle)
+        print_scores(document["metrics"], run.metrics, silent.hidden, silent.line)
         if note := explain_stand_in(run):
             print_line(note)
         _print_groups(document["metrics"])

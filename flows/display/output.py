@@ -11,7 +11,7 @@ columns do not fit side by side.
 
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -259,14 +259,18 @@ def metrics_table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) 
     return make_table(["metric", "#mean", "95 % interval", "#scored", "#unscored"], cells)
 
 
-def print_scores(rows: Sequence[Mapping[str, Any]], order: Sequence[str], idle: Sequence[str]) -> None:
-    """Rows of `run_scores` as a table; notes say which metrics it leaves out (`idle`) and which are better when low."""
-    shown = [row for row in sort_by_metric(rows, order) if row["metric"] not in idle]
-    print_table(metrics_table(shown, order))
+def print_scores(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str], hidden: Collection[str], note: str | None
+) -> None:
+    """Rows of `run_scores` as a table without the `hidden` metrics; notes say what there is to say of those, and which
+    of the others are better when low."""
+    shown = [row for row in sort_by_metric(rows, order) if row["metric"] not in hidden]
+    if shown:
+        print_table(metrics_table(shown, order))
     if low := [row["metric"] for row in shown if row["better"] == "low"]:
         print_line(f"note: better when low: {', '.join(low)}")
-    if idle:
-        print_line(f"note: not listed, for no sample has what they need: {', '.join(idle)}")
+    if note:
+        print_line(note)
 
 
 def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[Mapping[str, Any]]:

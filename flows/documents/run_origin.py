@@ -2,11 +2,12 @@
 since the run before."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from evalhouse.flows.display.output import print_line, print_section
+from evalhouse.flows.display.output import print_line, print_section, sort_by_metric
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.messages import shorten
+from evalhouse.tasks.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
@@ -19,6 +20,35 @@ HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall"
 _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class SilentMetrics:
+    """The metrics of a run that scored no sample, each with the reasons and their counts.
+
+    `hidden` are those that nobody asked for by name and that no sample has what they need for: a table of scores does
+    without them. `expected` are those of them that few datasets have anything for, such as reference ids.
+    """
+
+    reasons: Mapping[str, str]
+    hidden: tuple[str, ...]
+    expected: frozenset[str]
+
+    @property
+    def line(self) -> str | None:
+        """What stands below the table of scores: only a note where nothing else was to be expected."""
+        told = self.describe()
+        return told and f"{'note' if self.expected.issuperset(self.reasons) else 'warning'}: {told}"
+
+    def describe(self, *, most: int | None = None) -> str | None:
+        """Which scored nothing and why, in a line; None where all scored something. With `most` the names of so many
+        for each reason, and nothing about the expected ones."""
+        metrics: dict[str, list[str]] = {}
+        for metric, reasons in self.reasons.items():
+            if most is None or metric not in self.expected:
+                metrics.setdefault(reasons, []).append(metric)
+        parts = [f"{list_names(names, most or len(names))} ({reasons})" for reasons, names in metrics.items()]
+        return f"nothing was scored by {'; '.join(parts)}" if parts else None
 
 
 def find_other_run(warehouse: Warehouse, run: RunRow, name: str, *, sides: str = "RUN and --against") -> RunRow:
@@ -34,12 +64,16 @@ def read_changes(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:
     return warehouse.read_rows(read_query("runs/changes"), {"run_id": run.run_id})
 
 
-def list_idle(warehouse: Warehouse, run: RunRow) -> list[str]:
-    """Metrics that nobody asked for by name and that no sample has what they need for, such as reference ids."""
-    if run.config.get("metrics"):
-        return []
+def read_silent(warehouse: Warehouse, run: RunRow) -> SilentMetrics:
+    """The metrics of a run that scored nothing."""
     parameters = {"run_id": run.run_id, "failures": list(FAILURE_REASONS)}
-    return [str(row["metric"]) for row in warehouse.read_rows(read_query("runs/idle"), parameters)]
+    rows = sort_by_metric(warehouse.read_rows(read_query("runs/silent"), parameters), run.metrics)
+    wanted = bool(run.config.get("metrics"))
+    return SilentMetrics(
+        reasons={str(row["metric"]): str(row["reasons"]) for row in rows},
+        hidden=tuple(str(row["metric"]) for row in rows if not wanted and not row["has_failed"]),
+        expected=frozenset(str(row["metric"]) for row in rows if not wanted and row["is_rare"]),
+    )
 
 
 def read_response_counts(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:

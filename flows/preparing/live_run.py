@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalhouse.flows.preparing.columns import announce_columns
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import Prompt, Prompts, load_prompts
@@ -69,6 +70,8 @@ class PreparedRun:
         live_run = self.tools.make_live_run(self.run.run_id, warehouse)
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
+        if self.staged is not None:
+            live_run.notices += announce_columns(self.staged, live_run)
         return live_run
 
     def add_collection(self, live_run: LiveRun) -> None:

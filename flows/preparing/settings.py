@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.settings.run import WHERE, RunSettings
+from evalhouse.warehouse.sample_data import SAMPLE, is_sample
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite
@@ -63,9 +64,12 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
             values[name], origins[name] = of_suite[name], f"{SUITE_ORIGIN}{suite.path.name}"
         if name in _BY_NAME and name in values and of_suite.get(name):
             values[name] = _add_by_name(of_suite[name], values[name])
-    if "judge" not in values and os.environ.get("OPENAI_API_KEY"):
+    if "judge" not in values and is_sample(values.get("dataset")):
+        # What a newcomer types first costs nothing, whatever keys there are.
+        origins["judge"] = f"default, because the dataset is {SAMPLE!r}"
+    elif "judge" not in values and os.environ.get("OPENAI_API_KEY"):
         values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
-    if origins["judge"] == "default":
+    elif "judge" not in values:
         origins["judge"] = "default, because no OPENAI_API_KEY is set"
     if "embeddings" not in values and str(values.get("judge")).startswith("openai:") and _is_openai():
         values["embeddings"], origins["embeddings"] = _DEFAULT_EMBEDDINGS, "default beside an openai: judge"

@@ -16,8 +16,17 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from evalhouse.flows.display.output import Table, make_table, print_json, print_line, print_table, write_dollars
+from evalhouse.flows.display.output import (
+    Table,
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_table,
+    write_dollars,
+)
 from evalhouse.flows.documents.run_origin import explain_surface
+from evalhouse.flows.preparing.columns import announce_columns, describe_columns
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
@@ -133,6 +142,8 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
     """
 
     async def take_steps(live_run: LiveRun, record: DryRecord) -> dict[str, Usage]:
+        for notice in announce_columns(staged, live_run):
+            print_notice(notice)
         for first in range(1, staged.staging.n_rows + 1, _SAMPLES_AT_ONCE):
             samples = fill_in(staged.staging.read_between(first, first + _SAMPLES_AT_ONCE - 1))
             await asyncio.gather(*(take_asking_steps(live_run, make_work(sample)) for sample in samples))
@@ -316,4 +327,6 @@ def _estimate_judging(settings: RunSettings, parent: RunRow) -> tuple[Estimate, 
 def _count_samples(settings: RunSettings) -> int:
     staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
     staged.staging.discard()
+    for notice in describe_columns(staged, settings, make_plan(settings).metrics):
+        print_notice(notice)
     return staged.n_samples

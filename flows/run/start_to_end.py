@@ -80,6 +80,8 @@ def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | Non
         from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415
 
         prepared = prepare_run(request, source, process.warehouse)
+        if _is_new(process.warehouse):
+            _make_ready(process.warehouse)
         with hold_run(process.warehouse.location, prepared.run.run_id):
             return process.run(prepared, partial(insert_run, process.warehouse, prepared.run))
 
@@ -123,8 +125,12 @@ def _opened(
         hold_run(Warehouse(settings.warehouse).location, run_id) if run_id is not None else nullcontext(),
         prefect_server() as wait_for_prefect,
     ):
+        warehouse = Warehouse(settings.warehouse)
+        # A new one is made only when there is something to put into it; a dataset that is refused leaves none.
+        if not _is_new(warehouse):
+            _make_ready(warehouse)
         yield _RunProcess(
-            warehouse=_open_warehouse(settings),
+            warehouse=warehouse,
             interrupts=interrupts,
             wait_for_prefect=wait_for_prefect,
             watch=watch or (lambda _: nullcontext()),
@@ -141,12 +147,15 @@ def _hold_suite(settings: RunSettings, wait_s: float) -> Iterator[None]:
         yield
 
 
-def _open_warehouse(settings: RunSettings) -> Warehouse:
-    warehouse = Warehouse(settings.warehouse)
+def _is_new(warehouse: Warehouse) -> bool:
+    """Whether it is a file that is not there yet."""
+    return warehouse.location.lake is None and not warehouse.location.path.exists()
+
+
+def _make_ready(warehouse: Warehouse) -> None:
     warehouse.migrate()
     check_room(warehouse)
     take_in_orphans(warehouse)
-    return warehouse
 
 
 @dataclass(frozen=True, kw_only=True)

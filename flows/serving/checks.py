@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
+from evalhouse.flows.preparing.columns import describe_columns
 from evalhouse.flows.preparing.live_run import make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import KnowledgeBase, Schedule, Suite
@@ -48,8 +49,10 @@ def _check_dataset(settings: RunSettings) -> CheckResult:
     staged.staging.discard()
     detail = f"{settings.dataset}: {staged.n_samples:,} samples"
     if settings.target is None and settings.responses is None and not staged.n_answered:
-        return "wrong", f"{detail}, none with an answer, and there is no [target] to ask for one"
-    return "ok", detail
+        detail += ", none with an answer, and there is no [target] to ask for one"
+        return "wrong", "; ".join([detail, staged.use.describe(is_asked=False), *staged.use.suggest(is_asked=False)])
+    columns, *warnings = describe_columns(staged, settings, make_plan(settings).metrics)
+    return "note" if warnings else "ok", "; ".join([detail, columns, *warnings])
 
 
 def _check_target(target: TargetSettings) -> CheckResult:

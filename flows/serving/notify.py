@@ -248,9 +248,9 @@ def describe_trigger(run: RunRow) -> str:
     return "on schedule" if run.trigger == "schedule" else "started by hand"
 
 
-def describe_end(run: RunRow, gate: Mapping[str, Any] | None) -> str:
-    """A run's end in a sentence or two, with the next command."""
-    end = f"run {run.run_id} {run.status}"
+def describe_end(run: RunRow, gate: Mapping[str, Any] | None, silent: str | None = None) -> str:
+    """A run's end in a sentence or two, with the next command; `silent` says which metrics scored nothing."""
+    end = f"run {run.run_id} {run.status}" + (f", {silent}" if silent else "")
     if gate is not None:
         end += f", {describe_verdict(gate)}"
     if run.problem:

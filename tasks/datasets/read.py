@@ -20,6 +20,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from evalhouse.tasks.datasets.columns import Columns, ColumnUse, suggest_columns
 from evalhouse.tasks.datasets.errors import (
     ADVICE,
     LISTED_PROBLEMS,
@@ -30,10 +31,10 @@ from evalhouse.tasks.datasets.errors import (
     ReadingStopped,
 )
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
-from evalhouse.tasks.datasets.rows import Columns, RawRow, SampleRow, normalise_row, read_given_id
+from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
 from evalhouse.tasks.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging
-from evalhouse.warehouse.sample_data import SAMPLE_PATH
+from evalhouse.warehouse.sample_data import SAMPLE_PATH, is_sample
 
 __all__ = ["DatasetError", "DuplicateIds", "RepeatedId", "SampleRow", "read_samples"]
 
@@ -47,17 +48,18 @@ def read_samples(
     mapping: Mapping[str, str] = _NO_MAPPING,
     limit: int | None = None,
     batch_size: int = 1000,
+    use: ColumnUse | None = None,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
 
-    `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}. A
-    DuckDB table must be read in one thread. Raises DatasetError: at once when there is no such dataset or
-    field, else from the iterator, after the last batch or where nothing more can be read, with all problems in
-    one message.
+    `source` is a file, `FILE.duckdb#TABLE` or a Polars frame; `mapping` names columns as {ours: theirs}, and `use`
+    takes note of what became of all columns. A DuckDB table must be read in one thread. Raises DatasetError: at once
+    when there is no such dataset or field, else from the iterator, after the last batch or where nothing more can be
+    read, with all problems in one message.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
-    reading = _Reading(source=open_source(source), columns=Columns(mapping), limit=limit, batch_size=batch_size)
+    reading = _Reading(source=open_source(source), columns=Columns(mapping, use), limit=limit, batch_size=batch_size)
     return reading.read()
 
 
@@ -184,6 +186,7 @@ class _Reading:
         if not has_question:
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
+            text = "; ".join([text, *suggest_columns(["question"], list(self._seen))])
             raise ReadingStopped(None, "columns", text)
 
     def _check_whole(self) -> None:
@@ -236,22 +239,23 @@ def _batch(rows: Iterable[RawRow], size: int) -> Iterator[list[RawRow]]:
 class StagedDataset:
     """A dataset that was read whole without a problem. `content_hash` changes when any sample does.
 
-    `n_answered` is how many samples it brings an answer or contexts for.
+    `n_answered` is how many samples it brings an answer or contexts for, `use` what its columns were read as.
     """
 
     staging: Staging
     n_samples: int
     content_hash: str
+    use: ColumnUse
     n_answered: int = 0
 
 
 def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
     """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError."""
     staging = Staging()
-    digest, n_answered = hashlib.sha256(), 0
+    digest, n_answered, use = hashlib.sha256(), 0, ColumnUse()
     try:
         source = resolve_source(source) if isinstance(source, str) else source
-        for rows in read_samples(source, mapping=mapping, limit=limit):
+        for rows in read_samples(source, mapping=mapping, limit=limit, use=use):
             staging.add([_to_staged(row) for row in rows])
             n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
             for row in rows:
@@ -263,13 +267,14 @@ def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], lim
         staging=staging,
         n_samples=staging.n_rows,
         content_hash=digest.hexdigest()[:32],
+        use=use,
         n_answered=n_answered,
     )
 
 
 def resolve_source(source: str) -> str:
-    """The path behind a dataset's name; a file called `sample` goes before the built-in one."""
-    return str(SAMPLE_PATH) if source == "sample" and not Path(source).exists() else source
+    """The path behind a dataset's name."""
+    return str(SAMPLE_PATH) if is_sample(source) else source
 
 
 def _to_staged(row: SampleRow) -> dict[str, object]:

@@ -2,197 +2,26 @@
 
 Everything that is none of our fields goes to the metadata, so that nothing is lost: the losing one of two
 competing columns, what is left of a nested object, the grade beside a context's text. A row that cannot be
-taken gives no sample, after everything that is wrong with it has been reported to `complain`. The common
-tools name the same few things differently: `ALIASES` holds the names that are understood, in the order in which they
-win where a row has several; `--map ours=theirs` goes before them and may name any place inside a nested column.
+taken gives no sample, after everything that is wrong with it has been reported to `complain`. Which column is which
+field is decided in `columns`, which text is meant in an object that a tracing tool wrote in `traces`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from hashlib import sha256
-from typing import Final, Literal, cast, get_args
+from itertools import islice
+from typing import cast
 
 import orjson
 
-from evalhouse.tasks.datasets.errors import Complain, DatasetError, ProblemKind, refuse_dataset
+from evalhouse.tasks.datasets.columns import MISSING, ColumnPath, Columns, Field, open_cell
+from evalhouse.tasks.datasets.errors import Complain, ProblemKind
+from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
+from evalhouse.tasks.datasets.traces import find_text, list_texts
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
-from evalhouse.warehouse.names import suggest
-
-Field = Literal[
-    "question", "answer", "ground_truth", "ground_truths", "contexts", "id", "context_ids", "reference_context_ids"
-]
-FIELDS: tuple[Field, ...] = get_args(Field)
-
-ALIASES: dict[Field, tuple[str, ...]] = {
-    "question": ("question", "user_input", "input", "query", "inputs.question", "prompt"),
-    "answer": ("answer", "response", "actual_output", "output", "outputs.answer", "generated_answer"),
-    "ground_truth": (
-        "ground_truth",
-        "reference",
-        "expected_output",
-        "reference_answer",
-        "ground_truths[0]",
-        "reference_outputs.answer",
-    ),
-    "ground_truths": ("ground_truths",),
-    "contexts": ("contexts", "retrieved_contexts", "retrieval_context", "context", "documents"),
-    "id": ("id", "sample_id", "query_id", "qid"),
-    "context_ids": ("context_ids", "retrieved_context_ids"),
-    "reference_context_ids": ("reference_context_ids", "reference_contexts_ids", "gold_context_ids"),
-}
-
-_REMEMBERED_SHAPES = 100  # sets of columns; rows of one file have few
-MISSING: Final = object()  # no such column, which is not the same as a column that is empty here
-
-
-class ColumnPath:
-    """A column by its name, or a place inside one: `outputs.answer`, `ground_truths[0]`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        steps = name.replace("[", ".").replace("]", "").split(".")
-        self._root = steps[0]
-        self._inner: list[str | int] = [int(step) if step.isdecimal() else step for step in steps[1:]]
-
-    @property
-    def root(self) -> str:
-        return self._root
-
-    @property
-    def is_nested(self) -> bool:
-        return bool(self._inner)
-
-    def find(self, row: Mapping[str, object], *, tabular: bool) -> object:
-        """The value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
-        if self.name in row:
-            return row[self.name]
-        if not self._inner or self._root not in row:
-            return MISSING
-        value = row[self._root]
-        for step in self._inner:
-            value = _step_into(open_cell(value) if tabular else value, step)
-        return value
-
-    def drop_from(self, rest: dict[str, object], *, tabular: bool) -> None:
-        """Take the value out of `rest`; what stood around it stays."""
-        root = self.name if self.name in rest else self._root
-        if root not in rest:
-            return
-        inner = [] if root == self.name else self._inner
-        left = _leave_out(rest[root], inner, tabular=tabular)
-        if left is MISSING:
-            del rest[root]
-        else:
-            rest[root] = left
-
-    def is_column_of(self, names: Mapping[str, object]) -> bool:
-        """Whether a table with these columns can have this one."""
-        return self.name in names or (self.is_nested and self._root in names)
-
-
-class Columns:
-    """The columns of each field: its aliases, or what `--map` says.
-
-    A column named in the mapping is not an alias of another field any more, so that `ground_truth=answer` leaves
-    the answer to the next name that is understood. Raises DatasetError for a field that is not ours.
-    """
-
-    def __init__(self, mapping: Mapping[str, str]) -> None:
-        for ours, theirs in mapping.items():
-            if ours not in FIELDS or not theirs.strip():
-                raise _refuse_mapping(ours, theirs)
-        taken = set(mapping.values())
-        self._paths: dict[Field, list[ColumnPath]] = {}
-        for field in FIELDS:
-            names = [mapping[field]] if field in mapping else [name for name in ALIASES[field] if name not in taken]
-            self._paths[field] = [ColumnPath(name) for name in names]
-        self._nested_roots = {path.root for paths in self._paths.values() for path in paths if path.is_nested}
-        self._shapes: dict[tuple[str, ...], dict[Field, ColumnPath]] = {}  # of rows whose columns' names say it all
-        self._awaited = {field: self._paths[field][0] for field in FIELDS if field in mapping}
-
-    def names_of(self, field: Field) -> list[str]:
-        return [path.name for path in self._paths[field]]
-
-    def locate(self, row: Mapping[str, object], *, tabular: bool) -> Mapping[Field, ColumnPath]:
-        """The column of each field that this row has one for: the first of its names that is there."""
-        shape = tuple(row)
-        located = self._shapes.get(shape)
-        if located is not None:
-            return located
-        located = {}
-        for field, paths in self._paths.items():
-            path = next((path for path in paths if path.find(row, tabular=tabular) is not MISSING), None)
-            if path is not None:
-                located[field] = path
-                self._awaited.pop(field, None)
-        if len(self._shapes) < _REMEMBERED_SHAPES and not any(root in row for root in self._nested_roots):
-            self._shapes[shape] = located
-        return located
-
-    def list_unseen(self) -> list[str]:
-        """The mappings whose column no row has shown yet, as `ours=theirs`."""
-        return [f"{field}={path.name}" for field, path in self._awaited.items()]
-
-    def list_impossible(self, row: Mapping[str, object]) -> list[str]:
-        """The mappings whose column a table with rows like this one cannot have, as `ours=theirs`."""
-        return [f"{field}={path.name}" for field, path in self._awaited.items() if not path.is_column_of(row)]
-
-
-def open_cell(value: object) -> object:
-    """The list or object that a table's cell holds as JSON text; anything else as it came."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
-        return value
-    try:
-        opened: object = orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return value
-    return opened
-
-
-def _step_into(value: object, step: str | int) -> object:
-    if isinstance(value, dict):
-        return value.get(step if step in value else str(step), MISSING)
-    if isinstance(value, list) and isinstance(step, int) and step < len(value):
-        return value[step]
-    return MISSING
-
-
-def _leave_out(value: object, inner: list[str | int], *, tabular: bool) -> object:
-    """`value` without the place that the steps lead to, MISSING when nothing is left.
-
-    A list of several stays whole: with one taken out the others would change their places.
-    """
-    if not inner:
-        return MISSING
-    value = open_cell(value) if tabular else value
-    if isinstance(value, list):
-        return MISSING if len(value) == 1 and len(inner) == 1 else value
-    if not isinstance(value, dict):
-        return value
-    key = inner[0] if inner[0] in value else str(inner[0])
-    left = {name: member for name, member in value.items() if name != key}
-    inside = _leave_out(value.get(key, MISSING), inner[1:], tabular=tabular)
-    if inside is not MISSING:
-        left[key] = inside
-    return left or MISSING
-
-
-def _refuse_mapping(ours: str, theirs: str) -> DatasetError:
-    if ours in FIELDS:
-        return refuse_dataset(
-            f"--map {ours}= names no column",
-            allowed=f"--map {ours}=COLUMN, where a place inside one is written outputs.answer or answers[0]",
-            to_do="name the column",
-        )
-    return refuse_dataset(
-        f"--map {ours}={theirs}: {ours!r} is not one of our fields; {suggest(ours, FIELDS)}",
-        allowed=list_names(FIELDS),
-        to_do="write --map ours=theirs; a column that is none of these is kept as metadata without being mapped",
-    )
-
 
 TEXT_KEYS = ("text", "content", "page_content")
 
@@ -252,8 +81,9 @@ class _OpenRow:
         self.rest = dict(raw.values)
         self.sound = True
         self.tabular = tabular
+        self.located = columns.locate(raw.values, tabular=tabular)
         self._raw = raw
-        self._located = columns.locate(raw.values, tabular=tabular)
+        self._mapped = columns.mapped
         self._complain = complain
 
     def say(self, kind: ProblemKind, text: str) -> None:
@@ -262,19 +92,40 @@ class _OpenRow:
 
     def take(self, field: Field) -> object:
         """The field's value, MISSING when the row has no column for it."""
-        path = self._located.get(field)
-        if path is None:
-            return MISSING
+        path = self.located.get(field)
+        return MISSING if path is None else self._take_from(path)
+
+    def _take_from(self, path: ColumnPath) -> object:
         path.drop_from(self.rest, tabular=self.tabular)
         return path.find(self._raw.values, tabular=self.tabular)
 
+    def take_text(self, field: Field) -> str | None:
+        """The field's text, that inside an object too where a tracing tool wrote one."""
+        path = self.located.get(field)
+        if path is None or path.root not in TRACED:
+            return read_text(self.take(field), field, self.say)
+        value = path.find(self._raw.values, tabular=self.tabular)
+        # Somebody who names a column of a table has the whole of its text.
+        opened = open_cell(value) if self.tabular and field not in self._mapped else value
+        if not isinstance(opened, dict | list):
+            return read_text(self.take(field), field, self.say)
+        steps = find_text(opened, field)
+        if steps is not None:
+            return read_text(self._take_from(path.step_into(steps)), field, self.say)
+        self.take(field)
+        places = [f"--map {field}={place}" for place in islice(list_texts(opened, path.name), 3)]
+        to_do = f"; which text is it? {', '.join(places)}, …" if places else ""
+        self.say(
+            "not_text", f"{field} is {name_kind(opened)} in {path.name!r}, not one text: {quote_value(opened)}{to_do}"
+        )
+        return None
+
     def take_question(self) -> str:
         """The question; "" after a complaint."""
-        value = self.take("question")
-        if value is MISSING:
+        if "question" not in self.located:
             self.say("no_question", f"no question; columns of this row: {list_names(list(self._raw.values), 8)}")
             return ""
-        text = read_text(value, "question", self.say)
+        text = self.take_text("question")
         if text is None and self.sound:
             self.say("no_question", "the question is empty")
         return text or ""
@@ -289,8 +140,7 @@ def normalise_row(
     """
     row = _OpenRow(raw, columns, complain, tabular=tabular)
     question = row.take_question()
-    answer = read_text(row.take("answer"), "answer", row.say)
-    ground_truth = read_text(row.take("ground_truth"), "ground_truth", row.say)
+    answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
     accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
     ground_truth = accepted[0] if accepted else None
     given_id = read_id(row.take("id"), "id", row.say)
@@ -301,6 +151,13 @@ def normalise_row(
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
+    texts: dict[Field, object] = {
+        "question": question or None,
+        "answer": answer,
+        "ground_truth": ground_truth,
+        "contexts": contexts.texts,
+    }
+    columns.use.add(row.located, row.rest, (field for field, value in texts.items() if value is not None))
     metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}

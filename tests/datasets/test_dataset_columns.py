@@ -67,14 +67,20 @@ def test_rows_of_one_file_may_have_different_columns(tmp_path: Path) -> None:
     rows: list[Row] = [
         {"question": "a", "answer": "x"},
         {"query": "b", "response": "y", "lang": "en"},
-        {"inputs": {"question": "c"}, "outputs": {"answer": "z"}},
+        {"inputs": {"question": "c"}, "outputs": {"answer": "z"}, "run_type": "chain"},
         {"inputs": {"text": "kept"}, "question": "d"},
         {"question": "e", "answer": "v"},
     ]
     samples = read_all(write_json_lines(tmp_path / "qa.jsonl", rows))
     assert [sample.question for sample in samples] == ["a", "b", "c", "d", "e"]
     assert [sample.answer for sample in samples] == ["x", "y", "z", None, "v"]
-    assert [sample.metadata for sample in samples] == [{}, {"lang": "en"}, {}, {"inputs": {"text": "kept"}}, {}]
+    assert [sample.metadata for sample in samples] == [
+        {},
+        {"lang": "en"},
+        {"run_type": "chain"},
+        {"inputs": {"text": "kept"}},
+        {},
+    ]
 
 
 def test_what_is_left_of_a_nested_column_is_kept(tmp_path: Path) -> None:
