@@ -430,7 +430,7 @@ FORMATS: dict[str, Format] = {
 }
 DUCKDB_ENDINGS = (".duckdb", ".ddb", ".db")
 _TEXT_ENDINGS = tuple(f"{ending}.gz" for ending, form in FORMATS.items() if form.place != "row")
-_ENDINGS = (*FORMATS, *DUCKDB_ENDINGS, *_TEXT_ENDINGS)
+_ENDINGS = (*FORMATS, *_TEXT_ENDINGS)
 _ALLOWED = f"{', '.join(FORMATS)} (text formats also with .gz), a table as FILE.duckdb#TABLE, or a Polars frame"
 
 
@@ -503,6 +503,7 @@ def _check_file(path: Path, name: str) -> None:
 
 
 def _list_datasets(folder: Path) -> list[str]:
+    """Of a DuckDB file nobody can say without opening it whether it is a warehouse, so none is proposed."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name.lower().endswith(_ENDINGS))
 
 

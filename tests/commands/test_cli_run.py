@@ -43,9 +43,10 @@ def test_means_tell_how_many_samples_stand_behind_them(house: House) -> None:
     assert precision["ci_low"] <= precision["mean"] <= precision["ci_high"]
 
 
-def test_the_lexical_judge_is_named_on_stderr_and_nothing_else_is_said_there(house: House) -> None:
+def test_judge_and_columns_are_named_on_stderr_and_nothing_else_is_said_there(house: House) -> None:
     for finished in (house.first, house.second):
-        assert finished.stderr.count("\n") == 1, finished.stderr
+        assert finished.stderr.count("\n") == 2, finished.stderr
+        assert "columns: question, answer = bot_reply (in 3 of 4 rows), ground_truth, " in finished.stderr
         assert "lexical" in finished.stderr
         assert "OPENAI_API_KEY" in finished.stderr
 

@@ -120,7 +120,7 @@ def test_no_question_column_lists_the_columns_and_the_names(tmp_path: Path, name
     error = refuse(path)
     assert str(error) == (
         f"{path}: no question column; columns: frage, answer; read as the question: question, user_input, input, "
-        "query, inputs.question, prompt; name the column with --map, as in --map question=COLUMN"
+        "query, inputs.question, prompt, inputs; name the column with --map, as in --map question=COLUMN"
     )
     assert error.n_problems == 1
 
