@@ -91,6 +91,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--tag", "tags", multiple=True, metavar="T", help="A tag. Repeatable.")
 @click.option("--limit", type=int, metavar="N", help="Judge only the first N samples.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252; most are found.")
 @click.option("--noise", "noise_share", type=float, metavar="SHARE", help="Judge this share again to measure noise.")
 @click.option("--responses", metavar="RUN", help="Judge the answers that RUN has on record; ask for none.")
 @click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
@@ -112,7 +113,7 @@ def run(
 ) -> int:
     """Evaluate DATASET, or what SUITE.toml describes, and print its scores.
 
-    DATASET is a file (JSON Lines, JSON, CSV, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
+    DATASET is a file (JSON Lines, JSON, CSV, Excel, Parquet, Arrow), a table as `file.duckdb#table`, or `sample`, the
     dataset that ships with evalhouse. It holds one sample a row: question, answer, ground_truth and contexts, under
     these names or those of other evaluation tools. A suite has all of this in a file, with the application that is
     asked for answers and a gate; options given here override it. Exit status 1 when the gate fails.

@@ -87,7 +87,7 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     settings, target, parent = _find_responses(request.settings, warehouse)
     tools = make_tools(settings, request.kind)
     try_own_metrics(settings, tools.plan)
-    staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit)
+    staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     run = make_row(replace(request, settings=settings), tools.plan, staged)
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent)
 
@@ -114,7 +114,7 @@ def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSet
 
 
 def _stage_again(settings: RunSettings, run: RunRow) -> StagedDataset:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     if staged.content_hash != run.dataset_hash:
         staged.staging.discard()
         raise WarehouseError(

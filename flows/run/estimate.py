@@ -150,7 +150,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
         return record.by_step
 
     plan = make_plan(settings)
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     try:
         by_step = ask_dry(settings, plan, take_steps)
     finally:
@@ -325,7 +325,7 @@ def _estimate_judging(settings: RunSettings, parent: RunRow) -> tuple[Estimate, 
 
 
 def _count_samples(settings: RunSettings) -> int:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     staged.staging.discard()
     for notice in describe_columns(staged, settings, make_plan(settings).metrics):
         print_notice(notice)

@@ -45,7 +45,7 @@ def check_suite(suite: Suite, settings: RunSettings) -> list[Finding]:
 
 
 def _check_dataset(settings: RunSettings) -> CheckResult:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit)
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     staged.staging.discard()
     detail = f"{settings.dataset}: {staged.n_samples:,} samples"
     if settings.target is None and settings.responses is None and not staged.n_answered:

@@ -6,8 +6,10 @@ well, after all that are spelled exactly. `--map ours=theirs` goes before them a
 column. What is only likely is never read: `suggest` names it, with the --map to type.
 """
 
+import ast
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
@@ -140,6 +142,8 @@ class ColumnUse:
         self.unread: dict[str, None] = {}
         self.n_filled: dict[Field, int] = {}
         self.n_rows = 0
+        self.encoding: str | None = None
+        self.was_named = False  # the encoding, by a person
 
     def add(self, located: Mapping[Field, ColumnPath], rest: Mapping[str, object], filled: Iterable[Field]) -> None:
         """Take note of a row: its columns by field, what is left of it, and the fields that are not empty."""
@@ -156,7 +160,9 @@ class ColumnUse:
         """All of it in a line. `is_asked`: a target gives answers and contexts, so that no column need have them."""
         found = [self._describe_field(field) for field in FIELDS if field in self.columns]
         missing = [name for name in self.list_missing(is_asked=is_asked) if name not in self.columns]
-        parts = [f"columns: {', '.join(found)}"]
+        how = "" if self.was_named else ", found by its bytes (--encoding names another)"
+        parts = [f"read as {self.encoding}{how}"] if self.encoding else []
+        parts += [f"columns: {', '.join(found)}"]
         parts += [f"not found: {', '.join(missing)}"] if missing else []
         parts += [f"kept as metadata: {list_names(list(self.unread), 8)}"] if self.unread else []
         return "; ".join(parts)
@@ -302,6 +308,24 @@ def open_cell(value: object) -> object:
         opened: object = orjson.loads(value)
     except orjson.JSONDecodeError:
         return value
+    return opened
+
+
+_ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
+_TEXT_IN_PYTHON = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*\""""
+_LIST_IN_PYTHON = re.compile(rf"\[(?:(?:{_TEXT_IN_PYTHON}|-?\d{{1,18}}|None)(?:, (?=[^\]])|(?=\])))*\]")
+
+
+def open_list(value: object) -> object:
+    """As `open_cell`, also for a list as Python prints it, which is how pandas and ragas write one to a CSV file.
+
+    Only texts, whole numbers and None with a comma between each two: what NumPy prints has none, and Python would read
+    its texts as one.
+    """
+    opened = open_cell(value)
+    if isinstance(opened, str) and _LIST_IN_PYTHON.fullmatch(opened):
+        with suppress(SyntaxError, ValueError):
+            return ast.literal_eval(opened)
     return opened
 
 

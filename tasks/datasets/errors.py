@@ -35,7 +35,8 @@ LISTED_PROBLEMS = 20
 # What was allowed and what to do, said once for each kind of problem at the end of the message.
 ADVICE: dict[ProblemKind, str] = {
     "broken_json": "JSON has double quotes and no comma after the last member; fix or remove what is broken",
-    "not_utf8": "text files are read as UTF-8; save the file as UTF-8 (in the editor's 'save as', or with iconv)",
+    "not_utf8": "text files are read as UTF-8, or as UTF-16 where they say so; name another encoding with --encoding, "
+    "or save the file as UTF-8",
     "not_an_object": 'every row is a JSON object such as {"question": "…", "answer": "…"}; wrap or remove the others',
     "broken_table": "each column has a name of its own, each record a cell for each column, "
     "and a quote inside a quoted cell is doubled",
@@ -44,7 +45,7 @@ ADVICE: dict[ProblemKind, str] = {
     "name the text inside with --map, as in --map answer=output.text; a list of accepted answers is "
     "--map ground_truths=references",
     "contexts": "contexts are a list of texts, or of objects with text, content or page_content; "
-    'write ["…"] for a single one and [] for none (in a CSV cell: a JSON list)',
+    'write ["…"] for a single one and [] for none (in a cell of a table: a list in JSON, or as Python prints one)',
     "ids": "ids are texts or whole numbers, and lists of ids are lists of those; write them as text",
     "metadata": "columns kept as metadata must fit into JSON; flatten or remove what does not",
     "duplicate_id": "an id names one row; make the ids differ, or take the column away and ids are made from the texts",

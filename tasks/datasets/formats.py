@@ -10,13 +10,14 @@ the columns mean is decided in `rows`.
 import codecs
 import csv
 import gzip
+import io
 import json
 import os
 import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -31,7 +32,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from evalhouse.tasks.datasets.columns import ALIASES
+from evalhouse.tasks.datasets.encodings import Utf8Bytes, check_known, find_mark
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
+from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
+from evalhouse.tasks.datasets.excel import name_columns, read_sheet
 from evalhouse.tasks.datasets.rows import RawRow
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.warehouse.engine.connection import TableSourceError, read_table
@@ -42,28 +47,43 @@ _MAX_LINE = 2**28  # bytes of one JSON Lines row or one line of CSV: a file with
 _MAX_CELL = 2**26  # characters of one CSV cell: more is a quote that is never closed
 _CHUNK = 2**16
 _SNIFFED = 2**20
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MOST_COLUMNS = 2**28  # bytes of a JSON file that has a list for each column, and so has to be read whole
+_BEGINS_WITH_COLUMN = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:\[\s*[^{\s]|\{)')
 _ROUNDED = 2.0**63  # from here on a float may be a whole number beyond 64 bits, which orjson rounds
 _DOUBTFUL = object()
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A file, and the encoding of its text; None for UTF-8, with or without a byte order mark."""
+
+    path: Path
+    encoding: str | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Its bytes, unpacked when its name ends in .gz."""
+        packed = self.path.suffix.lower() == ".gz"
+        with cast(BinaryIO, gzip.open(self.path) if packed else self.path.open("rb")) as opened:
+            yield opened
+
+
 @contextmanager
-def open_text(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked when its name ends in .gz, after a byte order mark."""
-    packed = path.suffix.lower() == ".gz"
-    with cast(BinaryIO, gzip.open(path) if packed else path.open("rb")) as opened:
-        start = opened.read(3)
-        if start[:2] in _UTF16:
-            raise ReadingStopped(None, "not_utf8", "the file is UTF-16, not UTF-8")
-        if start != codecs.BOM_UTF8:
+def open_text(file: DataFile) -> Iterator[BinaryIO]:
+    """The text of a file as UTF-8, after a byte order mark."""
+    with file.open() as opened:
+        if file.encoding is not None:
+            yield cast(BinaryIO, io.BufferedReader(Utf8Bytes(opened, file.encoding)))
+            return
+        if opened.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             opened.seek(0)
         yield opened
 
 
-def read_json_lines(path: Path, complain: Complain) -> Iterator[RawRow]:
+def read_json_lines(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """One JSON object a line; empty lines are passed over."""
     n_rows = 0
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(_read_lines(file), start=1):
         if line.isspace():
             continue
         n_rows += 1
@@ -106,13 +126,14 @@ def _read_doubtful_json(number: int, line: bytes, complain: Complain) -> object:
     return _DOUBTFUL
 
 
-def read_json(path: Path, complain: Complain) -> Iterator[RawRow]:
+def read_json(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """The elements of an array of objects, or of the one array of objects inside an object."""
-    if not _read_start(path):
+    if not _read_start(file):
         return
     number = 0
+    rows = read_columns(file)
     try:
-        for number, value in enumerate(_cut_rows(_parse_json(path)), start=1):
+        for number, value in enumerate(_cut_rows(_parse_json(file)) if rows is None else rows, start=1):
             if isinstance(value, dict):
                 yield RawRow(row=number, values=value)
             else:
@@ -121,24 +142,63 @@ def read_json(path: Path, complain: Complain) -> Iterator[RawRow]:
         raise ReadingStopped(number + 1, "broken_json", "nested too deep to be read") from None
 
 
-def holds_json_lines(path: Path) -> bool:
+def holds_json_lines(file: DataFile) -> bool:
     """Whether a .json file has one object a line, as some tools write it: one on the first line, another after it."""
     try:
-        line, _, following = _read_start(path).partition(b"\n")
+        line, _, following = _read_start(file).partition(b"\n")
         return following.lstrip().startswith(b"{") and isinstance(orjson.loads(line), dict)
-    except (orjson.JSONDecodeError, OSError, EOFError, zlib.error, ReadingStopped):
+    except (ValueError, OSError, EOFError, zlib.error):
         return False  # whatever is wrong with it, the reader of JSON will say it
 
 
-def _read_start(path: Path) -> bytes:
-    with open_text(path) as opened:
+def _read_start(file: DataFile) -> bytes:
+    with open_text(file) as opened:
         return opened.read(_SNIFFED).lstrip()
+
+
+def read_columns(file: DataFile) -> list[dict[str, object]] | None:
+    """The rows of a JSON object that has a list for each column, or as pandas writes a frame, an object by place.
+
+    None for any other. Such a file is held in memory whole.
+    """
+    if not _BEGINS_WITH_COLUMN.match(_read_start(file)):
+        return None
+    with open_text(file) as opened:
+        text = opened.read(_MOST_COLUMNS + 1)
+    try:
+        document = orjson.loads(text) if len(text) <= _MOST_COLUMNS else None
+    except orjson.JSONDecodeError:
+        return None  # the reader of rows says where it is broken
+    if not isinstance(document, dict):
+        return None
+    named = any(name in ALIASES["question"] for name in document)
+    columns = {name: _list_column(column) for name, column in document.items()}
+    if None in columns.values() or not (named or _are_plain(document)):
+        return None
+    cells = {name: column or [] for name, column in columns.items()}
+    if len({len(column) for column in cells.values()}) > 1:
+        listed = list_names([f"{name} {len(column):,}" for name, column in cells.items()], 8)
+        raise ReadingStopped(None, "broken_table", f"columns of different lengths: {listed}")
+    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+
+def _list_column(column: object) -> list[object] | None:
+    """The cells of a list, or of an object with the places 0, 1, … as pandas writes one."""
+    if isinstance(column, dict) and all(key.isdecimal() for key in column):
+        return list(column.values())
+    return column if isinstance(column, list) else None
+
+
+def _are_plain(document: dict[str, object]) -> bool:
+    """Whether no column has objects: a list of those would be rows."""
+    columns = [column for column in document.values() if isinstance(column, list)]
+    return not any(isinstance(cell, dict) for column in columns for cell in column)
 
 
 JsonEvent = tuple[str, object]  # what ijson gives: the name of the event and its value
 
 
-def _parse_json(path: Path) -> Iterator[JsonEvent]:
+def _parse_json(file: DataFile) -> Iterator[JsonEvent]:
     """The events of a JSON text, fed line by line so that a mistake has a line number."""
     events = ijson.sendable_list()
     parser = ijson.basic_parse_coro(events)
@@ -146,7 +206,7 @@ def _parse_json(path: Path) -> Iterator[JsonEvent]:
     chunk = b""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
-    with open_text(path) as opened:
+    with open_text(file) as opened:
         try:
             while chunk := opened.readline(_CHUNK):
                 _check_utf8(decoder, chunk, line, offset)
@@ -239,7 +299,7 @@ def _build_value(event: str, value: object, events: Iterator[JsonEvent]) -> obje
     return float(value) if isinstance(value, Decimal) else value
 
 
-def read_csv(path: Path, complain: Complain) -> Iterator[RawRow]:
+def read_csv(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """Records under a header; the row is the line on which a record begins. An empty cell is None.
 
     The delimiter is the one the first line has most of: comma, semicolon or tab.
@@ -247,7 +307,7 @@ def read_csv(path: Path, complain: Complain) -> Iterator[RawRow]:
     csv.field_size_limit(
         _MAX_CELL
     )  # one setting for the whole process; its default of 128 KiB is too small for contexts
-    lines = _decode_lines(path, complain)
+    lines = _decode_lines(file, complain)
     first = next(lines, "")
     records = csv.reader(chain([first], lines), delimiter=max(",;\t", key=first.count), strict=True)
     header: list[str] = []
@@ -255,7 +315,7 @@ def read_csv(path: Path, complain: Complain) -> Iterator[RawRow]:
     try:
         for record in records:
             if not header:
-                header = _read_header(record, begin)
+                header = name_columns(record, begin)
             elif len(record) == len(header):
                 cells = [cell or None for cell in record]
                 yield RawRow(row=begin, values=dict(zip(header, cells, strict=True)))
@@ -266,17 +326,8 @@ def read_csv(path: Path, complain: Complain) -> Iterator[RawRow]:
         raise ReadingStopped(begin, "broken_table", f"broken CSV: {error}") from error
 
 
-def _read_header(record: list[str], line: int) -> list[str]:
-    """The columns' names; one without a name, as pandas writes its index, is named by its place."""
-    header = [name.strip() or f"column_{place}" for place, name in enumerate(record, start=1)]
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise ReadingStopped(line, "broken_table", f"the header names a column twice: {list_names(repeated)}")
-    return header
-
-
-def _decode_lines(path: Path, complain: Complain) -> Iterator[str]:
-    for number, line in enumerate(_read_lines(path), start=1):
+def _decode_lines(file: DataFile, complain: Complain) -> Iterator[str]:
+    for number, line in enumerate(_read_lines(file), start=1):
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
@@ -285,8 +336,8 @@ def _decode_lines(path: Path, complain: Complain) -> Iterator[str]:
         yield text
 
 
-def _read_lines(path: Path) -> Iterator[bytes]:
-    with open_text(path) as opened:
+def _read_lines(file: DataFile) -> Iterator[bytes]:
+    with open_text(file) as opened:
         number = 0
         while line := opened.readline(_MAX_LINE):
             number += 1
@@ -312,33 +363,35 @@ class DatasetSource:
     """A dataset that can be read, more than once, row by row.
 
     `place` says what a row's number counts. `tabular`: every row has the same columns, and cells may hold JSON text.
-    `read` raises ReadingStopped where nothing more can be read.
+    `read` raises ReadingStopped where nothing more can be read. `file` is there where it is text, whose encoding
+    may have to be found.
     """
 
     name: str
     place: Place
     tabular: bool
     read: Read
+    file: DataFile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """How files of one ending are read."""
 
-    read: Callable[[Path, Complain], Iterator[RawRow]]
+    read: Callable[[DataFile, Complain], Iterator[RawRow]]
     place: Place
     tabular: bool
 
 
-def read_parquet(path: Path, complain: Complain) -> Iterator[RawRow]:
+def read_parquet(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """Rows of a Parquet file."""
-    with pq.ParquetFile(path, buffer_size=_BUFFER) as opened:
+    with pq.ParquetFile(file.path, buffer_size=_BUFFER) as opened:
         yield from _number_rows(opened.iter_batches(TABLE_BATCH))
 
 
-def read_arrow(path: Path, complain: Complain) -> Iterator[RawRow]:
+def read_arrow(file: DataFile, complain: Complain) -> Iterator[RawRow]:
     """Rows of an Arrow file or stream, one record batch at a time."""
-    with pa.memory_map(str(path)) as opened:
+    with pa.memory_map(str(file.path)) as opened:
         if opened.read(6) == b"ARROW1":
             reader = pa.ipc.open_file(opened)
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
@@ -430,12 +483,27 @@ FORMATS: dict[str, Format] = {
 }
 DUCKDB_ENDINGS = (".duckdb", ".ddb", ".db")
 _TEXT_ENDINGS = tuple(f"{ending}.gz" for ending, form in FORMATS.items() if form.place != "row")
-_ENDINGS = (*FORMATS, *_TEXT_ENDINGS)
-_ALLOWED = f"{', '.join(FORMATS)} (text formats also with .gz), a table as FILE.duckdb#TABLE, or a Polars frame"
+_ENDINGS = (*FORMATS, *EXCEL_ENDINGS, *_TEXT_ENDINGS)
+_ALLOWED = (
+    f"{', '.join((*FORMATS, *EXCEL_ENDINGS))} (text formats also with .gz), a table as FILE.duckdb#TABLE, "
+    "or a Polars frame"
+)
 
 
-def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
+def open_source(source: str | Path | pl.DataFrame, encoding: str | None = None) -> DatasetSource:
     """Find out what a dataset is, without reading more than its start. Raises DatasetError."""
+    if encoding is not None and not check_known(encoding):
+        allowed = "utf-8, utf-16, cp1252, gb18030, latin-1 and the others that Python knows"
+        to_do = "name the one that the file was saved in"
+        raise refuse_dataset(f"--encoding {encoding} is not known", allowed=allowed, to_do=to_do)
+    opened = _open(source, encoding)
+    if encoding is not None and opened.file is None:
+        to_do = "leave it out: this one says itself how its texts are written"
+        raise refuse_dataset(f"--encoding {encoding} for {opened.name}", allowed="text files", to_do=to_do)
+    return opened
+
+
+def _open(source: str | Path | pl.DataFrame, encoding: str | None) -> DatasetSource:
     if isinstance(source, pl.DataFrame):
         return DatasetSource(name="the Polars frame", place="row", tabular=True, read=partial(read_frame, source))
     if not isinstance(source, str | Path):
@@ -443,7 +511,7 @@ def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save it to a file, or turn it into a polars.DataFrame")
     name = os.path.expanduser(source)
     try:
-        return _open_named(name)
+        return _open_named(name, encoding)
     except OSError as error:
         words = error.strerror or str(error)
         raise refuse_dataset(
@@ -451,16 +519,23 @@ def open_source(source: str | Path | pl.DataFrame) -> DatasetSource:
         ) from error
 
 
-def _open_named(name: str) -> DatasetSource:
+def _open_named(name: str, encoding: str | None) -> DatasetSource:
     file, hash_sign, table = name.rpartition("#")
+    if name.lower().endswith(EXCEL_ENDINGS) or file.lower().endswith(EXCEL_ENDINGS):
+        return _open_workbook(name, *((name, "") if name.lower().endswith(EXCEL_ENDINGS) else (file, table)))
     if hash_sign and (file.startswith("duckdb://") or file.lower().endswith(DUCKDB_ENDINGS)):
         return _open_duckdb(name, file, table)
     if name.startswith("duckdb://") or name.lower().endswith(DUCKDB_ENDINGS):
         return _open_duckdb(name, name, "")
-    return _open_file(name)
+    return _open_file(name, encoding)
 
 
-def _open_file(name: str) -> DatasetSource:
+def _open_workbook(name: str, file: str, sheet: str) -> DatasetSource:
+    _check_file(Path(file), file)
+    return DatasetSource(name=name, place="row", tabular=True, read=partial(read_sheet, Path(file), sheet))
+
+
+def _open_file(name: str, encoding: str | None) -> DatasetSource:
     if "://" in name:
         raise refuse_dataset(f"{name} is an address", allowed=_ALLOWED, to_do="download it, then name the file")
     path = Path(name)
@@ -470,18 +545,33 @@ def _open_file(name: str) -> DatasetSource:
     if form is None or (path.suffix.lower() == ".gz" and form.place == "row"):
         came = f"{name}: {'a file name without an ending' if not path.suffix else f'unknown format {path.suffix!r}'}"
         raise refuse_dataset(came, allowed=_ALLOWED, to_do="save the dataset as one of these")
-    if ending == ".json" and holds_json_lines(path):
+    file = DataFile(path=path, encoding=None if form.place == "row" else encoding or _find_mark(path))
+    if ending == ".json" and holds_json_lines(file):
         form = FORMATS[".jsonl"]
     return DatasetSource(
-        name=name, place=form.place, tabular=form.tabular, read=partial(_read_file, form.read, path, ending)
+        name=name,
+        place=form.place,
+        tabular=form.tabular,
+        read=partial(_read_file, form.read, file, ending),
+        file=None if form.place == "row" else file,
     )
 
 
+def _find_mark(path: Path) -> str | None:
+    """The encoding that the file's byte order mark names, where it is not UTF-8."""
+    with suppress(EOFError, zlib.error, gzip.BadGzipFile), DataFile(path=path).open() as opened:
+        return find_mark(opened.read(2))
+    return None
+
+
 def _read_file(
-    read: Callable[[Path, Complain], Iterator[RawRow]], path: Path, ending: str, complain: Complain
+    read: Callable[[DataFile, Complain], Iterator[RawRow]], file: DataFile, ending: str, complain: Complain
 ) -> Iterator[RawRow]:
     try:
-        yield from read(path, complain)
+        yield from read(file, complain)
+    except UnicodeDecodeError as error:
+        text = f"the file is not {file.encoding}: {error.reason} (0x{error.object[error.start]:02x})"
+        raise ReadingStopped(None, "not_utf8", text) from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ReadingStopped(None, "unreadable", f"cannot be read as {ending}: {words}") from error

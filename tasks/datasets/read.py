@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from evalhouse.tasks.datasets.columns import Columns, ColumnUse, suggest_columns
+from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import (
     ADVICE,
     LISTED_PROBLEMS,
@@ -48,6 +49,7 @@ def read_samples(
     mapping: Mapping[str, str] = _NO_MAPPING,
     limit: int | None = None,
     batch_size: int = 1000,
+    encoding: str | None = None,
     use: ColumnUse | None = None,
 ) -> Iterator[list[SampleRow]]:
     """Read a dataset in batches of at most `batch_size` samples, the first `limit` rows when one is given.
@@ -59,8 +61,9 @@ def read_samples(
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"batch_size={batch_size} and limit={limit} must be at least 1")
-    reading = _Reading(source=open_source(source), columns=Columns(mapping, use), limit=limit, batch_size=batch_size)
-    return reading.read()
+    opened, columns = open_source(source, encoding), Columns(mapping, use)
+    columns.use.encoding = opened.file.encoding if opened.file else None
+    return _Reading(source=opened, columns=columns, limit=limit, batch_size=batch_size).read()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,13 +252,52 @@ class StagedDataset:
     n_answered: int = 0
 
 
-def stage_dataset(source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None) -> StagedDataset:
-    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError."""
+def stage_dataset(
+    source: str | pl.DataFrame, *, mapping: Mapping[str, str], limit: int | None, encoding: str | None = None
+) -> StagedDataset:
+    """Read a dataset (`sample` is the one that ships with evalhouse) or a frame into staging; raises DatasetError.
+
+    A text file that is not UTF-8 is read again in the encoding that it is certain to be in; where none is, the error
+    shows what a line reads in several.
+    """
+    source = resolve_source(source) if isinstance(source, str) else source
+    try:
+        return _stage(source, mapping, limit, encoding)
+    except DatasetError as error:
+        if encoding is not None or not any(problem.kind == "not_utf8" for problem in error.problems):
+            raise
+        return _stage(source, mapping, limit, _find_encoding(source, error), was_named=False)
+
+
+def _find_encoding(source: str | pl.DataFrame, error: DatasetError) -> str:
+    """The encoding of a text file that was refused as not UTF-8; raises that error again where none is certain."""
+    file = open_source(source).file
+    if file is None or file.encoding is not None:
+        raise error
+    with file.open() as opened:
+        found = weigh(opened)
+    if found is not None:
+        return found
+    with file.open() as opened:
+        number, line = next((number, line) for number, line in enumerate(opened, start=1) if not is_utf8(line))
+    readings = propose(line)
+    told = f"\nthe file may be in another encoding; line {number:,} reads {readings}" if readings else ""
+    raise DatasetError(f"{error}{told}", problems=error.problems, n_problems=error.n_problems)
+
+
+def _stage(
+    source: str | pl.DataFrame,
+    mapping: Mapping[str, str],
+    limit: int | None,
+    encoding: str | None,
+    *,
+    was_named: bool = True,
+) -> StagedDataset:
     staging = Staging()
     digest, n_answered, use = hashlib.sha256(), 0, ColumnUse()
+    use.was_named = was_named and encoding is not None
     try:
-        source = resolve_source(source) if isinstance(source, str) else source
-        for rows in read_samples(source, mapping=mapping, limit=limit, use=use):
+        for rows in read_samples(source, mapping=mapping, limit=limit, encoding=encoding, use=use):
             staging.add([_to_staged(row) for row in rows])
             n_answered += sum(row.answer is not None or row.contexts is not None for row in rows)
             for row in rows:

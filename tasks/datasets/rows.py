@@ -17,7 +17,7 @@ from typing import cast
 
 import orjson
 
-from evalhouse.tasks.datasets.columns import MISSING, ColumnPath, Columns, Field, open_cell
+from evalhouse.tasks.datasets.columns import MISSING, ColumnPath, Columns, Field, open_cell, open_list
 from evalhouse.tasks.datasets.errors import Complain, ProblemKind
 from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
 from evalhouse.tasks.datasets.traces import find_text, list_texts
@@ -317,13 +317,13 @@ def _take_context_id(others: dict[str, object], rank: int, say: Say) -> str:
 
 
 def _read_list(value: object, name: str, kind: ProblemKind, say: Say, *, tabular: bool) -> list[object] | None:
-    value = open_cell(value) if tabular else value
+    value = open_list(value) if tabular else value
     if isinstance(value, list):
         return value
     if is_absent(value) or (tabular and is_empty(value)):
         return None
-    python_list = tabular and isinstance(value, str) and value.lstrip().startswith("[")
-    kind_of_value = "text that is not a JSON list" if python_list else name_kind(value)
+    is_torn = tabular and isinstance(value, str) and value.lstrip().startswith("[")
+    kind_of_value = "text that is a list neither in JSON nor in Python" if is_torn else name_kind(value)
     say(kind, f"{name} are not a list but {kind_of_value}: {quote_value(value)}")
     return None
 

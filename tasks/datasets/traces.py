@@ -61,7 +61,10 @@ def list_texts(value: object, name: str, depth: int = 0) -> Iterator[str]:
     """The places of all texts inside a value, as --map names them; `name` is that of the value."""
     if isinstance(value, str):
         yield name
-    elif isinstance(value, dict | list) and depth <= _DEEPEST:
-        members = value.items() if isinstance(value, dict) else enumerate(value)
-        for step, member in members:
-            yield from list_texts(member, f"{name}.{step}" if isinstance(value, dict) else f"{name}[{step}]", depth + 1)
+    elif isinstance(value, dict) and depth <= _DEEPEST:
+        for key, member in value.items():
+            if key not in ("role", "type"):
+                yield from list_texts(member, f"{name}.{key}", depth + 1)
+    elif isinstance(value, list) and depth <= _DEEPEST:
+        for place, item in enumerate(value):
+            yield from list_texts(item, f"{name}[{place}]", depth + 1)

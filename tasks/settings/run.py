@@ -44,6 +44,9 @@ class RunSettings(BaseModel):
 
     dataset: Annotated[str, Where(flag="DATASET", environment=False, is_path=True)] = "sample"
     mapping: Annotated[dict[str, str], Where(place="[map]", flag="--map", environment=False)] = {}
+    encoding: Annotated[str | None, Where(environment=False)] = Field(
+        default=None, description="encoding of a text file; None finds it where it is certain"
+    )
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
         default=None, ge=1, description="judge only the first N samples"
     )

@@ -73,7 +73,8 @@ def read(served: Served, sql: str) -> list[dict[str, Any]]:
 
 
 def test_prefect_stays_silent(served: Served) -> None:
-    assert served.finished.stderr == ""
+    assert served.finished.stderr.startswith("columns: question, answer = bot_reply ")
+    assert served.finished.stderr.count("\n") == 1
     assert served.finished.document["status"] == "completed"
 
 

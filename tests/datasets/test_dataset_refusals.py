@@ -13,7 +13,7 @@ from dataset_files import FRANCE, MOON, read_all, refuse, write_json_lines
 from evalhouse.tasks.datasets.read import DatasetError, read_samples
 
 LINE = json.dumps(FRANCE) + "\n"
-KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, .feather, .ipc"
+KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, .feather, .ipc, .xlsx, .xlsm, .xls, .ods"
 
 # --- the file itself
 
@@ -46,7 +46,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "came"),
     [
-        ("qa.xlsx", "unknown format '.xlsx'"),
+        ("qa.docx", "unknown format '.docx'"),
         ("qa", "a file name without an ending"),
         ("qa.parquet.gz", "unknown format '.gz'"),
         ("qa.gz", "unknown format '.gz'"),
@@ -239,10 +239,10 @@ def test_the_byte_is_right_in_a_line_read_in_pieces(tmp_path: Path) -> None:
     assert f"line 1 is not UTF-8: byte {len(start) + 200_001:,} of the line is 0xff" in str(refuse(path))
 
 
-def test_utf16_is_named(tmp_path: Path) -> None:
+def test_utf16_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     for name in ("qa.jsonl", "qa.json", "qa.csv"):
-        (tmp_path / name).write_text(LINE, encoding="utf-16")
-        assert "the file is UTF-16, not UTF-8; text files are read as UTF-8" in str(refuse(tmp_path / name))
+        (tmp_path / name).write_bytes(LINE.encode("utf-16")[:-1])
+        assert "the file is not utf-16: truncated data" in str(refuse(tmp_path / name))
 
 
 @pytest.mark.parametrize(

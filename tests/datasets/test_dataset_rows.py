@@ -126,16 +126,16 @@ def test_contexts_that_are_no_list_of_texts_are_refused(tmp_path: Path, contexts
     assert "to do: " in message
 
 
-def test_contexts_that_are_no_json_list_in_a_cell_are_refused(tmp_path: Path) -> None:
+def test_contexts_that_are_no_list_in_a_cell_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "qa.csv"
-    path.write_text('question,contexts\nq,plain\nq,"[\'a\', \'b\']"\nq,"{""text"": ""x""}"\n')
+    path.write_text('question,contexts\nq,plain\nq,"[\'a\' \'b\']"\nq,"{""text"": ""x""}"\n')
     with pytest.raises(DatasetError, match="3 problems") as caught:
         read_all(path)
     message = str(caught.value)
     assert "line 2: contexts are not a list but text: 'plain'" in message
-    assert "line 3: contexts are not a list but text that is not a JSON list" in message
+    assert "line 3: contexts are not a list but text that is a list neither in JSON nor in Python" in message
     assert "line 4: contexts are not a list but an object" in message
-    assert "(in a CSV cell: a JSON list)" in message
+    assert "(in a cell of a table: a list in JSON, or as Python prints one)" in message
 
 
 def test_as_many_ids_as_contexts(tmp_path: Path) -> None:

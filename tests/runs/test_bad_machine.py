@@ -237,7 +237,10 @@ TROUBLES = {
         limits=BIND_RIGHTS,
     ),
     "new on a full disk": Trouble(
-        told=("evalhouse.duckdb", "cannot make"), is_old=False, spoil=lambda _: None, limits=FULL_DISK.format(size=1000)
+        told=("no room to lay out the dataset", "TMPDIR"),
+        is_old=False,
+        spoil=lambda _: None,
+        limits=FULL_DISK.format(size=1000),
     ),
     "old on a full disk": Trouble(
         told=("evalhouse.duckdb", "no room for replies", "make room", "--warehouse"),

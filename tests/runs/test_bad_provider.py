@@ -240,7 +240,7 @@ def test_what_lasts_of_one_sample_is_sent_once_named_and_leaves_the_others_alone
 def assert_stopped(ended: Finished, told: str, hint: str) -> str:
     """One message that says what to do, and how to go on; returns the run's id."""
     assert ended.status == 3, ended.stderr
-    (line,) = ended.stderr.splitlines()
+    _, line = ended.stderr.splitlines()  # after what is said of the columns
     assert told in line
     assert hint in line
     assert "Traceback" not in ended.stdout

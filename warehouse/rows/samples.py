@@ -19,6 +19,7 @@ import orjson
 import polars as pl
 from filelock import FileLock, Timeout
 
+from evalhouse.warehouse.errors import WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import build_frame
@@ -72,7 +73,13 @@ class Staging:
     def add(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append rows with the columns of `staged_samples`."""
         frame = build_frame("staged_samples", rows)
-        frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
+        try:
+            frame.write_parquet(self._folder / f"{self.n_rows:012d}.parquet", compression="lz4")
+        except (OSError, pl.exceptions.ComputeError) as error:  # Polars has its own error for a full disk
+            raise WarehouseUnwritable(
+                f"there is no room to lay out the dataset in {self._folder.parent} ({error}); make room, or name "
+                "another folder in TMPDIR"
+            ) from None
         self.n_rows += len(rows)
 
     def read_parts(self) -> Iterator[list["StoredSample"]]:

@@ -1,0 +1,447 @@
+"""Datasets in the shapes in which people have them: each file as its tool writes it, and what becomes of it, or the
+words with which it is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pytest
+from dataset_files import Row, write_json_lines
+
+from evalhouse.tasks.datasets.read import DatasetError, StagedDataset, stage_dataset
+
+TIDE = "When is high tide at Brankmouth?"
+SIX = "High tide is at six."
+KEEPER = "Who keeps the light?"
+MAUD = "Maud keeps the light."
+GERMAN = "Wie groß ist das Gehäuse für Köln?"
+CHINESE = "灯塔有多高？请问我们可以在哪里看到？"
+QUOTED = ["It's at six.", 'The "pier"\n灯塔 \\ é']
+PAIRS = [(TIDE, SIX), (KEEPER, MAUD)]
+
+Write = Callable[[Path], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A file's name, what writes it, and what its rows become: `samples` by field, `columns` as they are announced."""
+
+    name: str
+    write: Write
+    samples: list[Mapping[str, object]] = field(default_factory=list)
+    columns: str = ""
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None
+    message: str = ""
+
+
+def write_rows(*rows: Row) -> Write:
+    return lambda path: write_json_lines(path, rows)
+
+
+def write_json(document: object) -> Write:
+    return lambda path: path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+def write_csv(**columns: object) -> Write:
+    return lambda path: pl.DataFrame(columns).write_csv(path)
+
+
+def write_text(text: str, encoding: str) -> Write:
+    return lambda path: path.write_bytes(text.encode(encoding))
+
+
+def write_sheets(**sheets: list[list[object]]) -> Write:
+    """A workbook as Excel saves it, with the table a row further down and a column further right than it might be."""
+
+    def write(path: Path) -> None:
+        import xlsxwriter  # noqa: PLC0415
+
+        with xlsxwriter.Workbook(path) as workbook:
+            for name, rows in sheets.items():
+                sheet = workbook.add_worksheet(name)
+                for number, row in enumerate(rows, start=1):
+                    sheet.write_row(number, 1, row)
+
+    return write
+
+
+def tell(role: str, text: object) -> dict[str, object]:
+    return {"role": role, "content": text}
+
+
+QA = [{"question": question, "ground_truth": truth} for question, truth in PAIRS]
+ANSWERED = [{"question": question, "answer": answer} for question, answer in PAIRS]
+AMBIGUOUS = (
+    "{path}: 'outputs' beside 'inputs' is the reference in a LangSmith dataset and the bot's answer in an export "
+    "of its runs, and no other column says which this is: write --map ground_truth={place} or --map answer={place}; "
+    "name the column with --map, as in --map question=COLUMN"
+)
+OF_LANGSMITH = {"dataset_id": "d", "created_at": "2026-11-01", "modified_at": "2026-11-01"}
+
+CASES = {
+    # --- Langfuse
+    "langfuse dataset items": Case(
+        name="items.jsonl",
+        write=write_rows(
+            {
+                "id": "1",
+                "input": {"messages": [tell("system", "Be brief."), tell("user", TIDE)]},
+                "expectedOutput": tell("assistant", SIX),
+                "metadata": {"lang": "en"},
+            },
+            {"id": "2", "input": {"question": KEEPER}, "expectedOutput": MAUD, "metadata": None},
+        ),
+        samples=QA,
+        columns="columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts",
+    ),
+    "langfuse csv": Case(
+        name="items.csv",
+        write=write_csv(
+            id=["1", "2"],
+            input=[json.dumps({"messages": [tell("user", TIDE)]}), KEEPER],
+            expectedOutput=[json.dumps({"answer": SIX}), MAUD],
+            sourceTraceId=["t1", "t2"],
+        ),
+        samples=QA,
+        columns="columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts; kept as "
+        "metadata: sourceTraceId",
+    ),
+    "langfuse traces": Case(
+        name="traces.json",
+        write=write_json(
+            [
+                {"id": "1", "input": [tell("user", TIDE)], "output": tell("assistant", SIX)},
+                {
+                    "id": "2",
+                    "input": [tell("user", [{"type": "text", "text": KEEPER}])],
+                    "output": {"messages": [tell("user", KEEPER), tell("assistant", "…"), tell("ai", MAUD)]},
+                },
+            ]
+        ),
+        samples=ANSWERED,
+        columns="columns: question = input, answer = output, id; not found: ground_truth, contexts",
+    ),
+    "a conversation with two questions": Case(
+        name="turns.jsonl",
+        write=write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
+        message="question is a list in 'input', not one text: [{'role': 'user', 'content': 'When is high tide at "
+        "Brankmou…; which text is it? --map question=input[0].content, --map question=input[1].content, "
+        "--map question=input[2].content, …",
+    ),
+    "its last question by name": Case(
+        name="turns.jsonl",
+        write=write_rows({"input": [tell("user", TIDE), tell("assistant", SIX), tell("user", KEEPER)]}),
+        mapping={"question": "input[-1].content"},
+        samples=[{"question": KEEPER}],
+        columns="columns: question = input[-1].content; not found: answer, ground_truth, contexts",
+    ),
+    "an object with two texts": Case(
+        name="objects.csv",
+        write=write_csv(input=[json.dumps({"topic": "tides", "town": "Brankmouth"})], output=[SIX]),
+        message="question is an object in 'input', not one text: {'topic': 'tides', 'town': 'Brankmouth'}; which "
+        "text is it? --map question=input.topic, --map question=input.town, …",
+    ),
+    "a bot that answers in JSON, by name": Case(
+        name="objects.csv",
+        write=write_csv(question=[TIDE], output=['{"hour": 6, "place": "Brankmouth"}']),
+        mapping={"answer": "output"},
+        samples=[{"question": TIDE, "answer": '{"hour": 6, "place": "Brankmouth"}'}],
+        columns="columns: question, answer = output; not found: ground_truth, contexts",
+    ),
+    # --- LangSmith
+    "langsmith dataset csv": Case(
+        name="dataset.csv",
+        write=write_csv(
+            inputs=[json.dumps({"question": TIDE}), json.dumps({"question": KEEPER})],
+            outputs=[json.dumps({"answer": SIX}), json.dumps({"answer": MAUD})],
+            split=["base", "base"],
+        ),
+        samples=QA,
+        columns="columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts; kept "
+        "as metadata: split",
+    ),
+    "langsmith examples of a chat": Case(
+        name="dataset.jsonl",
+        write=write_rows(
+            *(
+                {"id": str(n), "inputs": {"messages": [tell("user", q)]}, "outputs": tell("ai", a), **OF_LANGSMITH}
+                for n, (q, a) in enumerate(PAIRS)
+            )
+        ),
+        samples=QA,
+        columns="columns: question = inputs, ground_truth = outputs, id; not found: answer, contexts; kept as "
+        "metadata: dataset_id, created_at, modified_at",
+    ),
+    "langsmith runs": Case(
+        name="runs.jsonl",
+        write=write_rows(
+            *({"inputs": {"input": q}, "outputs": {"output": a}, "run_type": "chain"} for q, a in PAIRS),
+        ),
+        samples=ANSWERED,
+        columns="columns: question = inputs, answer = outputs; not found: ground_truth, contexts; kept as metadata: "
+        "run_type",
+    ),
+    "langsmith experiment": Case(
+        name="experiment.jsonl",
+        write=write_rows(
+            {
+                "inputs": {"question": TIDE},
+                "outputs": {"answer": SIX, "documents": [{"page_content": "At six.", "metadata": {"id": "d"}}]},
+                "reference_outputs": {"answer": MAUD},
+            }
+        ),
+        samples=[
+            {"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["At six."], "context_ids": ["d"]}
+        ],
+        columns="columns: question = inputs.question, answer = outputs.answer, ground_truth = reference_outputs.answer"
+        ", contexts = outputs.documents",
+    ),
+    "inputs and outputs and no word more": Case(
+        name="dataset.csv",
+        write=write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
+        message=AMBIGUOUS.replace("{place}", "outputs.answer"),
+    ),
+    "inputs and outputs, with the reference named": Case(
+        name="dataset.csv",
+        write=write_csv(inputs=[json.dumps({"question": TIDE})], outputs=[json.dumps({"answer": SIX})]),
+        mapping={"ground_truth": "outputs.answer"},
+        samples=QA[:1],
+        columns="columns: question = inputs.question, ground_truth = outputs.answer; not found: answer, contexts",
+    ),
+    # --- names that are near
+    "the same words in another case": Case(
+        name="cases.csv",
+        write=write_csv(
+            Question=[TIDE], generatedAnswer=[SIX], **{"Ground Truth": [MAUD], "Retrieval-Context": ['["c"]']}
+        ),
+        samples=[{"question": TIDE, "answer": SIX, "ground_truth": MAUD, "contexts": ["c"]}],
+        columns="columns: question = Question, answer = generatedAnswer, ground_truth = Ground Truth, contexts = "
+        "Retrieval-Context",
+    ),
+    "what is spelled exactly wins": Case(
+        name="both.jsonl",
+        write=write_rows({"question": TIDE, "expectedOutput": "no", "expected_output": SIX}),
+        samples=[{"question": TIDE, "ground_truth": SIX, "metadata": {"expectedOutput": "no"}}],
+        columns="columns: question, ground_truth = expected_output; not found: answer, contexts; kept as metadata: "
+        "expectedOutput",
+    ),
+    "expected": Case(
+        name="braintrust.jsonl",
+        write=write_rows({"input": TIDE, "expected": SIX}),
+        samples=QA[:1],
+        columns="columns: question = input, ground_truth = expected; not found: answer, contexts",
+    ),
+    "ideal": Case(
+        name="evals.jsonl",
+        write=write_rows({"input": [tell("system", "Be brief."), tell("user", TIDE)], "ideal": SIX}),
+        samples=QA[:1],
+        columns="columns: question = input, ground_truth = ideal; not found: answer, contexts",
+    ),
+    # --- ragas and pandas
+    "ragas to_csv": Case(
+        name="ragas.csv",
+        write=write_csv(
+            user_input=[TIDE, KEEPER],
+            retrieved_contexts=[str(QUOTED), "[]"],
+            response=[SIX, MAUD],
+            reference=[SIX, MAUD],
+        ),
+        samples=[
+            {
+                "question": TIDE,
+                "answer": SIX,
+                "ground_truth": SIX,
+                "contexts": ["It's at six.", 'The "pier"\n灯塔 \\ é'],
+            },
+            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []},
+        ],
+        columns="columns: question = user_input, answer = response, ground_truth = reference, contexts = "
+        "retrieved_contexts",
+    ),
+    "a list of numpy's": Case(
+        name="numpy.csv",
+        write=write_csv(question=[TIDE], contexts=["['one' 'two']"]),
+        message="line 2: contexts are not a list but text that is a list neither in JSON nor in Python: "
+        "\"['one' 'two']\"",
+    ),
+    "a list that is code": Case(
+        name="code.csv",
+        write=write_csv(question=[TIDE], contexts=["[__import__('os').getcwd()]"]),
+        message="contexts are not a list but text that is a list neither in JSON nor in Python",
+    ),
+    "ragas by columns": Case(
+        name="ragas.json",
+        write=write_json(
+            {
+                "question": [TIDE, KEEPER],
+                "answer": [SIX, MAUD],
+                "contexts": [["a", "b"], []],
+                "ground_truths": [[SIX, "six"], [MAUD]],
+            }
+        ),
+        samples=[
+            {"question": TIDE, "answer": SIX, "ground_truth": SIX, "contexts": ["a", "b"]},
+            {"question": KEEPER, "answer": MAUD, "ground_truth": MAUD, "contexts": []},
+        ],
+        columns="columns: question, answer, ground_truth = ground_truths[0], ground_truths, contexts",
+    ),
+    "pandas to_json": Case(
+        name="pandas.json",
+        write=write_json({"question": {"0": TIDE, "1": KEEPER}, "answer": {"0": SIX, "1": MAUD}}),
+        samples=ANSWERED,
+        columns="columns: question, answer; not found: ground_truth, contexts",
+    ),
+    "columns of different lengths": Case(
+        name="torn.json",
+        write=write_json({"question": [TIDE, KEEPER], "answer": [SIX]}),
+        message="{path}: columns of different lengths: question 2, answer 1; each column has a name of its own, each "
+        "record a cell for each column, and a quote inside a quoted cell is doubled",
+    ),
+    # --- Excel
+    "excel": Case(
+        name="qa.xlsx",
+        write=write_sheets(
+            QA=[
+                ["id", "question", "answer", "contexts", "note"],
+                [7, TIDE, 6, '["a"]', ""],
+                [],
+                [8, KEEPER, MAUD, "", 2.5],
+            ],
+            Empty=[],
+        ),
+        samples=[
+            {"sample_id": "7", "question": TIDE, "answer": "6", "contexts": ["a"], "metadata": {"note": None}},
+            {"sample_id": "8", "question": KEEPER, "answer": MAUD, "metadata": {"note": 2.5}},
+        ],
+        columns="columns: question, answer, contexts (in 1 of 2 rows), id; not found: ground_truth; kept as metadata: "
+        "note",
+    ),
+    "excel of two sheets": Case(
+        name="two.xlsx",
+        write=write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]),
+        message="{path} has several sheets: which one?; allowed: its sheets: One, Two; write {path}#SHEET",
+    ),
+    "the second sheet": Case(
+        name="two.xlsx#Two",
+        write=write_sheets(One=[["question"], [TIDE]], Two=[["question"], [KEEPER]]),
+        samples=[{"question": KEEPER}],
+        columns="columns: question; not found: answer, ground_truth, contexts",
+    ),
+    "a sheet that is not there": Case(
+        name="two.xlsx#Three",
+        write=write_sheets(One=[["question"], [TIDE]]),
+        message="has no sheet 'Three'; allowed: its sheets: One; write ",
+    ),
+    "an excel file that is none": Case(
+        name="qa.xlsx",
+        write=write_text("question\n", "utf-8"),
+        message="{path}: cannot be read as .xlsx: invalid Zip archive: Could not find EOCD; the file must be readable "
+        "to its end; write or download it again",
+    ),
+    "excel without rows": Case(
+        name="qa.xlsx",
+        write=write_sheets(One=[["question", "answer"]]),
+        message="{path}: no rows; a dataset has at least one row; was it written to the end?",
+    ),
+    # --- encodings
+    "excel's unicode text": Case(
+        name="qa.tsv",
+        write=write_text(f"question\tanswer\r\n{GERMAN}\t{CHINESE}\r\n", "utf-16"),
+        samples=[{"question": GERMAN, "answer": CHINESE}],
+        columns="read as utf-16, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts",
+    ),
+    "excel's csv in German": Case(
+        name="qa.csv",
+        write=write_text(f"question;answer\r\n{GERMAN};„Fünf Meter“ – für 5 €\r\n", "cp1252"),
+        samples=[{"question": GERMAN, "answer": "„Fünf Meter“ – für 5 €"}],
+        columns="read as cp1252, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts",
+    ),
+    "excel's csv in Chinese": Case(
+        name="qa.csv",
+        write=write_text(f"question,answer\r\n{CHINESE},灯塔高四十二米。\r\n", "gb18030"),
+        samples=[{"question": CHINESE, "answer": "灯塔高四十二米。"}],
+        columns="read as gb18030, found by its bytes (--encoding names another); columns: question, answer; not found: "
+        "ground_truth, contexts",
+    ),
+    "json lines in GBK": Case(
+        name="qa.jsonl",
+        write=write_text(json.dumps({"question": CHINESE}, ensure_ascii=False) + "\n", "gbk"),
+        samples=[{"question": CHINESE}],
+        columns="read as gb18030, found by its bytes (--encoding names another); columns: question; not found: answer, "
+        "ground_truth, contexts",
+    ),
+    "json in cp1252": Case(
+        name="qa.json",
+        write=write_text(json.dumps([{"question": GERMAN}], ensure_ascii=False), "cp1252"),
+        samples=[{"question": GERMAN}],
+        columns="read as cp1252, found by its bytes (--encoding names another); columns: question; not found: answer, "
+        "ground_truth, contexts",
+    ),
+    "French, in which the code pages differ": Case(
+        name="qa.csv",
+        write=write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
+        message="the file may be in another encoding; line 2 reads 'Où est la trè' with --encoding cp1252, 'Oů est la "
+        "trč' with --encoding cp1250, 'Oщ est la trи' with --encoding cp1251",
+    ),
+    "French, by name": Case(
+        name="qa.csv",
+        write=write_text("question\nOù est la très belle fenêtre ?\n", "cp1252"),
+        encoding="cp1252",
+        samples=[{"question": "Où est la très belle fenêtre ?"}],
+        columns="read as cp1252; columns: question; not found: answer, ground_truth, contexts",
+    ),
+    "the wrong encoding by name": Case(
+        name="qa.csv",
+        write=write_text(f"question\n{CHINESE}\n", "gb18030"),
+        encoding="ascii",
+        message="{path}: the file is not ascii: ordinal not in range(128) (0xb5); text files are read as UTF-8",
+    ),
+    "an encoding that is none": Case(
+        name="qa.csv",
+        write=write_text("question\nq\n", "utf-8"),
+        encoding="utf-88",
+        message="--encoding utf-88 is not known; allowed: utf-8, utf-16, cp1252, gb18030, latin-1 and the others that "
+        "Python knows; name the one that the file was saved in",
+    ),
+    "an encoding for a spreadsheet": Case(
+        name="qa.xlsx",
+        write=write_sheets(One=[["question"], [TIDE]]),
+        encoding="cp1252",
+        message="--encoding cp1252 for {path}; allowed: text files; leave it out: this one says itself how its texts "
+        "are written",
+    ),
+}
+
+
+def stage(folder: Path, case: Case) -> StagedDataset:
+    case.write(folder / case.name.partition("#")[0])
+    source = str(folder / case.name)
+    return stage_dataset(source, mapping=case.mapping, limit=None, encoding=case.encoding)
+
+
+def list_cases(*, taken: bool) -> list[object]:
+    return [pytest.param(case, id=name) for name, case in CASES.items() if bool(case.samples) == taken]
+
+
+@pytest.mark.parametrize("case", list_cases(taken=True))
+def test_a_file_is_read_as_what_it_is(tmp_path: Path, case: Case) -> None:
+    staged = stage(tmp_path, case)
+    rows = staged.staging.read_between(1, 10)
+    staged.staging.discard()
+    assert staged.use.describe(is_asked=False) == case.columns
+    wanted = [dict.fromkeys(("question", "answer", "ground_truth", "contexts")) | sample for sample in case.samples]
+    assert [{name: getattr(row, name) for name in sample} for row, sample in zip(rows, wanted, strict=True)] == wanted
+
+
+@pytest.mark.parametrize("case", list_cases(taken=False))
+def test_a_file_that_could_be_several_things_is_asked_about(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(DatasetError) as caught:
+        stage(tmp_path, case)
+    assert case.message.replace("{path}", str(tmp_path / case.name)) in str(caught.value)
