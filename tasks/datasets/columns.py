@@ -205,7 +205,7 @@ def _find_likely(field: Field, names: list[str]) -> str | None:
             return spelled[_spell(name)]
     known = [_spell(alias) for alias in ALIASES[field] if "." not in alias]
     for name in (name for name in spelled if name not in certain):
-        if get_close_matches(name, known, n=1, cutoff=0.84):
+        if get_close_matches(name, known, n=1, cutoff=0.8):
             return spelled[name]
     return None
 

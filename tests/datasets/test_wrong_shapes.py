@@ -4,6 +4,7 @@ words with which it is refused."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ import polars as pl
 import pytest
 from dataset_files import Row, write_json_lines
 
+from evalhouse.tasks.datasets.columns import ALIASES, suggest_columns
+from evalhouse.tasks.datasets.encodings import weigh
 from evalhouse.tasks.datasets.read import DatasetError, StagedDataset, stage_dataset
 
 TIDE = "When is high tide at Brankmouth?"
@@ -445,3 +448,65 @@ def test_a_file_that_could_be_several_things_is_asked_about(tmp_path: Path, case
     with pytest.raises(DatasetError) as caught:
         stage(tmp_path, case)
     assert case.message.replace("{path}", str(tmp_path / case.name)) in str(caught.value)
+
+
+def test_the_guide_names_every_column_that_is_understood() -> None:
+    guide = (Path(__file__).parents[2] / "flows/guides/judging.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", guide, re.MULTILINE))
+    aliases = {field: names[1:] for field, names in ALIASES.items() if len(names) > 1}
+    assert {field: tuple(re.findall("`(.*?)`", names)) for field, names in rows.items()} == aliases
+
+
+NEAR = {
+    "gold": ("ground_truth", "ground_truth=gold"),
+    "target": ("ground_truth", "ground_truth=target"),
+    "answers": ("ground_truth", "ground_truths=answers"),
+    "refernce": ("ground_truth", "ground_truth=refernce"),
+    "completion": ("answer", "answer=completion"),
+    "anwser": ("answer", "answer=anwser"),
+    "retrieved_docs": ("contexts", "contexts=retrieved_docs"),
+    "retrieved_context": ("contexts", "contexts=retrieved_context"),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_column_that_is_only_likely_is_named_and_not_read(tmp_path: Path, name: str) -> None:
+    path = write_json_lines(tmp_path / "qa.jsonl", [{"question": TIDE, name: SIX, "topic": "tides"}])
+    staged = stage_dataset(str(path), mapping={}, limit=None)
+    [sample] = staged.staging.read_between(1, 1)
+    staged.staging.discard()
+    assert (sample.answer, sample.ground_truth, sample.contexts) == (None, None, None)
+    ours, mapping = NEAR[name]
+    assert staged.use.suggest(is_asked=False) == [f"is {name!r} the {ours}? --map {mapping} reads it"]
+
+
+@pytest.mark.parametrize("name", ["topic", "lang", "url", "score", "source", "difficulty", "answer_length"])
+def test_a_column_of_another_meaning_is_not_proposed(name: str) -> None:
+    assert suggest_columns(["question", "answer", "ground_truth", "contexts"], [name]) == []
+
+
+OTHERS = {
+    "euc_kr": "등대는 얼마나 높습니까? 밤에는 어디에서 볼 수 있습니까?",
+    "shift_jis": "灯台の高さはどのくらいですか。夜はどこから見えますか。",
+    "euc_jp": "灯台の高さはどのくらいですか。夜はどこから見えますか。",
+    "big5": "燈塔有多高？請問我們可以在哪裡看到它的燈光？",
+    "cp1251": "Какой высоты маяк и откуда его видно ночью?",
+    "koi8_r": "Какой высоты маяк и откуда его видно ночью?",
+    "cp1253": "Πόσο ψηλός είναι ο φάρος;",
+    "cp1250": "Jak wysoka jest latarnia i kto ją obsługuje?",
+    "cp1254": "Deniz fenerinin yüksekliği ne kadar, ışığı kim yakıyor?",
+    "cp850": "Wie groß ist das Gehäuse für Köln?",
+    "mac_roman": "Wie groß ist das Gehäuse für Köln?",
+    "cp1252": "¿Quién enciende el faro mañana?",
+}
+
+
+@pytest.mark.parametrize("encoding", OTHERS)
+def test_an_encoding_that_is_not_certain_is_never_guessed(encoding: str) -> None:
+    """A guess would be another text, of which nobody is told."""
+    assert weigh([OTHERS[encoding].encode(encoding) + b"\n"]) is None
+
+
+def test_one_wrong_line_does_not_turn_a_file_of_utf8_into_another() -> None:
+    assert weigh([GERMAN.encode(), GERMAN.encode("cp1252")]) is None
+    assert weigh([CHINESE.encode(), CHINESE.encode("gb18030")]) is None

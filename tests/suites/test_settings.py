@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_the_judge_depends_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_key.settings.judge == "openai:gpt-4.1-mini"
     assert "OPENAI_API_KEY is set" in with_key.origins["judge"]
     assert not with_key.judge_was_chosen
+
+
+def test_the_sample_asks_a_model_only_where_one_was_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    unnamed = resolve_settings({"dataset": "sample"})
+    assert (unnamed.settings.judge, unnamed.settings.embeddings) == ("lexical", "hashing")
+    assert not unnamed.judge_was_chosen
+    assert resolve_settings({"dataset": "sample", "judge": "openai:other"}).settings.judge == "openai:other"
+    assert resolve_settings({"dataset": "sample.jsonl"}).settings.judge == "openai:gpt-4.1-mini"
+    monkeypatch.setenv("EVALHOUSE_JUDGE", "openai:another")
+    assert resolve_settings({"dataset": "sample"}).settings.judge == "openai:another"
+    monkeypatch.delenv("EVALHOUSE_JUDGE")
+    (tmp_path / "sample").touch()
+    assert resolve_settings({"dataset": "sample"}).settings.judge == "openai:gpt-4.1-mini", "a file of that name"
 
 
 def test_a_judge_that_was_named_is_taken_whatever_key_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,133 @@
+"""Runs over data that lacks what metrics need: it is said before anything is asked, and again at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Finished, Place
+
+from evalhouse.flows.documents.run_origin import read_silent
+from evalhouse.flows.serving.notify import describe_end
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
+
+ROWS: list[dict[str, Any]] = [
+    {"question": "Who keeps the light?", "answer": "Maud keeps it.", "gold": "Maud keeps it.", "topic": "light"},
+    {"question": "When is high tide?", "answer": "At six.", "gold": "At six.", "topic": "tide"},
+]
+OPTIONS = ("--judge", "lexical")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Place:
+    folder = tmp_path_factory.mktemp("unscorable")
+    (folder / "qa.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS), encoding="utf-8")
+    return Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)})
+
+
+@pytest.fixture(scope="module")
+def ended(place: Place) -> Finished:
+    return place.call("run", "qa.jsonl", *OPTIONS)
+
+
+ANNOUNCED = [
+    "columns: question, answer; not found: ground_truth, contexts; kept as metadata: gold, topic",
+    "warning: no sample has ground_truth, without which 18 of the 24 metrics cannot be scored: "
+    "factual_precision, factual_recall, statement_recall, factual_f1 and 14 more",
+    "warning: no sample has contexts, without which 12 of the 24 metrics cannot be scored: "
+    "context_recall, context_precision, faithfulness, context_utilization and 8 more",
+    "is 'gold' the ground_truth? --map ground_truth=gold reads it",
+]
+
+
+def test_columns_and_what_they_leave_unscored_are_said_first(place: Place, ended: Finished) -> None:
+    assert ended.stderr.splitlines() == ANNOUNCED
+    assert place.call("run", "qa.jsonl", *OPTIONS, "--dry-run").stderr.splitlines() == ANNOUNCED
+
+
+def test_doctor_and_collect_say_the_same_of_a_suite(place: Place) -> None:
+    (place.folder / "bot.py").write_text("def ask(question):\n    return 'At six.'\n")
+    suite = 'dataset = "qa.jsonl"\njudge = "lexical"\nmetrics = ["factual_f1", "answer_relevancy"]\n'
+    (place.folder / "qa.toml").write_text(f'{suite}[target]\ncallable = "bot:ask"\n')
+    said = [
+        "columns: question, answer; not found: ground_truth; kept as metadata: gold, topic",
+        "warning: no sample has ground_truth, without which 1 of the 2 metrics cannot be scored: factual_f1",
+        ANNOUNCED[-1],
+    ]
+    checked = place.call("doctor", "qa.toml", "--json").document
+    [finding] = [finding for finding in checked["findings"] if finding["what"] == "dataset"]
+    assert (finding["verdict"], finding["detail"].split("; ", 1)[1]) == ("note", "; ".join(said))
+    collected = place.call("collect", "qa.toml").stderr.splitlines()
+    assert [line for line in said if line not in collected and "metrics" not in line] == []
+
+
+def test_what_scored_nothing_is_named_at_the_end_with_why(place: Place, ended: Finished) -> None:
+    assert ended.status == 0
+    run_id = ended.stdout.split()[1]
+    for shown in (ended.stdout, place.call("show", run_id).stdout):
+        [line] = [line for line in shown.splitlines() if "nothing was scored by" in line]
+        assert line.startswith("warning: nothing was scored by factual_precision, ")
+        assert "(no_ground_truth 2); " in line
+        assert "faithfulness (no_contexts 2); " in line
+        assert line.endswith("recall_at_k (no_reference_ids 2)")
+        assert "\nfactual_f1 " not in shown, "a table of dashes says less than the line"
+
+
+def test_a_message_about_the_end_names_the_first_of_them(place: Place, ended: Finished) -> None:
+    warehouse = Warehouse(str(place.folder / "evalhouse.duckdb"))
+    run = find_run(warehouse, ended.stdout.split()[1])
+    told = describe_end(run, None, read_silent(warehouse, run).describe(most=2))
+    assert told == (
+        f"run {run.run_id} completed, nothing was scored by factual_precision, factual_recall and 16 more "
+        f"(no_ground_truth 2); faithfulness (no_contexts 2); next: evalhouse show {run.run_id}"
+    )
+
+
+def test_a_metric_that_was_named_and_scores_nothing_is_listed_and_told(place: Place) -> None:
+    ended = place.call("run", "qa.jsonl", *OPTIONS, "--metrics", "factual_f1")
+    assert "warning: no sample has ground_truth, without which the metric cannot be scored" in ended.stderr
+    assert "\nfactual_f1 " in ended.stdout
+    assert "warning: nothing was scored by factual_f1 (no_ground_truth 2)" in ended.stdout
+
+
+def test_rubrics_need_what_they_say_they_need(place: Place) -> None:
+    """Foretold by the needs of the rubric's file, whatever else its prompt shows."""
+    options = ("--judge", "openai:judge", "--metrics", "accuracy,answer_validity", "--dry-run")
+    said = place.call("run", "qa.jsonl", *options).stderr
+    assert "warning: no sample has ground_truth, without which 1 of the 2 metrics cannot be scored: accuracy\n" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("nofile.jsonl", None, "nofile.jsonl: no such file"),
+        ("empty.csv", "question,answer\n", "no rows"),
+        ("frage.csv", "frage\nWer?\n", "no question column; columns: frage; "),
+        ("torn.jsonl", '{"question": "q"}\n{"question": \n', "broken JSON"),
+    ],
+)
+def test_a_dataset_that_is_refused_leaves_nothing_behind(
+    tmp_path: Path, place: Place, name: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    there = Place(folder=tmp_path, variables=place.variables)
+    for _ in range(2):
+        refused = there.call("run", name)
+        assert refused.status == 2
+        assert message in refused.stderr
+        assert "evalhouse.duckdb" not in refused.stderr
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "limits") == before
+
+
+def test_the_sample_costs_nothing_whatever_keys_are_set(tmp_path: Path, place: Place) -> None:
+    """With an address at which nobody answers, so that a request would fail."""
+    keys = {"OPENAI_API_KEY": "sk-of-a-newcomer", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    there = Place(folder=tmp_path, variables={**place.variables, **keys})
+    ended = there.call("run", "sample", "--limit", "2", "--json")
+    assert (ended.status, ended.document["judge"], ended.document["embeddings"]) == (0, "lexical", "hashing")
+    assert "No judge was named and the dataset is 'sample', so the built-in lexical judge" in ended.stderr
