@@ -149,7 +149,7 @@ def test_a_mapped_column_may_be_missing_in_some_rows(tmp_path: Path) -> None:
 
 def test_a_mapping_of_an_unknown_field_is_refused(tmp_path: Path) -> None:
     message = str(refuse(write_json_lines(tmp_path / "qa.jsonl", [{"question": "q"}]), {"anwser": "reply"}))
-    assert "--map anwser=reply: 'anwser' is not one of our fields, did you mean 'answer'?" in message
+    assert "--map anwser=reply: 'anwser' is not one of our fields; did you mean answer?" in message
     assert (
         "allowed: question, answer, ground_truth, ground_truths, contexts, id, context_ids, reference_context_ids"
         in message
