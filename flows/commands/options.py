@@ -75,7 +75,13 @@ limit_options = _join_options(
     click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
     click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
     click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
-    click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds a request may take. Default: 60."),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=float,
+        metavar="S",
+        help="Seconds a request may take. Default: 60, on this machine 600.",
+    ),
     click.option(
         "--max-wait",
         "max_wait_s",

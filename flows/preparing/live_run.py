@@ -13,6 +13,7 @@ from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.tokens import find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
@@ -202,7 +203,7 @@ def make_live_run(
         asker = Asker(
             judge=judge,
             record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
-            limit=make_limit(settings, None),
+            limit=make_limit(settings, judge),
             attempts=settings.attempts,
             price=find_price(prices, judge.model),
             budget_usd=settings.budget_usd,
@@ -211,7 +212,7 @@ def make_live_run(
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
             price = find_price(prices, embedding_model.model)
-            limit = make_limit(settings, asker.limit if embedding_model.endpoint == judge.endpoint else None)
+            limit = make_limit(settings, embedding_model, beside=asker)
             embedder = AskedEmbedder(replace(asker, judge=embedding_model, limit=limit, price=price))
         return Asking(asker=asker, embedder=embedder)
 
@@ -236,14 +237,16 @@ def _check_budget(settings: RunSettings, judge: Judge) -> None:
         )
 
 
-def make_limit(settings: RunSettings, beside: EndpointLimit | None) -> EndpointLimit:
-    """The limit of the judge or the embeddings; `beside` is the judge's where both are asked at one endpoint."""
+def make_limit(settings: RunSettings, judge: Judge, *, beside: Asker | None = None) -> EndpointLimit:
+    """The limit of the judge, or of the embeddings `beside` it: one endpoint of both bears them together."""
+    shared = beside is not None and beside.judge.endpoint == judge.endpoint
     return EndpointLimit(
         concurrency=settings.concurrency,
         rpm=settings.rpm,
         tpm=settings.tpm,
         max_wait_s=settings.max_wait_s,
-        beside=beside,
+        timeout_s=choose_timeout(settings.timeout_s, judge.endpoint),
+        beside=beside.limit if beside is not None and shared else None,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Generic, NoReturn, TypeVar
 import orjson
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
+from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
@@ -79,6 +80,8 @@ class _Attempts:
     unusable: int = 0
     transport_failures: int = 0
     unreachable: int = 0
+    late: int = 0
+    exceeded_s: float = 0.0
     refusals: int = 0
     waited_s: float = 0.0
     options_dropped: int = 0
@@ -256,7 +259,8 @@ class Asker:
         raise JudgeFailed(message)
 
     async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
-        async with self.limit.slot(attempts.tokens) as slot:
+        # One that was not answered in time is asked again at once: what the model has read of it may still be there.
+        async with self.limit.slot(attempts.tokens, first=attempts.late > 0) as slot:
             self._check_budget()
             request = attempts.request
             if question.note or attempts.prepared_after != self._n_dropped:
@@ -273,7 +277,7 @@ class Asker:
                 request=orjson.dumps(request.payload).decode(),
                 started_at=time.time(),
             )
-            reply = await self._reply(request, call, clock, slot)
+            reply = await self._reply(request, call, clock, slot, attempts)
             self._note_success(slot, reply)
         self._was_answered = True
         try:
@@ -293,15 +297,32 @@ class Asker:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
         self.limit.note_success(slot)
 
-    async def _reply(self, request: ModelRequest, call: Call, clock: float, slot: Slot) -> ModelReply:
-        """The judge's reply; whatever comes instead of one is on record before it is raised."""
+    async def _wait_for(self, request: ModelRequest, slot: Slot, attempts: _Attempts) -> ModelReply:
+        """The judge's reply; TransientJudgeError when its time is over, TimeoutError when the run was stopped."""
+        patience, watch = self.limit.patience, None
+        allowed_s = patience.allow(attempts.late)
         try:
             async with asyncio.timeout(None) as drain:
                 self._sending.add(drain)
-                try:
-                    return await self.judge.reply(request)
-                finally:
-                    self._sending.discard(drain)
+                with Watch(patience, slot, allowed_s, drain) as watch:
+                    reply = await self.judge.reply(request)
+                    patience.note_answer(slot, attempts.exceeded_s)
+                    return reply
+        except TimeoutError:
+            if watch is None or not watch.is_late:
+                raise
+            if not patience.is_overtaken(slot):
+                attempts.exceeded_s = allowed_s
+            raise TransientJudgeError(f"no reply within {allowed_s:g} s", late=True) from None
+        finally:
+            self._sending.discard(drain)
+
+    async def _reply(
+        self, request: ModelRequest, call: Call, clock: float, slot: Slot, attempts: _Attempts
+    ) -> ModelReply:
+        """The judge's reply; whatever comes instead of one is on record before it is raised."""
+        try:
+            return await self._wait_for(request, slot, attempts)
         except TimeoutError:
             self._keep_failure(call, clock, RunCancelled("the run was stopped before a reply came"))
             self.raise_if_stopped()
@@ -320,6 +341,9 @@ class Asker:
                 self.limit.note_report(error.limits, slot)
             if isinstance(error, TransientJudgeError) and error.rate_limited:
                 self.limit.note_refused(slot, error.retry_after_s)
+            if isinstance(error, TransientJudgeError) and error.late:
+                self.counts.late += 1
+                self.limit.note_late(slot)
             self._keep_failure(call, clock, error)
             raise
 
@@ -353,7 +377,8 @@ class Asker:
         attempts.used += 1
         attempts.transport_failures += 1
         attempts.unreachable += error.unreachable
-        if attempts.used < attempts.most:
+        attempts.late += error.late
+        if attempts.used < attempts.most and not error.late:
             await self._wait_out(max(min(named_s, _NAMED_MOST_S), draw_backoff(attempts.transport_failures)), attempts)
 
     async def _wait_out(self, wait_s: float, attempts: _Attempts) -> None:

@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from evalhouse.tasks.asking.patience import Patience, choose_timeout
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, repeat_error
 from evalhouse.tasks.judge.rate_headers import RateLimits
 
@@ -324,6 +325,14 @@ class _Bearing:
         else:
             self._ceiling = self.allowed = min(self.allowed, others)
 
+    def note_late(self, started_at: float, now: float, *, was_answered: bool) -> None:
+        """No reply came in time."""
+        if started_at < self._shrunk_at or (self._shrunk_at and not was_answered):
+            return
+        self._shrunk_at = now
+        self._successes, self._probing = 0, False
+        self._ceiling = self.allowed = max(1, self.in_flight // 2)
+
     def give_out(self) -> None:
         """Give free slots to those who have waited longest, whatever model they wait for."""
         for limit in sorted(self.limits, key=lambda limit: limit.first_turn) if len(self.limits) > 1 else self.limits:
@@ -345,8 +354,10 @@ class EndpointLimit:
         rpm: int | None = None,
         tpm: int | None = None,
         max_wait_s: float = math.inf,
+        timeout_s: float | None = None,
         beside: "EndpointLimit | None" = None,
     ) -> None:
+        self.patience = Patience(choose_timeout(timeout_s, None))
         self.max_wait_s = max_wait_s
         self._setting = concurrency
         self._share = concurrency
@@ -355,6 +366,8 @@ class EndpointLimit:
         self._in_flight = 0
         self._n_waiting = 0
         self._waiting: deque[_Turn] = deque()
+        self._again: deque[_Turn] = deque()  # those that go before all others
+        self._late: set[int] = set()  # the ordinals of slots that are still held
         self._tokens_in_flight = 0
         self._n_started = 0
         self._n_tokens = 0
@@ -382,7 +395,8 @@ class EndpointLimit:
     @property
     def first_turn(self) -> float:
         """The number of the turn that is next here, counted over all models; infinite where nobody waits."""
-        return self._waiting[0].number if self._waiting else math.inf
+        queue = self._again or self._waiting
+        return queue[0].number if queue else math.inf
 
     @property
     def has_given_up(self) -> bool:
@@ -402,9 +416,12 @@ class EndpointLimit:
         self._bearing.give_out()
 
     @asynccontextmanager
-    async def slot(self, tokens: int = 0) -> AsyncIterator[Slot]:
-        """Hold one slot for the length of the block; raises what the limit was closed with."""
-        slot = await self._enter(tokens)
+    async def slot(self, tokens: int = 0, *, first: bool = False) -> AsyncIterator[Slot]:
+        """Hold one slot for the length of the block, before all who wait if `first`.
+
+        Raises what the limit was closed with.
+        """
+        slot = await self._enter(tokens, first=first)
         try:
             yield slot
         finally:
@@ -415,10 +432,11 @@ class EndpointLimit:
         self._closed_by = error
         if self._timer is not None:
             self._timer.cancel()
-        for turn in self._waiting:
+        for turn in (*self._again, *self._waiting):
             if not turn.future.done():
                 turn.future.set_exception(repeat_error(error))
                 self._n_waiting -= 1
+        self._again.clear()
         self._waiting.clear()
 
     def note_tokens(self, slot: Slot, used: int) -> None:
@@ -501,12 +519,24 @@ class EndpointLimit:
             )
         )
 
-    async def _enter(self, tokens: int) -> Slot:
+    def note_late(self, slot: Slot) -> None:
+        """No reply came in time to a request whose slot is still held: half as many at once from now on.
+
+        Of those that were under way together the first counts, as do all of an endpoint that answers nobody, and none
+        that others have overtaken: it was lost on its way, and did not wait in a queue.
+        """
+        self._late.add(slot.ordinal)
+        if not self.patience.is_overtaken(slot):
+            self._bearing.note_late(slot.started_at, _read_clock(), was_answered=self.patience.was_answered)
+
+    async def _enter(self, tokens: int, *, first: bool) -> Slot:
         if self._closed_by is not None:
             raise repeat_error(self._closed_by)
         self._bearing.n_turns += 1
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Turn(tokens=tokens, future=future, number=self._bearing.n_turns))
+        (self._again if first else self._waiting).append(
+            _Turn(tokens=tokens, future=future, number=self._bearing.n_turns)
+        )
         self._n_waiting += 1
         self.give_out_own()
         try:
@@ -522,15 +552,17 @@ class EndpointLimit:
     def give_out_own(self) -> None:
         """Give free slots to those who wait for this model."""
         bearing = self._bearing
-        while self._waiting and self._in_flight < self._share and bearing.in_flight < bearing.allowed:
-            turn = self._waiting[0]
+        while (queue := self._again or self._waiting) and self._in_flight < self._share:
+            if bearing.in_flight >= bearing.allowed:
+                return
+            turn = queue[0]
             if turn.future.done():  # cancelled while it waited
-                self._waiting.popleft()
+                queue.popleft()
                 continue
             now = _read_clock()
             if self._must_wait(turn.tokens, now):
                 return
-            self._waiting.popleft()
+            queue.popleft()
             turn.future.set_result(self._start(turn.tokens, now))
 
     def _start(self, tokens: int, now: float) -> Slot:
@@ -549,7 +581,12 @@ class EndpointLimit:
         self._in_flight -= 1
         self._bearing.in_flight -= 1
         self._tokens_in_flight -= slot.tokens
-        self._bearing.give_out()
+        if slot.ordinal not in self._late:
+            self._bearing.give_out()
+            return
+        # Whoever was not answered in time comes back for it in this same turn of the loop, before anybody else.
+        self._late.discard(slot.ordinal)
+        asyncio.get_running_loop().call_soon(self._bearing.give_out)
 
     def _must_wait(self, tokens: int, now: float) -> bool:
         """Whether the next request must start later; a timer gives its slot out then."""

@@ -181,15 +181,17 @@ _REPLY_TOKENS = 200
 class Usage:
     """What requests took, or in a dry run would take; the usages of several add up.
 
-    `failed` requests brought no usable reply, `unreadable` ones among them a reply that could not be read. `spent_usd`
-    is without what the `unpriced` requests cost, for whose model no price is known. `saved_usd` is what of it a
-    provider's cache would save, which only a dry run counts: elsewhere it is saved already.
+    `failed` requests brought no usable reply: to the `unreadable` ones among them one came that could not be read, to
+    the `late` ones none in time. `spent_usd` is without what the `unpriced` requests cost, for whose model no price is
+    known. `saved_usd` is what of it a provider's cache would save, which only a dry run counts: elsewhere it is saved
+    already.
     """
 
     requests: int = 0
     reused: int = 0
     failed: int = 0
     unreadable: int = 0
+    late: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

@@ -33,7 +33,8 @@ class RunCancelled(FatalJudgeError):
 
 
 class TransientJudgeError(JudgeError):
-    """The same request may work in a moment. `unreachable` says that no connection was made at all.
+    """The same request may work in a moment. `unreachable` says that no connection was made at all, `late` that no
+    reply came in time.
 
     `limits` are what the endpoint reported of its own together with the error.
     """
@@ -45,12 +46,14 @@ class TransientJudgeError(JudgeError):
         retry_after_s: float | None = None,
         rate_limited: bool = False,
         unreachable: bool = False,
+        late: bool = False,
         limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.rate_limited = rate_limited
         self.unreachable = unreachable
+        self.late = late
         self.limits = limits
 
 

@@ -4,7 +4,6 @@ This is the one place that knows LangChain and the errors of the `openai` client
 client for each call costs ten times what the call itself costs here.
 """
 
-import asyncio
 import importlib
 import os
 import sys
@@ -21,11 +20,11 @@ from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 
+from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     JudgeError,
     RefusedRequest,
-    TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
 )
@@ -78,7 +77,6 @@ class ChatModelJudge:
         endpoint: str,
         model: str,
         parameters: Mapping[str, object],
-        timeout_s: float,
         structured: bool,
         names_ids: bool = False,
         voting: Mapping[str, object] | None = None,
@@ -91,7 +89,6 @@ class ChatModelJudge:
         self._chat = chat
         self.endpoint = endpoint
         self._parameters = dict(parameters)
-        self._timeout_s = timeout_s
         self._structured = structured
         self._names_ids = names_ids
         self._voting = dict(voting or {})
@@ -136,15 +133,12 @@ class ChatModelJudge:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send the request and return the text of the reply; every failure becomes one of `judge_errors`."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                if self._completions is not None:
-                    completion = await self._completions.post(_shape(request.payload))
-                    return _read_completion(completion, sent=request.payload)
-                return _read_message(await self._invoke(request.payload), sent=request.payload)
+            if self._completions is not None:
+                completion = await self._completions.post(_shape(request.payload))
+                return _read_completion(completion, sent=request.payload)
+            return _read_message(await self._invoke(request.payload), sent=request.payload)
         except JudgeError:
             raise
-        except TimeoutError:
-            raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
             raise self._translate(error, sent=request.payload) from None
 
@@ -213,7 +207,6 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         endpoint=strip_credentials(endpoint),
         model=model,
         parameters=parameters,
-        timeout_s=settings.timeout_s,
         structured=True,
         names_ids=not _compiles_schemas(endpoint),
         voting=_heat(settings.temperature),
@@ -230,7 +223,7 @@ async def list_models(settings: RunSettings) -> list[str]:
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
         max_retries=0,
-        timeout=settings.timeout_s,
+        timeout=choose_timeout(settings.timeout_s, None),
     )
     try:
         return [model.id for model in (await client.models.list()).data]
@@ -257,7 +250,6 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         endpoint=name,
         model=model,
         parameters={},
-        timeout_s=settings.timeout_s,
         structured=isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api,
         voting=_heat(temperature) if isinstance(chat, BaseChatOpenAI) else {},
         keyed=_describe_factory_model(chat),

@@ -5,7 +5,6 @@ words and spellings, not meaning. `openai:MODEL` and `module:factory` ask a mode
 call path and record as the judge, so that an unchanged text is never embedded twice.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import openai
@@ -14,7 +13,6 @@ from evalhouse.tasks.asking.embedders import pack_embedding, pack_vector
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     RefusedRequest,
-    TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
 )
@@ -37,15 +35,12 @@ Close = Callable[[], Awaitable[None]]
 class EmbeddingModel:
     """An embedding model behind the judge protocol: the reply's text is the vector, packed."""
 
-    def __init__(
-        self, *, name: str, model: str, endpoint: str, embed: Embed, timeout_s: float, close: Close | None = None
-    ) -> None:
+    def __init__(self, *, name: str, model: str, endpoint: str, embed: Embed, close: Close | None = None) -> None:
         self.name = name
         self.model = model
         self.endpoint = endpoint
         self._embed = embed
         self._close = close
-        self._timeout_s = timeout_s
 
     def prepare(self, question: Question) -> ModelRequest:
         """The text under the model's name and address."""
@@ -57,12 +52,9 @@ class EmbeddingModel:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Embed one text."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._embed(str(request.payload["input"]))
+            return await self._embed(str(request.payload["input"]))
         except UnusableReply:
             raise
-        except TimeoutError:
-            raise TransientJudgeError(f"no reply within {self._timeout_s:g} s") from None
         except Exception as error:  # a model of any maker may raise anything; it becomes one of our errors
             translated = translate_error(error, name=self.name, endpoint=self.endpoint)
             if isinstance(translated, UnsupportedOption):
@@ -109,7 +101,6 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
         endpoint=strip_credentials(endpoint),
         embed=embed,
         close=posts.close,
-        timeout_s=settings.timeout_s,
     )
 
 
@@ -128,4 +119,4 @@ def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
         vectors = await embeddings.aembed_documents([text])
         return ModelReply(text=pack_vector(vectors[0]))
 
-    return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed, timeout_s=settings.timeout_s)
+    return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed)

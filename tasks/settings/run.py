@@ -101,8 +101,8 @@ class RunSettings(BaseModel):
     prices: Annotated[str | None, Where(is_path=True, judges=True, compares="given")] = Field(
         default=None, description="file with prices of your own"
     )
-    timeout_s: Annotated[float, Where(place=LIMITS, flag="--timeout", compares="given")] = Field(
-        default=60.0, gt=0, description="seconds one request may take"
+    timeout_s: Annotated[float | None, Where(place=LIMITS, flag="--timeout", compares="given")] = Field(
+        default=None, gt=0, description="seconds one request may take; 60, and 600 on this machine or its network"
     )
     attempts: Annotated[int, Where(place=LIMITS, compares="given")] = Field(
         default=5, ge=1, le=50, description="times one question is asked before it is given up"

@@ -139,10 +139,11 @@ async def lay_out_run(
     warehouse = open_warehouse(folder)
     plan = plan_run(metrics, load_metrics())
     record = CallRecord(warehouse, run_id, fresh=settings.fresh)
+    judge = judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings)
     asker = Asker(
-        judge=judge or make_openai_judge(settings.judge, settings.judge.partition(":")[2], settings),
+        judge=judge,
         record=record,
-        limit=make_limit(settings, None),
+        limit=make_limit(settings, judge),
         attempts=settings.attempts,
         price=price or FREE,
         budget_usd=settings.budget_usd,
@@ -150,7 +151,7 @@ async def lay_out_run(
     embedder: Any = HashingEmbedder()
     if settings.embeddings != "hashing":
         model = make_embedding_model(settings.embeddings, settings)
-        limit = make_limit(settings, asker.limit if model.endpoint == asker.judge.endpoint else None)
+        limit = make_limit(settings, model, beside=asker)
         embedder = AskedEmbedder(replace(asker, judge=model, limit=limit))
     live_run = LiveRun(
         run_id=run_id,

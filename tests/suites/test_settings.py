@@ -43,10 +43,10 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default(monkeypatch
     resolved = resolve_settings({"concurrency": 9, "attempts": None})
     assert resolved.settings.concurrency == 9
     assert resolved.settings.attempts == 3
-    assert resolved.settings.timeout_s == 60
+    assert resolved.settings.votes == 1
     assert resolved.origins["concurrency"] == "--concurrency"
     assert resolved.origins["attempts"] == "EVALHOUSE_ATTEMPTS"
-    assert resolved.origins["timeout_s"] == "default"
+    assert resolved.origins["votes"] == "default"
 
 
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
