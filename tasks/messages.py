@@ -1,24 +1,19 @@
 """How a message to a person is made short and safe: credentials hidden, texts cut, names listed, values quoted."""
 
-import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
 from urllib.parse import urlsplit, urlunsplit
 
+from evalhouse.warehouse.secrets import SHOWN, hide_secrets, note_environment
+
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{4,}|[Bb]earer\s+\S+|(?<=://)[^\s/@]+@")
-
-
-_KEY_VARIABLES = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "DASHSCOPE_API_KEY", "ANTHROPIC_API_KEY")
 
 
 def redact(text: str) -> str:
     """Take everything that is a key, or looks like one, out of a text."""
-    for variable in _KEY_VARIABLES:
-        key = os.environ.get(variable, "")
-        if len(key) >= 8:
-            text = text.replace(key, "[key]")
-    return _KEY_LIKE.sub("[key]", text)
+    note_environment()
+    return _KEY_LIKE.sub(SHOWN, hide_secrets(text))
 
 
 def shorten(text: str | None, most: int = 400) -> str:

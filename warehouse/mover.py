@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.secrets import hide_in, note_environment
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -192,6 +193,7 @@ class Mover:
     def __init__(
         self, warehouse: Warehouse, table: JournalledTable, *, moved: Callable[[Segment], None] = lambda _: None
     ) -> None:
+        note_environment()
         self._warehouse, self._table, self._moved = warehouse, table, moved
         self._journal = Journal(_find_folder(warehouse.location, table))
         self._waiting: list[Segment] = []
@@ -203,8 +205,8 @@ class Mover:
         self._thread.start()
 
     def keep(self, row: dict[str, object]) -> None:
-        """Put a row on disk; raises OSError when the disk does not take it."""
-        self._journal.append(row)
+        """Put a row on disk, without secrets; raises OSError when the disk does not take it."""
+        self._journal.append({name: hide_in(value) for name, value in row.items()})
         if len(self._journal) >= _WAYS[self._table].most_rows:
             self._wake.set()
 

@@ -13,6 +13,7 @@ from importlib.resources import files
 import polars as pl
 
 from evalhouse.warehouse import steps
+from evalhouse.warehouse.secrets import hide_in
 from evalhouse.warehouse.steps import ColumnType
 
 _TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
@@ -35,13 +36,16 @@ Frames = Mapping[str, pl.DataFrame]
 
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
-    """Rows as a frame with the table's columns; keys that are no column of the table are refused."""
+    """Rows as a frame with the table's columns, without secrets; keys that are no column of the table are refused."""
     columns = TABLES[table]
     for row in rows:
         if not row.keys() <= columns.keys():
             raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
     return pl.DataFrame(
-        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+        {
+            name: pl.Series(name, [hide_in(row.get(name)) for row in rows], dtype=dtype)
+            for name, dtype in columns.items()
+        }
     )
 
 

@@ -1,6 +1,7 @@
 """From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -187,6 +188,8 @@ def make_live_run(
 ) -> LiveRun:
     """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
+    if settings.notify is not None:
+        settings.notify.note_secrets(os.environ)
     if settings.budget_usd is not None or settings.prices is not None:
         _check_budget(settings, judge)
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0

@@ -15,13 +15,17 @@ JudgeError
 from typing import TYPE_CHECKING, TypeVar
 
 from evalhouse.tasks.judge.rate_headers import RateLimits
+from evalhouse.warehouse.secrets import hide_secrets
 
 if TYPE_CHECKING:
     from evalhouse.tasks.judge.protocol import ModelReply
 
 
 class JudgeError(Exception):
-    """Any failure of a judge. Texts hold no key and no header."""
+    """Any failure of a judge. Texts hold no key and no header, even where a reply that they quote repeats one."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(hide_secrets(message))
 
 
 class FatalJudgeError(JudgeError):

@@ -24,6 +24,7 @@ from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, r
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
 from evalhouse.tasks.messages import redact
 from evalhouse.tasks.models.errors import MOST_ERROR_BYTES, ErrorBody, read_error_body, read_error_field
+from evalhouse.warehouse.secrets import note_secret
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 # A long reply with its log-probabilities has some six megabytes.
@@ -50,6 +51,7 @@ def read_openai_key(endpoint: str) -> SecretStr:
     """The key of the environment. A local endpoint usually wants none, so only OpenAI's own insists."""
     key = os.environ.get("OPENAI_API_KEY")
     if key:
+        note_secret(key)
         return SecretStr(key)
     if endpoint == _DEFAULT_ENDPOINT:
         raise FatalJudgeError(
@@ -75,6 +77,8 @@ def make_login_header(endpoint: str) -> dict[str, str]:
     if parts.username is None:
         return {}
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    for secret in (login, unquote(parts.password or ""), parts.password or ""):
+        note_secret(secret)
     return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
+from evalhouse.warehouse.secrets import note_secret
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0)]
@@ -128,6 +129,12 @@ class Notify(BaseModel):
         if not endings:
             raise PydanticCustomError("no_ending", "name at least one ending, or leave `on` out")
         return endings
+
+    def note_secrets(self, environ: Mapping[str, str]) -> None:
+        """Have the address, as far as the environment gives it, taken out of whatever is stored."""
+        note_secret(VARIABLE.sub(lambda match: environ.get(match[1], ""), self.webhook).strip())
+        for name in VARIABLE.findall(self.webhook):
+            note_secret(environ.get(name, ""))
 
     @property
     def keeps_secret(self) -> bool:

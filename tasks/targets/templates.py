@@ -4,8 +4,6 @@ A template is data before anything is filled in, so a question with quotes, brac
 the end and nothing else; in an address every character of it that could mean something is percent-encoded.
 """
 
-import html
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ import orjson
 from evalhouse.tasks.messages import list_names, redact, shorten
 from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
+from evalhouse.warehouse.secrets import note_secret, spell_secret
 
 # A shorter value is no secret, and taking it out would take out parts of words.
 _SHORTEST_SECRET = 4
@@ -123,6 +122,8 @@ def fill_headers(headers: Mapping[str, str]) -> Headers:
         sent[header] = _fill_variables(template, values)
         if is_secret_header(header):
             secret |= set(values)
+            for value in values.values():
+                note_secret(value)
     return Headers(sent=sent, hidden=hidden, secret=frozenset(secret))
 
 
@@ -152,10 +153,7 @@ def _longest_first(hidden: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _take_out(value: str, shown: str, text: str) -> str:
     """The text without a value, whole or cut off, as it is and as JSON, Python, an address or a page would have it."""
-    plain, escaped = orjson.dumps(value).decode()[1:-1], json.dumps(value)[1:-1]
-    slashed = [spelling.replace("/", "\\/") for spelling in (plain, escaped)]
-    coded = [quote(value, safe=""), quote(value), html.escape(value), repr(value)[1:-1]]
-    spellings = sorted({value, plain, escaped, *slashed, *coded}, key=len, reverse=True)
+    spellings = sorted(spell_secret(value), key=len, reverse=True)
     for spelling in spellings:
         text = text.replace(spelling, shown)
     for spelling in spellings:

@@ -13,6 +13,7 @@ from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.secrets import hide_in
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -174,7 +175,7 @@ def _write_config(config: object) -> str:
 
 
 def _to_plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    return hide_in(list(value) if isinstance(value, tuple) else value)
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:
