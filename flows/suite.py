@@ -17,7 +17,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.utilities.urls import url_for
 
 from evalhouse.flows.display.output import print_notice
@@ -29,6 +29,7 @@ from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.run.waiting import wait_for_warehouse
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.flows.serving.backlog import find_unanswered, hold_flow_run, put_answered, queue_left
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
 from evalhouse.flows.serving.notify import describe_end, write_page
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 # For a run by hand, which may take long; Prefect sees that this process lives.
 _PATIENCE_S = 86_400.0
 _MOST_SILENT = 3
+# For a server that is started again, by hand or by its supervisor.
+_OUTAGE_S = 120.0
 _TRIGGERS = ("schedule", "event", "manual")
 # Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
 _SCHEDULED = "auto-scheduled"
@@ -73,6 +76,8 @@ def evaluate_suite(
             return _work(_open_job(suite), trigger, resume, event)
         except Exception as error:
             message = explain(error)
+            if is_outage(error):
+                return _break_off(f"{Path(suite).name}: {message or describe_outage(error)}")
             if message is None:
                 raise
             # It is read at the terminal of the process that serves the suite.
@@ -80,8 +85,14 @@ def evaluate_suite(
             return Failed(message=message)
 
 
+def _break_off(message: str) -> "State[Any]":
+    """The end of a flow run whose warehouse or server was away: `evalhouse serve` takes it up again."""
+    print_notice(message)
+    return Crashed(message=message)
+
+
 def _open_job(path: str) -> _Job:
-    api = find_api("a suite is served by way of a Prefect server")
+    api = find_api("a suite is served by way of a Prefect server", patience_s=_OUTAGE_S)
     suite = load_suite(path)
     warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
     row = api.get(f"/flow_runs/{flow_run.id}")
@@ -95,6 +106,8 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
     if trigger not in _TRIGGERS:
         raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
     if resume is not None:
+        if find_run(job.warehouse, resume).status == "completed":
+            return _skip("NothingNew", f"run {resume} has completed meanwhile")
         url = job.warehouse.location.url
         watch = _watch(job, BY_HAND)
         return _report(
@@ -177,6 +190,8 @@ def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     )
     message = describe_end(run, outcome.gate, read_silent(job.warehouse, run).describe(most=_MOST_SILENT))
     get_run_logger().info(message)
+    if run.status == "running":
+        return _break_off(f"{job.suite.name}: run {run.run_id} was broken off: {outcome.outcome.problem}")
     if run.status == "cancelled":
         return Cancelled(message=message)
     if run.status != "completed" or outcome.gate_failed:

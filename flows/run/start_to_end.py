@@ -17,6 +17,7 @@ from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leav
 from evalhouse.flows.run.outcome import RunOutcome, Watch
 from evalhouse.flows.server.held import prefect_server
 from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.locks import hold_run
@@ -245,7 +246,7 @@ def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, i
     interrupts.note_only()
     try:
         _close_records(live_run)
-        _write_end(live_run, run.kind, problem)
+        _write_end(live_run, run, problem)
         run = find_run(live_run.warehouse, live_run.run_id)
     except WarehouseError as error:
         # Replies are in the journal and the verdicts follow from them: there is a run to resume.
@@ -266,18 +267,27 @@ def _close_records(live_run: "LiveRun") -> None:
             live_run.collection.record.close()
 
 
-def _write_end(live_run: "LiveRun", kind: RunKind, problem: BaseException | None) -> None:
+def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> None:
     """Write the run's status; an evaluation that was stopped is scored as far as it came."""
-    if kind == "collection":
+    if run.kind == "collection":
         live_run.progress.n_failed = count_responses(live_run.warehouse, live_run.run_id)["n_failed"]
     elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
         from evalhouse.tasks.score import score_verdicts  # noqa: PLC0415
 
         score_verdicts(live_run)
     told = _describe_end(live_run, problem)
+    if _is_taken_up(run, problem):
+        update_run(live_run.warehouse, live_run.run_id, problem=told)
+        return
     update_run(
         live_run.warehouse, live_run.run_id, status=_name_end(live_run, problem), finished_at=now_utc(), problem=told
     )
+
+
+def _is_taken_up(run: RunRow, problem: BaseException | None) -> bool:
+    """Whether it was broken off by an outage and is left as it is, without an end: to `evalhouse serve` it has crashed,
+    as if its process had been killed, and is resumed."""
+    return run.trigger != "manual" and is_outage(problem)
 
 
 def _name_end(live_run: "LiveRun", problem: BaseException | None) -> RunStatus:
@@ -292,7 +302,10 @@ def _describe_end(live_run: "LiveRun", problem: BaseException | None) -> str | N
     record = live_run.asker.record if live_run.is_open else None
     n_lost = record.n_lost if isinstance(record, CallRecord) else 0
     lost = f"; {n_lost} replies came that could not be kept, and will be asked for again" if n_lost else ""
-    return f"{problem}{lost}" if problem else None
+    if problem is None:
+        return None
+    text = describe_outage(problem) if is_outage(problem) and not isinstance(problem, WarehouseError) else str(problem)
+    return f"{text}{lost}"
 
 
 def _put_away(live_run: "LiveRun") -> None:

@@ -107,12 +107,21 @@ class PrefectApiError(SettingsError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def is_silence(self) -> bool:
+        """Whether nobody has answered."""
+        return self.status is None
+
 
 class PrefectApi:
-    """One server. `post`, `get` and `patch` take a path below the API's address and give its JSON."""
+    """One server. `post`, `get` and `patch` take a path below the API's address and give its JSON.
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    A server that does not answer at all is asked again for `patience_s` seconds.
+    """
+
+    def __init__(self, settings: Mapping[str, str], *, patience_s: float = 0.0) -> None:
         self.url = settings[API_URL].rstrip("/")
+        self._patience_s = patience_s
         self._headers = {"Content-Type": "application/json", **_read_headers(settings)}
         self._context = _make_context(settings)
 
@@ -126,14 +135,17 @@ class PrefectApi:
         return self._ask("PATCH", path, body)
 
     def _ask(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
-        for pause_s in _PAUSES_S:
+        deadline, pauses_s = time.monotonic() + self._patience_s, iter(_PAUSES_S)
+        while True:
+            pause_s = next(pauses_s, None)
             try:
                 return self._ask_once(method, path, body)
             except PrefectApiError as error:
-                if error.status not in _TRY_AGAIN:
+                if error.is_silence and time.monotonic() < deadline:
+                    pause_s = pause_s or _PAUSES_S[-1]
+                elif error.status not in _TRY_AGAIN or pause_s is None:
                     raise
             time.sleep(pause_s)
-        return self._ask_once(method, path, body)
 
     def _ask_once(self, method: str, path: str, body: object) -> Any:  # noqa: ANN401
         try:
@@ -184,7 +196,7 @@ class PrefectApi:
         return PrefectApiError(message, status=status)
 
 
-def find_api(purpose: str) -> PrefectApi:
+def find_api(purpose: str, *, patience_s: float = 0.0) -> PrefectApi:
     """The server that is configured; `purpose` is what could not be done without one, for the error."""
     settings = read_user_settings()
     if not settings.get(API_URL):
@@ -193,7 +205,7 @@ def find_api(purpose: str) -> PrefectApi:
             f"`evalhouse serve SUITE.toml --with-server`, which prints its address, and set {API_URL} to that, "
             "or to the address of your own server, such as http://127.0.0.1:4200/api"
         )
-    return PrefectApi(settings)
+    return PrefectApi(settings, patience_s=patience_s)
 
 
 def _read_headers(settings: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from evalhouse.flows.server.environment import (
     lasting_server_environment,
@@ -33,6 +33,8 @@ _LOG_TAIL_LINES = 15
 # How long the child may take to end when it has written what was queued.
 _EXIT_GRACE_S = 10.0
 _USUAL_PORT = 4200
+SERVE_LOG: Final = "evalhouse-serve.log"
+"""In Prefect's folder: what `evalhouse serve` has said and its server has logged, over all starts."""
 # Prefect imports these when the first flow runs: 0.4 s of CPU, which this process can spare while it waits.
 _USED_BY_FIRST_FLOW = (
     "prefect.flow_engine",
@@ -56,13 +58,14 @@ class LocalServer:
         api_url: str,
         auth_string: str | None,
         log_path: Path,
-        keeps_log: bool = False,
+        listener: socket.socket | None = None,
     ) -> None:
         self.api_url = api_url
         self.auth_string = auth_string
         self.log_path = log_path
         self._process = process
-        self._keeps_log = keeps_log
+        # Of a server that stays: requests wait here while there is no child.
+        self._listener = listener
         self._is_ready = False
         self._is_stopped = False
 
@@ -85,27 +88,42 @@ class LocalServer:
     def start_lasting(cls, port: int | None = None) -> "LocalServer":
         """The same with everything that schedules, triggers and a person at the browser need, for `evalhouse serve`.
 
-        `port` None takes Prefect's usual one, or a free one where that is taken. Its log stays in Prefect's folder.
-        Raises LocalServerError when the port that was asked for is taken.
+        `port` None takes Prefect's usual one, or a free one where that is taken. What it logs goes to the end of
+        `SERVE_LOG` in Prefect's folder. Raises LocalServerError when the port that was asked for is taken.
         """
         home = prefect_home()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log_path = home / "evalhouse-serve.log"
-        with _listen(port) as listener, log_path.open("wb") as log:
-            number = listener.getsockname()[1]
-            process = _start_child(listener, log, log_path, lasting_server_environment(number), is_lasting=True)
+        listener, log_path = _listen(port), home / SERVE_LOG
         return cls(
-            process,
-            api_url=f"http://127.0.0.1:{number}/api",
+            _start_lasting_child(listener, log_path),
+            api_url=f"http://127.0.0.1:{listener.getsockname()[1]}/api",
             auth_string=read_user_settings().get("PREFECT_SERVER_API_AUTH_STRING"),
             log_path=log_path,
-            keeps_log=True,
+            listener=listener,
         )
 
     @property
     def is_alive(self) -> bool:
         """Whether the child is still there."""
         return self._process.poll() is None
+
+    def start_again(self) -> None:
+        """Replace the child of a server that stays, when it has ended; raises LocalServerError.
+
+        The socket has stayed open here, so that what is asked meanwhile waits instead of being refused.
+        """
+        assert self._listener is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._process, self._is_ready = _start_lasting_child(self._listener, self.log_path), False
+        self.wait_until_ready()
+
+    def describe_end(self) -> str:
+        """How the child has ended."""
+        status = self._process.poll()
+        return f"signal {-status}" if status is not None and status < 0 else f"status {status}"
 
     def wait_until_ready(self, timeout_s: float = 120) -> None:
         """Return when the server answers; raises LocalServerError when it has ended instead, or not answered in time.
@@ -151,7 +169,9 @@ class LocalServer:
             self._process.kill()
             self._process.wait()
         stdout.close()
-        if not self._keeps_log and self._process.returncode == 0:
+        if self._listener is not None:
+            self._listener.close()
+        elif self._process.returncode == 0:
             self.log_path.unlink(missing_ok=True)
 
     def _explain_start(self, timeout_s: float) -> str:
@@ -182,6 +202,12 @@ def _listen(port: int | None) -> socket.socket:
         return socket.create_server(("127.0.0.1", port), backlog=256)
     except OSError as error:
         raise LocalServerError(f"port {port} of this machine cannot be had: {error.strerror or error}") from None
+
+
+def _start_lasting_child(listener: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
+    with log_path.open("ab") as log:
+        environ = lasting_server_environment(listener.getsockname()[1])
+        return _start_child(listener, log, log_path, environ, is_lasting=True)
 
 
 def _start_child(

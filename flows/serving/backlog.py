@@ -10,8 +10,8 @@ crashed. Prefect notices by itself only when heartbeats stay out, and resumes no
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +20,10 @@ from typing import Any, Final
 from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
+from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import (
     KbUpdateRow,
     RunRow,
@@ -33,13 +34,17 @@ from evalhouse.warehouse.rows.runs import (
     now_utc,
     update_run,
 )
-from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 # A run that kills its process each time (out of memory, say) is not tried for ever.
 _MOST_RESUMES = 3
+# Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
+_REPLACED, _AGAIN = "queued again", "try again "
+_LOST_WITHIN: Final = timedelta(days=1)
+SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 # Prefect writes an event some seconds after it has acted on it.
 _EVENT_PATIENCE_S = 60.0
 _EVENT_POLL_S = 0.5
@@ -63,24 +68,38 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
     `alone` says that nobody else can be at work on these suites: what shows no sign of life is then dead. Returns a
     line for each thing found.
     """
-    lines = []
-    for suite in suites:
-        warehouse = Warehouse(suite.warehouse_url)
-        under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
-        dead = [flow_run for flow_run in under_way if _is_dead(str(flow_run["id"]), alone=alone)]
-        crashed = {run.run_id: run for run in _mark_runs(warehouse, suite.name)}
-        for flow_run in dead:
-            _mark_flow_run(api, str(flow_run["id"]))
-            run = _find_run_of(warehouse, flow_run, suite.name)
-            if run is None:
-                lines.append(_queue_again(api, suite, flow_run))
-            elif run.status in ("failed", "cancelled"):
-                crashed[run.run_id] = run
-        for run in crashed.values():
-            if run.flow_run_id is not None:
-                _mark_flow_run(api, run.flow_run_id)
-            lines.append(f"{suite.name}: run {run.run_id} had crashed: {_go_on(api, suite, run)}")
-    return lines
+    return [line for suite in suites for line in _sweep_suite(api, suite, alone=alone)]
+
+
+def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[str]:
+    warehouse, lines = Warehouse(suite.warehouse_url), []
+    under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
+    dead = [flow_run for flow_run in under_way if _is_dead(str(flow_run["id"]), alone=alone)]
+    # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
+    alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
+    crashed = {run.run_id: run for run in _mark_runs(warehouse, suite.name, alive)}
+    for flow_run in dead:
+        _mark_flow_run(api, str(flow_run["id"]))
+        run = _find_run_of(warehouse, flow_run, suite.name)
+        if run is not None and run.status in ("failed", "cancelled"):
+            crashed.setdefault(run.run_id, run)
+    for run in crashed.values():
+        if run.flow_run_id is not None:
+            _mark_flow_run(api, run.flow_run_id)
+        why = f" ({run.problem})" if run.problem else ""
+        lines.append(f"{suite.name}: run {run.run_id} had crashed{why}: {_go_on(api, suite, run)}")
+    return lines + [_queue_again(api, suite, flow_run) for flow_run in _list_lost(api, suite)]
+
+
+def _list_lost(api: PrefectApi, suite: ServedSuite) -> list[Mapping[str, Any]]:
+    """Flow runs of the last day that have crashed before their run was on record, and that nothing has replaced."""
+    since = {"after_": (datetime.now(UTC) - _LOST_WITHIN).isoformat()}
+    crashed = list_flow_runs(api, suite, state={"type": {"any_": ["CRASHED"]}}, expected_start_time=since)
+    return [
+        flow_run
+        for flow_run in crashed
+        if find_named_run(flow_run, suite.name) is None and _REPLACED not in flow_run["tags"]
+    ]
 
 
 def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
@@ -103,10 +122,18 @@ def _is_dead(flow_run_id: str, *, alone: bool) -> bool:
     return not is_file_held(path)
 
 
-def _mark_runs(warehouse: Warehouse, suite: str) -> list[RunRow]:
-    """Runs of a suite that say "running" and are held by nobody: failed from now on. Those by hand are only marked."""
+def is_marked(run: RunRow) -> bool:
+    """Whether a run was found crashed, and is resumed."""
+    return run.status == "failed" and run.trigger != "manual" and (run.problem or "").startswith(_GONE)
+
+
+def _mark_runs(warehouse: Warehouse, suite: str, alive: Collection[str | None]) -> list[RunRow]:
+    """Runs of a suite that say "running" and are held by nobody: failed from now on. Those by hand are only marked.
+
+    They come as they were before; `alive` are not looked at."""
     try:
         runs = [run for run in list_runs(warehouse) if run.status == "running" and run.suite == suite]
+        runs = [run for run in runs if run.run_id not in alive]
     except WarehouseMissing:
         return []
     marked = [run for run in runs if _mark_run(warehouse, run)]
@@ -115,14 +142,25 @@ def _mark_runs(warehouse: Warehouse, suite: str) -> list[RunRow]:
 
 def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
     holder = run.run_id if run.kind != "noise" else run.parent_run_id or run.run_id
-    try:
-        with hold_run(warehouse.location, holder):
-            if find_run(warehouse, run.run_id).status != "running":
-                return False
-            problem = f"{_GONE}; `evalhouse resume {run.run_id}` goes on with it"
-            update_run(warehouse, run.run_id, status="failed", problem=problem, finished_at=now_utc())
-    except WarehouseBusy:
-        return False
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_run(warehouse.location, holder))
+        except WarehouseUnreachable:
+            raise
+        except WarehouseBusy:
+            return False
+        if find_run(warehouse, run.run_id).status != "running":
+            return False
+        why = f" ({run.problem})" if run.problem else ""
+        problem = f"{_GONE}{why}; `evalhouse resume {run.run_id}` goes on with it"
+        update_run(
+            warehouse,
+            run.run_id,
+            status="failed",
+            problem=problem,
+            finished_at=now_utc(),
+            patience_s=WRITE_PATIENCE_S,
+        )
     return True
 
 
@@ -146,8 +184,15 @@ def _find_run_of(warehouse: Warehouse, flow_run: Mapping[str, Any], suite: str) 
 
 
 def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any]) -> str:
-    create_flow_run(api, suite, flow_run["parameters"], key=f"again {flow_run['id']}", tags=flow_run["tags"])
-    return f"{suite.name}: a run had crashed before it was on record: it is queued again"
+    tags, what = list(flow_run["tags"]), f"{suite.name}: a run had crashed before it was on record"
+    n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
+    if n_tries < _MOST_RESUMES:
+        again = [*tags, f"{_AGAIN}{n_tries + 1}"]
+        create_flow_run(api, suite, flow_run["parameters"], key=f"again {flow_run['id']}", tags=again)
+    api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
+    if n_tries < _MOST_RESUMES:
+        return f"{what}: it is queued again"
+    return f"{what}: it was queued again {_MOST_RESUMES} times already and is left; {SEE_LOG}"
 
 
 def _go_on(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:

@@ -7,7 +7,7 @@ address, since anyone who has it can post.
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from evalhouse.flows.display.output import (
@@ -132,9 +132,14 @@ def write_message(message: Mapping[str, Any]) -> str:
 
 
 def _list_failures(gate: Mapping[str, Any]) -> list[str]:
-    """The first checks that failed, a line each."""
-    failed = [check for check in gate["checks"] if check["outcome"] == "failed"][:_MOST_FAILURES]
-    return [f"{name_check(check)}: {describe_finding(check)}" for check in failed]
+    """The first checks by which the gate failed, a line each."""
+    return [f"{name_check(check)}: {describe_finding(check)}" for check in _pick_failures(gate)[:_MOST_FAILURES]]
+
+
+def _pick_failures(gate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The checks by which a gate failed: those left undecided are among them where that fails it."""
+    bad = [] if gate["outcome"] != "failed" else ["failed"] + (["undecided"] if gate["undecided"] == "fail" else [])
+    return sorted((check for check in gate["checks"] if check["outcome"] in bad), key=lambda check: check["outcome"])
 
 
 def _find_mark(message: Mapping[str, Any]) -> str:
@@ -248,11 +253,20 @@ def describe_trigger(run: RunRow) -> str:
     return "on schedule" if run.trigger == "schedule" else "started by hand"
 
 
+def describe_failures(checks: Sequence[Mapping[str, Any]]) -> str:
+    """The checks by which a gate failed in one line: the first of them whole, and how many more there are."""
+    shown = [f"{name_check(check)}, {describe_finding(check)}" for check in checks[:_MOST_FAILURES]]
+    return "; ".join(shown + ([f"and {len(checks) - len(shown)} more"] if len(checks) > len(shown) else []))
+
+
 def describe_end(run: RunRow, gate: Mapping[str, Any] | None, silent: str | None = None) -> str:
-    """A run's end in a sentence or two, with the next command; `silent` says which metrics scored nothing."""
+    """A run's end in a sentence or two, with the checks by which its gate failed and the next command; `silent` says
+    which metrics scored nothing."""
     end = f"run {run.run_id} {run.status}" + (f", {silent}" if silent else "")
     if gate is not None:
         end += f", {describe_verdict(gate)}"
+        failures = _pick_failures(gate)
+        end += f": {describe_failures(failures)}" if failures else ""
     if run.problem:
         end += f": {' '.join(run.problem.split())}"
     command = _list_commands(run)[0]

@@ -12,13 +12,15 @@ import hashlib
 import os
 import shlex
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.errors import BAD_INPUT, SettingsError
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import list_fires
 from evalhouse.flows.server.api import PrefectApi, check_prefect_server, find_api
@@ -30,15 +32,15 @@ from evalhouse.flows.server.environment import (
     prefect_home,
 )
 from evalhouse.flows.server.interrupts import StopOrders
-from evalhouse.flows.server.local import LocalServer, LocalServerError
+from evalhouse.flows.server.local import SERVE_LOG, LocalServer, LocalServerError
 from evalhouse.flows.serving.backlog import catch_up, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
-from evalhouse.flows.serving.notify import describe_trigger
+from evalhouse.flows.serving.lines import Print, RunLines, ServeLog
 from evalhouse.flows.serving.suite_runs import resolve_suite
 from evalhouse.tasks.messages import hide_credentials
 from evalhouse.warehouse.engine.locks import hold_file
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -48,10 +50,16 @@ if TYPE_CHECKING:
 _POLL_S: Final = 2.0
 # Looks between two searches for what was lost: one takes a second for each run that is under way.
 _SWEEP_EVERY: Final = 10
-Print = Callable[[str], None]
 LoadFlow = Callable[[], "Flow[..., Any]"]
-# Newest runs of a warehouse that are looked at: more do not start between two looks.
-_NEWEST = 50
+# A warehouse or a server that is away is spoken of once in so long.
+_TROUBLE_AGAIN_S: Final = 600.0
+# How long the server that was brought along may be away before that is spoken of: it is started again.
+_OWN_SERVER_S: Final = 60.0
+# One that ends as soon as it has started is given up.
+_QUICK_END_S: Final = 30.0
+_MOST_QUICK_ENDS = 3
+# How long the end may take once nothing can be served any more.
+_LAST_S: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,56 +115,6 @@ def hold_alone(path: Path, busy: str) -> Iterator[None]:
         yield
 
 
-class RunLines:
-    """Looks at the warehouses of some suites; `read_news` gives what has changed since the look before."""
-
-    def __init__(self, suites: Sequence[ServedSuite]) -> None:
-        self._names = {suite.name for suite in suites}
-        self._urls = sorted({suite.warehouse_url for suite in suites})
-        self._seen: dict[str, RunRow] = {}
-        self._seen = {run.run_id: run for run in self._list_runs()}
-
-    def list_under_way(self) -> list[RunRow]:
-        """The runs that were under way at the last look."""
-        return [run for run in self._seen.values() if run.status == "running"]
-
-    def read_news(self) -> list[str]:
-        """A line for each run that has started, ended or gone on, oldest first."""
-        lines = []
-        for run in sorted(self._list_runs(), key=lambda run: run.started_at):
-            before = self._seen.get(run.run_id)
-            if before is None or (before.status != "running" and run.status == "running"):
-                lines.append(_describe_start(run, is_resumed=before is not None))
-            if run.status != "running" and (before is None or before.status == "running"):
-                lines.append(_describe_end(run))
-            self._seen[run.run_id] = run
-        return lines
-
-    def _list_runs(self) -> list[RunRow]:
-        runs = []
-        for url in self._urls:
-            with contextlib.suppress(WarehouseMissing):
-                runs += list_runs(Warehouse(url), limit=_NEWEST)
-        return [run for run in runs if run.suite in self._names and run.kind != "noise"]
-
-
-def _describe_start(run: RunRow, *, is_resumed: bool) -> str:
-    what = "goes on" if is_resumed else f"has started {describe_trigger(run)}"
-    return f"{_now()} {run.suite}: run {run.run_id} {what}"
-
-
-def _describe_end(run: RunRow) -> str:
-    seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at else 0.0
-    problem = f": {' '.join(run.problem.split())}" if run.problem else ""
-    command = f"evalhouse {'show' if run.status == 'completed' else 'resume'} {run.run_id}"
-    end = f"{run.suite}: run {run.run_id} {run.status} after {seconds:.0f} s, {run.n_samples or 0} samples{problem}"
-    return f"{_now()} {end}" if command in end else f"{_now()} {end}; {command}"
-
-
-def _now() -> str:
-    return f"{datetime.now():%H:%M:%S}"
-
-
 def load_suites(paths: Sequence[str]) -> list[Suite]:
     """The suites of some files; raises SettingsError for what cannot be served."""
     suites = [load_suite(path) for path in paths]
@@ -209,8 +167,10 @@ class _Serving:
         self._load_flow = load_flow
         self._parallel = parallel
         self._report = report
+        self._log = ServeLog(prefect_home() / SERVE_LOG, report)
         self._served: list[ServedSuite] = []
-        self._trouble = ""
+        self._has_taken_up = False
+        self._troubles: dict[str, float] = {}
 
     async def serve(self, orders: StopOrders) -> None:
         stopping = asyncio.create_task(orders.wait())
@@ -220,21 +180,27 @@ class _Serving:
             starting.cancel()
             return
         runner = starting.result()
-        await asyncio.to_thread(self._take_up)
-        lines = await asyncio.to_thread(RunLines, self._served)
+        lines = RunLines(self._served)
         for line in introduce_serving(self._suites, self._server, parallel=self._parallel):
             self._report(line)
+        await asyncio.to_thread(self._look_once, lines, sweep=False)
         running = asyncio.create_task(runner.start())
         looking = asyncio.create_task(self._look(lines))
+        keeping = asyncio.create_task(self._keep_server())
         while not (runner.started or running.done()):
             await asyncio.sleep(0.05)
         orders.take_back()
-        await asyncio.wait({running, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, looking, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        is_ordered = stopping.done()
+        if not is_ordered:
+            stopping.cancel()
+            _end_within(_LAST_S)
+            self._raise_first(keeping, looking)
+        keeping.cancel()
         looking.cancel()
         await self._stop(runner, running, lines)
-        if not stopping.done():
-            stopping.cancel()
-            await asyncio.gather(running, looking)  # raises what has ended them
+        if not is_ordered:
+            await self._explain_end(running)
 
     async def _register(self) -> "Runner":
         from prefect.runner import Runner  # noqa: PLC0415  # takes a second, in which our server comes up
@@ -243,7 +209,8 @@ class _Serving:
 
         if self._server.own is not None:
             await asyncio.to_thread(self._server.own.wait_until_ready)
-        self._api: PrefectApi = find_api("suites cannot be served")
+        patience_s = _OWN_SERVER_S if self._server.own is not None else 0.0
+        self._api: PrefectApi = find_api("suites cannot be served", patience_s=patience_s)
         runner = Runner(
             name=f"evalhouse on {socket.gethostname()}",
             limit=self._parallel,
@@ -263,12 +230,10 @@ class _Serving:
         url = Warehouse(resolve_suite(suite, flags={}).settings.warehouse).location.url
         return read_served_suite(self._api, deployment_id, suite, warehouse_url=url)
 
-    def _take_up(self) -> None:
+    def _take_up(self) -> list[str]:
         """What was left by those who served before: crashed runs, and updates that no run has answered."""
-        for line in sweep_crashed(self._api, self._served, alone=self._server.own is not None):
-            self._report(line)
-        for line in self._catch_up(trigger_is_new=True):
-            self._report(line)
+        lines = sweep_crashed(self._api, self._served, alone=self._server.own is not None)
+        return lines + self._catch_up(trigger_is_new=True)
 
     def _catch_up(self, *, trigger_is_new: bool = False) -> list[str]:
         lines = []
@@ -281,39 +246,68 @@ class _Serving:
                 lines.append(f"{suite.name}: updates of {served.kb_name} without a run: {n_updates}; one is queued")
         return lines
 
+    async def _keep_server(self) -> None:
+        """Start the server that was brought along again whenever it has ended; raises LocalServerError when it cannot.
+
+        What is asked meanwhile waits at its socket, so that runs and what starts them hardly notice.
+        """
+        own, n_quick = self._server.own, 0
+        while True:
+            since = time.monotonic()
+            while own is None or own.is_alive:
+                await asyncio.sleep(_POLL_S / 4)
+            n_quick = n_quick + 1 if time.monotonic() - since < _QUICK_END_S else 0
+            ended = f"the Prefect server has ended by itself ({own.describe_end()})"
+            if n_quick >= _MOST_QUICK_ENDS:
+                raise LocalServerError(f"{ended} {n_quick} times, each soon after its start; its log is {own.log_path}")
+            self._log(f"{ended} and is started again; its log is {own.log_path}")
+            await asyncio.to_thread(own.start_again)
+            self._log("the Prefect server answers again")
+
     async def _look(self, lines: RunLines) -> None:
         """Report runs that start and end, and find those that have crashed."""
         n_looks = 0
         while True:
             await asyncio.sleep(_POLL_S)
             n_looks += 1
-            own = self._server.own
-            if own is not None and not own.is_alive:
-                raise LocalServerError(f"the Prefect server has ended by itself; its log is {own.log_path}")
             await asyncio.to_thread(self._look_once, lines, sweep=n_looks % _SWEEP_EVERY == 0)
 
     def _look_once(self, lines: RunLines, *, sweep: bool) -> None:
+        self._log.rotate()
+        news: list[str] = []
         try:
-            news = lines.read_news()
-            if sweep:
+            if not self._has_taken_up:
+                news += self._take_up()
+                self._has_taken_up = True
+            elif sweep:
                 news += sweep_crashed(self._api, self._served) + self._catch_up()
+            news += lines.read_news()
         except (SettingsError, WarehouseError) as error:
-            # A server or a warehouse that is away for a while; what it says is shown once.
-            news = [] if str(error) == self._trouble else [str(error)]
-            self._trouble = str(error)
+            # A server or a warehouse that is away for a while.
+            news += self._note_trouble(str(error))
         for line in news:
-            self._report(line)
+            self._log(line)
+
+    def _note_trouble(self, trouble: str) -> list[str]:
+        now = time.monotonic()
+        is_new = now - self._troubles.get(trouble, -_TROUBLE_AGAIN_S) >= _TROUBLE_AGAIN_S
+        if is_new:
+            self._troubles[trouble] = now
+        return [trouble] if is_new else []
 
     async def _stop(self, runner: "Runner", running: "asyncio.Task[None]", lines: RunLines) -> None:
         await asyncio.to_thread(self._look_once, lines, sweep=False)
         under_way = [run for run in lines.list_under_way() if run.kind == "evaluation" and run.trigger != "manual"]
         if under_way:
-            self._report(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
+            self._log(f"stopping {', '.join(run.run_id for run in under_way)} in good order; again: at once")
         if runner.started:
             await runner.astop()
             await asyncio.wait({running})
         await asyncio.to_thread(self._look_once, lines, sweep=False)
-        await asyncio.to_thread(self._queue_stopped, under_way)
+        try:
+            await asyncio.to_thread(self._queue_stopped, under_way)
+        except (SettingsError, WarehouseError) as error:
+            self._log(f"runs that were stopped go on when they are served again, or by `evalhouse resume`: {error}")
 
     def _queue_stopped(self, under_way: Sequence[RunRow]) -> None:
         """Runs that have stopped because we did go on when they are served again."""
@@ -322,7 +316,29 @@ class _Serving:
             if find_run(Warehouse(served.warehouse_url), run.run_id).status not in ("cancelled", "failed"):
                 continue
             if queue_resume(self._api, served, run.run_id):
-                self._report(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
+                self._log(f"{run.suite}: run {run.run_id} goes on when this suite is served again")
+
+    def _raise_first(self, *tasks: "asyncio.Task[None]") -> None:
+        for task in tasks:
+            error = task.exception() if task.done() else None
+            if error is not None:
+                self._log(str(error))  # now: what is left may have to be cut short
+                raise error
+
+    async def _explain_end(self, running: "asyncio.Task[None]") -> None:
+        """Raise what has ended the runner; where its server does not answer, that in a line."""
+        try:
+            await running
+        except Exception:
+            await asyncio.to_thread(self._api.get, "/health")
+            raise
+
+
+def _end_within(seconds: float) -> None:
+    """End this process, whatever it still waits for, so that what supervises it can start it again."""
+    timer = threading.Timer(seconds, os._exit, args=[BAD_INPUT])
+    timer.daemon = True
+    timer.start()
 
 
 def introduce_serving(suites: Sequence[Suite], server: ServerUse, *, parallel: int) -> list[str]:

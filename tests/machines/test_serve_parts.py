@@ -19,10 +19,19 @@ from warehouse_runs import make_run
 from evalhouse.flows.server.api import PrefectApi
 from evalhouse.flows.serving.backlog import catch_up, hold_flow_run, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_flow_run
+from evalhouse.flows.serving.lines import RunLines, ServeLog
 from evalhouse.flows.serving.notify import describe_end, write_page
-from evalhouse.flows.serving.serve import RunLines
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.rows.runs import KbUpdateRow, append_updates, find_run, insert_run, list_answered, update_run
+from evalhouse.warehouse.rows.gates import Decision, record_decision
+from evalhouse.warehouse.rows.runs import (
+    KbUpdateRow,
+    append_updates,
+    find_run,
+    insert_run,
+    list_answered,
+    now_utc,
+    update_run,
+)
 from evalhouse.warehouse.store import Warehouse
 
 SCHEDULED = 'dataset = "sample"\njudge = "lexical"\n[schedule]\ncron = "0 3 * * *"\n'
@@ -128,18 +137,23 @@ class Api(PrefectApi):
                 return {"events": self.events, "next_page": None}
         raise AssertionError(path)
 
+    def patch(self, path: str, body: Any) -> Any:  # noqa: ANN401
+        self.get(path).update(body)
+
 
 def _fits(flow_run: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
     if "tags" in conditions:
         return set(conditions["tags"]["all_"]) <= set(flow_run["tags"])
     if "start_time" in conditions:
         return bool(flow_run["start_time"]) and flow_run["start_time"] > conditions["start_time"]["after_"]
+    if flow_run["expected_start_time"] < conditions.get("expected_start_time", {"after_": ""})["after_"]:
+        return False
     return flow_run["state_type"] in conditions["state"]["type"]["any_"]
 
 
 def make_flow_run(key: str, state: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401
     row = {"id": key, "name": "sly-fox", "state_type": state, "tags": [], "parameters": {}, "start_time": None}
-    return row | {"deployment_id": "d1"} | values
+    return row | {"deployment_id": "d1", "expected_start_time": datetime.now(UTC).isoformat()} | values
 
 
 def make_served(warehouse: Warehouse, kb_name: str | None = None) -> ServedSuite:
@@ -196,6 +210,46 @@ def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(wareh
     sweep_crashed(api, [make_served(warehouse)], alone=True)
     assert api.flow_runs[0]["state_type"] == "CRASHED"
     assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e1"}]
+
+
+def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_thrice(warehouse: Warehouse) -> None:
+    """So does the runner that started a process, when that is killed: sooner than anybody else can look."""
+    parameters, served = {"trigger": "schedule"}, make_served(warehouse)
+    api = Api(
+        make_flow_run("lost", "CRASHED", parameters=parameters, tags=["auto-scheduled"]),
+        make_flow_run("named", "CRASHED", name=name_flow_run("nightly", "r1")),
+        make_flow_run("old", "CRASHED", expected_start_time="2026-01-01T00:00:00+00:00"),
+    )
+    for n in range(1, 4):
+        (line,) = sweep_crashed(api, [served])
+        assert line.endswith("it is queued again")
+        assert sweep_crashed(api, [served]) == []
+        assert (len(api.created), api.created[-1]["parameters"]) == (n, parameters)
+        assert api.created[-1]["tags"][0] == "auto-scheduled"
+        api.flow_runs[-1]["state_type"] = "CRASHED"
+    (line,) = sweep_crashed(api, [served])
+    assert "is left; see evalhouse-serve.log" in line
+    assert sweep_crashed(api, [served]) == []
+    assert len(api.created) == 3
+
+
+def test_a_run_broken_off_by_an_outage_is_resumed_and_the_line_says_by_which(warehouse: Warehouse) -> None:
+    run = make_run(run_id="r1", suite="nightly", trigger="schedule", status="running")
+    insert_run(warehouse, run)
+    update_run(warehouse, "r1", problem="the Prefect server cannot be reached (refused)")
+    api = Api(make_flow_run("out", "CRASHED", name=name_flow_run("nightly", "r1")))
+    (line,) = sweep_crashed(api, [make_served(warehouse)])
+    assert "run r1 had crashed (the Prefect server cannot be reached (refused)): it is resumed" in line
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}]
+
+
+def test_a_run_whose_lock_was_lost_is_left_alone_as_long_as_its_process_lives(warehouse: Warehouse) -> None:
+    """The lock on a run of a lake ends with the server of the catalogue."""
+    insert_run(warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running"))
+    api = Api(make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
+    with hold_flow_run("out"):
+        assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
+    assert len(sweep_crashed(api, [make_served(warehouse)], alone=True)) == 1
 
 
 def test_a_run_that_dies_each_time_is_left_after_three_resumptions(warehouse: Warehouse) -> None:
@@ -260,7 +314,8 @@ def test_a_flow_run_is_named_after_its_run() -> None:
 def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
     insert_run(warehouse, make_run(run_id="old", suite="nightly", status="completed"))
     lines = RunLines([make_served(warehouse)])
-    assert lines.read_news() == []
+    (last,) = lines.read_news()
+    assert "nightly: the last was run old completed" in last
     insert_run(
         warehouse,
         make_run(run_id="r1", suite="nightly", status="running", trigger="event", kb_name="docs", kb_version="v7"),
@@ -276,6 +331,53 @@ def test_lines_tell_of_starts_and_ends_once(warehouse: Warehouse) -> None:
     update_run(warehouse, "r1", status="running", finished_at=None)
     assert "r1 goes on" in lines.read_news()[0]
     assert lines.read_news() == []
+
+
+def test_the_first_look_finds_what_is_still_under_way_and_what_becomes_of_it(warehouse: Warehouse) -> None:
+    insert_run(warehouse, make_run(run_id="r1", suite="nightly", status="running", trigger="schedule"))
+    lines = RunLines([make_served(warehouse)])
+    assert lines.read_news() == ["nightly: run r1, begun before this start, is still under way"]
+    update_run(warehouse, "r1", status="completed", finished_at=datetime(2026, 3, 1))
+    assert ["run r1 completed" in line for line in lines.read_news()] == [True]
+
+
+def test_a_gate_that_failed_is_said_with_its_checks(warehouse: Warehouse) -> None:
+    run = make_run(run_id="r1", suite="nightly", status="running", trigger="schedule", config={"gate": {"min": {}}})
+    insert_run(warehouse, run)
+    lines = RunLines([make_served(warehouse)])
+    lines.read_news()
+    update_run(warehouse, "r1", status="completed", finished_at=now_utc())
+    assert lines.read_news() == [], "what the gate says belongs to the end"
+    check = {
+        "kind": "min", "metric": "factual_f1", "limit": 0.8, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4,
+        "beyond": 0.3, "noise_floor": None, "reason": "below", "detail": "4 samples", "outcome": "failed",
+    }  # fmt: skip
+    checks = [check, {**check, "metric": "mrr", "outcome": "passed"}]
+    checks += [{**check, "metric": f"m{number}"} for number in range(3)]
+    decision = Decision(
+        run_id="r1", origin="suite", outcome="failed", is_baseline=False, undecided="pass", against=None,
+        base_run_ids=[], checks=checks,
+    )  # fmt: skip
+    record_decision(warehouse, decision)
+    (line,) = lines.read_news()
+    assert "gate failed: factual_f1: mean at least 0.800, found 0.500, beyond the limit by 0.300: 4 samples;" in line
+    assert "mrr" not in line
+    assert "and 1 more; evalhouse show r1" in line
+
+
+def test_a_log_is_kept_over_starts_and_put_aside_when_it_is_large(tmp_path: Path) -> None:
+    path, said = tmp_path / "serve.log", list[str]()
+    ServeLog(path, said.append)("one")
+    with path.open("ab") as server:  # which has it open all the time, as its standard error
+        for size in (1, 2):
+            ServeLog(path, said.append)("two")
+            server.write(b"x" * 6 * 2**20 * size)
+            server.flush()
+            ServeLog(path, said.append)("three")
+            assert path.read_text(encoding="utf-8").count("serve: three") == 1
+    assert "serve: one" in (tmp_path / "serve.log.2").read_text(encoding="utf-8")
+    assert (tmp_path / "serve.log.1").stat().st_size > 12 * 2**20
+    assert [line[8:] for line in said[:2]] == [" one", " two"]
 
 
 def test_nothing_from_outside_marks_up_a_page(warehouse: Warehouse) -> None:

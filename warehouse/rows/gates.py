@@ -73,6 +73,11 @@ def record_decision(warehouse: Warehouse, decision: Decision, *, patience_s: flo
             connection.execute("update runs set gate = ? where run_id = ?", [decision.outcome, decision.run_id])
 
 
+def list_failures(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
+    """The checks by which a run did not pass the gate of its suite, as the gate's document has them."""
+    return warehouse.read_rows(read_query("gate/failures"), {"run_id": run_id})
+
+
 def accept_run(warehouse: Warehouse, run_id: str, *, accepted_by: str, why: str) -> Acceptance:
     """Put on record that a person takes this run for the baseline of its series."""
     acceptance = Acceptance(run_id=run_id, why=why, accepted_by=accepted_by, accepted_at=now_utc())

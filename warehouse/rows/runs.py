@@ -77,7 +77,7 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
         )
 
 
-def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
+def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_PATIENCE_S, **columns: object) -> None:
     """Set columns of one run, `config` as a mapping; raises WarehouseError when it is not on record."""
     unknown = columns.keys() - {field.name for field in fields(RunRow)}
     if unknown:
@@ -85,7 +85,7 @@ def update_run(warehouse: Warehouse, run_id: str, **columns: object) -> None:
     if "config" in columns:
         columns["config"] = _write_config(columns["config"])
     assignments = ", ".join(f'"{name}" = ?' for name in columns)
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+    with warehouse.writing(patience_s=patience_s, run_id=run_id) as connection:
         # Asked first, because a lake's updates return nothing.
         if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
             raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
