@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from evalhouse.flows.documents.run_origin import read_silent
 from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
+from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.run.waiting import wait_for_warehouse
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
@@ -64,16 +65,20 @@ class _Job:
 @flow(name="evaluate-suite", **FLOW_OPTIONS)
 @wait_for_warehouse()
 def evaluate_suite(
-    suite: str, trigger: str = "schedule", resume: str | None = None, event: str | None = None
+    suite: str,
+    trigger: str = "schedule",
+    resume: str | None = None,
+    event: str | None = None,
+    knowledge_base: str | None = None,
 ) -> "State[Any]":
     """Run the suite in the file `suite`, or go on with its run `resume`.
 
     `trigger` is schedule, event or manual; `event` the id of an update that must be seen before unanswered ones are
-    looked for.
+    looked for; `knowledge_base` what was updated, where the suite has no [trigger] that says so.
     """
     with hold_flow_run(str(flow_run.id)):
         try:
-            return _work(_open_job(suite), trigger, resume, event)
+            return _work(_open_job(suite, knowledge_base), trigger, resume, event)
         except Exception as error:
             message = explain(error)
             if is_outage(error):
@@ -91,7 +96,7 @@ def _break_off(message: str) -> "State[Any]":
     return Crashed(message=message)
 
 
-def _open_job(path: str) -> _Job:
+def _open_job(path: str, kb_name: str | None) -> _Job:
     api = find_api("a suite is served by way of a Prefect server", patience_s=_OUTAGE_S)
     suite = load_suite(path)
     warehouse = Warehouse(resolve_suite(suite, flags={}).settings.warehouse)
@@ -99,6 +104,8 @@ def _open_job(path: str) -> _Job:
     if row["deployment_id"] is None:
         raise SettingsError("evaluate_suite is the flow of a deployment; by hand a suite runs with `evalhouse run`")
     served = read_served_suite(api, row["deployment_id"], suite, warehouse_url=warehouse.location.url)
+    if served.kb_name is None and kb_name is not None:
+        served = replace(served, kb_name=check_kb_name(kb_name))
     return _Job(api=api, row=row, suite=suite, served=served, warehouse=warehouse)
 
 
@@ -126,7 +133,10 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
     """Run once for all updates that no run of this suite has answered."""
     kb_name = job.served.kb_name
     if kb_name is None:
-        raise SettingsError(f"{job.suite.path} has no [trigger], so no knowledge base can start it")
+        raise SettingsError(
+            f"{job.suite.path} has no [trigger], so its deployment has to say which knowledge base was updated; give "
+            "that the parameter knowledge_base"
+        )
     unanswered = find_unanswered(job.api, job.served, event=event)
     for problem in unanswered.problems:
         get_run_logger().warning(problem)

@@ -26,6 +26,17 @@ class RunOutcome:
     noise: "NoiseOutcome | None" = None
 
 
+def explain_incomplete(outcome: RunOutcome) -> str | None:
+    """Why a run that has come to its end is no success all the same; None where it is."""
+    run = outcome.run
+    if run.status != "incomplete":
+        return None
+    return f"run {run.run_id} incomplete: of {run.n_samples} samples some failed; next: evalhouse resume {run.run_id}"
+
+
+Finish = Callable[[RunOutcome], str | None]
+"""What is done when a run has ended; returns what keeps it from being a success."""
+
 Population = Literal["unchanged", "all"]
 TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}
 """What `runs.tags` says of a noise run: which samples it was drawn from."""

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
-from evalhouse.flows.run.outcome import RunOutcome, Watch
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete
+from evalhouse.flows.run.prefect_page import show_end
 from evalhouse.flows.server.held import prefect_server
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.outages import describe_outage, is_outage
@@ -54,17 +55,19 @@ def start_run(
     frame: "pl.DataFrame | None" = None,
     trigger: Trigger = BY_HAND,
     watch: Watch | None = None,
+    finish: Finish | None = None,
     wait_s: float = 0.0,
 ) -> RunOutcome:
     """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
 
     `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged;
-    `wait_s` is how long to wait for the end of another run of the same suite.
+    `finish` is called when the run has ended, and what it returns is why it is red in Prefect; `wait_s` is how long
+    to wait for the end of another run of the same suite.
 
     Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
     """
     request = RunRequest(settings=settings, kind="evaluation", trigger=trigger)
-    return _start(request, settings.dataset if frame is None else frame, watch, wait_s)
+    return _start(request, settings.dataset if frame is None else frame, watch, wait_s, finish)
 
 
 def start_collection(
@@ -75,8 +78,14 @@ def start_collection(
     return _start(request, settings.dataset, watch, wait_s)
 
 
-def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | None, wait_s: float) -> RunOutcome:
-    with _opened(request.settings, watch, wait_s) as process:
+def _start(
+    request: RunRequest,
+    source: "str | pl.DataFrame",
+    watch: Watch | None,
+    wait_s: float,
+    finish: Finish | None = None,
+) -> RunOutcome:
+    with _opened(request.settings, watch, wait_s, finish=finish) as process:
         # Imported after the server was started: this takes a second in which it comes up.
         from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415
 
@@ -88,9 +97,15 @@ def _start(request: RunRequest, source: "str | pl.DataFrame", watch: Watch | Non
 
 
 def resume_run(
-    wanted: str, *, warehouse_url: str, changes: Mapping[str, object], watch: Watch | None = None, wait_s: float = 0.0
+    wanted: str,
+    *,
+    warehouse_url: str,
+    changes: Mapping[str, object],
+    watch: Watch | None = None,
+    finish: Finish | None = None,
+    wait_s: float = 0.0,
 ) -> RunOutcome:
-    """Go on with a run where it stopped, with its own settings but for `changes`."""
+    """Go on with a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`."""
     run = find_run(Warehouse(warehouse_url), wanted)
     if run.kind == "noise":
         raise WarehouseError(
@@ -103,7 +118,7 @@ def resume_run(
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )
-    with _opened(settings, watch, wait_s, run_id=run.run_id) as process:
+    with _opened(settings, watch, wait_s, run_id=run.run_id, finish=finish) as process:
         from evalhouse.flows.preparing.live_run import prepare_again  # noqa: PLC0415
 
         prepared = prepare_again(run, settings, process.warehouse)
@@ -113,7 +128,12 @@ def resume_run(
 
 @contextmanager
 def _opened(
-    settings: RunSettings, watch: Watch | None, wait_s: float, *, run_id: str | None = None
+    settings: RunSettings,
+    watch: Watch | None,
+    wait_s: float,
+    *,
+    run_id: str | None = None,
+    finish: Finish | None = None,
 ) -> Iterator["_RunProcess"]:
     """All that a run holds from before its preparation to its end: signals, locks, server, warehouse."""
     if settings.is_spread:
@@ -135,6 +155,7 @@ def _opened(
             interrupts=interrupts,
             wait_for_prefect=wait_for_prefect,
             watch=watch or (lambda _: nullcontext()),
+            finish=finish or explain_incomplete,
         )
 
 
@@ -168,6 +189,7 @@ class _RunProcess:
     interrupts: Interrupts
     wait_for_prefect: Callable[[], None] | None
     watch: Watch
+    finish: Finish
 
     def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
         """Run what was prepared to its end, and measure the judge's noise where the settings ask for it."""
@@ -183,12 +205,13 @@ class _RunProcess:
                 raise
             self.interrupts.note_on_record(live_run.run_id)
         outcome = self.carry_out(live_run, prepared.run)
-        if not prepared.tools.settings.noise_share or self.interrupts.taken is not None:
-            return outcome
-        from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
+        if prepared.tools.settings.noise_share and self.interrupts.taken is None:
+            from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
 
-        noise = measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
-        return replace(outcome, noise=noise)
+            noise = measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
+            outcome = replace(outcome, noise=noise)
+        show_end(outcome.run, self.finish(outcome))
+        return outcome
 
     def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
         """Run the flow to its end and put on record how it ended."""
@@ -228,7 +251,8 @@ class _RunProcess:
 
         try:
             with self.interrupts.answered_by(stop):
-                await (collect_run if kind == "collection" else evaluate_run)(live_run.run_id)
+                flow = collect_run if kind == "collection" else evaluate_run
+                await flow.with_options(flow_run_name=_name_flow_run(live_run))(live_run.run_id)
         except (JudgeError, WarehouseError) as error:
             if isinstance(error, WarehouseBusy) and self.interrupts.taken is not None:  # while it was waited for
                 return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")
@@ -239,6 +263,12 @@ class _RunProcess:
             self.interrupts.note_only()
             await live_run.close()
         return None
+
+
+def _name_flow_run(live_run: "LiveRun") -> str:
+    """A template, as Prefect takes it, of the suite's name and the run's id."""
+    suite = live_run.settings.suite
+    return f"{suite.replace('{', '{{').replace('}', '}}')} {{run_id}}" if suite else "{run_id}"
 
 
 def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:

@@ -10,10 +10,10 @@ from typing import Any
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
-from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch
+from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
 from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
-from evalhouse.flows.serving.notify import notify_of_break, notify_of_end
+from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.store import Warehouse
 
@@ -37,8 +37,9 @@ def run_suite(
             from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415  # imports what judges
 
             check_suite_gate(settings.gate, make_plan(settings))
-        outcome = start_run(settings, trigger=trigger, watch=watch, wait_s=wait_s)
-    return _finish(outcome, settings.warehouse, suite.notify)
+        finish = _Finish(settings.warehouse, suite.notify)
+        outcome = start_run(settings, trigger=trigger, watch=watch, finish=finish, wait_s=wait_s)
+    return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
 
 def resume_suite_run(
@@ -55,10 +56,10 @@ def resume_suite_run(
     The gate and the notification are those that the run was started with. A webhook's address that is written into the
     suite is no part of them, so it takes the `suite` itself to post there. Runs outside a suite have neither.
     """
-    outcome = resume_run(name, warehouse_url=warehouse_url, changes=changes or {}, watch=watch, wait_s=wait_s)
-    stored = outcome.run.config.get("notify")
-    notify = Notify.model_validate(stored, strict=False) if stored else None
-    return _finish(outcome, warehouse_url, suite.notify if suite else notify)
+    finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
+    changes = changes or {}
+    outcome = resume_run(name, warehouse_url=warehouse_url, changes=changes, watch=watch, finish=finish, wait_s=wait_s)
+    return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
 
 def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = BY_HAND) -> Resolved:
@@ -75,13 +76,26 @@ def resolve_suite(suite: Suite, *, flags: Mapping[str, Any], trigger: Trigger = 
     )
 
 
-def _finish(outcome: RunOutcome, url: str, notify: Notify | None) -> SuiteOutcome:
-    """What comes after the run: its gate, on record, and the notification. One that only asked has neither."""
-    warehouse = Warehouse(url)
-    gate = decide_suite_gate(warehouse, outcome.run)
-    if notify is not None and outcome.run.kind == "evaluation":
-        notify_of_end(notify, warehouse, outcome.run, outcome.problem, gate)
-    return SuiteOutcome(outcome=outcome, gate=gate)
+class _Finish:
+    """What comes after a run: its gate, on record, and the notification. One that only asked has neither.
+
+    `reads_stored` takes the notification that the run was started with.
+    """
+
+    def __init__(self, url: str, notify: Notify | None, *, reads_stored: bool = False) -> None:
+        self._warehouse, self._notify, self._reads_stored = Warehouse(url), notify, reads_stored
+        self.gate: dict[str, Any] | None = None
+
+    def __call__(self, outcome: RunOutcome) -> str | None:
+        self.gate = decide_suite_gate(self._warehouse, outcome.run)
+        notify, stored = self._notify, outcome.run.config.get("notify")
+        if self._reads_stored and stored:
+            notify = Notify.model_validate(stored, strict=False)
+        if notify is not None and outcome.run.kind == "evaluation":
+            notify_of_end(notify, self._warehouse, outcome.run, outcome.problem, self.gate)
+        if self.gate is not None and self.gate["outcome"] == "failed":
+            return describe_end(outcome.run, self.gate)
+        return explain_incomplete(outcome)
 
 
 @contextmanager

@@ -120,6 +120,24 @@ def test_the_file_for_work_pools_deploys_its_schedule_and_its_trigger(house: Ser
     assert "handbook: handbook was updated" in names
 
 
+def test_a_suite_without_a_trigger_runs_after_an_update_as_the_file_deploys_it(house: ServeHouse) -> None:
+    """The trigger's own waiting is Prefect's; what it starts is started here with the parameters that it gives."""
+    (written,) = [
+        one
+        for one in yaml.safe_load((ROOT / "flows" / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+        if one.get("triggers")
+    ]
+    suite = house.write_suite("handbook")
+    house.announce("handbook", "v7")
+    (deployment,) = house.post("/deployments/filter", {"deployments": {"name": {"any_": [written["name"]]}}})
+    given = {**written["triggers"][0]["parameters"], "event": None, "suite": str(suite)}
+    due = {"state": {"type": "SCHEDULED"}, "parameters": given}
+    house.post(f"/deployments/{deployment['id']}/create_flow_run", due)
+    _run(house, [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evalhouse", "--run-once"])
+    (run,) = house.list_runs("handbook")
+    assert (run["status"], run["kb_name"], run["kb_version"]) == ("completed", "handbook", "v7")
+
+
 def _run(house: ServeHouse, command: list[str]) -> None:
     done = subprocess.run(
         command,

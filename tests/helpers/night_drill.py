@@ -1,0 +1,250 @@
+"""A night in which everything dies: suites with a schedule of one run a minute, served by a process that a supervisor
+starts again, while server, serving process, runs and PostgreSQL are killed at random and others hold the file open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from postgres_server import PostgresServer
+from serve_house import QUESTIONS, ServeHouse
+
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.store import Warehouse
+
+FILE, LAKE = "file", "lake"
+SUPERVISED_S = (1.0, 30.0)  # after so long a supervisor starts what has ended
+PAUSE_S = (8.0, 25.0)  # between two blows
+HELD_S = (3.0, 30.0)
+DOWN_S = (1.0, 15.0)
+SETTLED_S = 600.0
+_HOLD = """
+import duckdb, sys, time
+while True:
+    try:
+        held = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reading")
+        break
+    except duckdb.IOException:
+        time.sleep(0.01)
+time.sleep(float(sys.argv[3]))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A process of the drill's house."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+@dataclass(kw_only=True)
+class Drill:
+    """One drill; `blows` counts what was done, `notes` is what happened, in order."""
+
+    house: ServeHouse
+    postgres: PostgresServer
+    lake_url: str
+    suites: tuple[Path, ...]
+    chance: random.Random
+    blows: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    helpers: list[threading.Thread] = field(default_factory=list)
+
+    def run(self, minutes: float) -> None:
+        """Serve and strike for so long, then let it settle and stop it in good order."""
+        self._serve()
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            self._wait(self.chance.uniform(*PAUSE_S))
+            self._strike()
+        for helper in self.helpers:
+            helper.join()
+        self.postgres.start() if not self._is_up() else None
+        self._wait_until_settled()
+        assert self.house.stop() == 0, self.house.told
+
+    def list_runs(self, suite: str) -> list[dict[str, Any]]:
+        """The runs of a suite, oldest first; none while its warehouse cannot be read."""
+        return self._read(suite, "from runs order by started_at")
+
+    def list_doubled(self, suite: str) -> list[dict[str, Any]]:
+        """Samples, statements and scores that a run has more than once."""
+        keys = {
+            "run_samples": "sample_id",
+            "responses": "sample_id",
+            "statements": "sample_id, statement_id",
+            "scores": "sample_id, metric",
+        }
+        counts = [
+            f"select '{table}' as name, run_id, {keyed}::varchar as key from {table} group by all having count(*) > 1"
+            for table, keyed in ((table, f"({columns})") for table, columns in keys.items())
+        ]
+        return self._read(suite, " union all ".join(counts))
+
+    def count_scored(self, suite: str) -> dict[str, int]:
+        """How many samples of each run have a score."""
+        rows = self._read(
+            suite, "select run_id, count(distinct sample_id) as n from scores where value >= 0 group by all"
+        )
+        return {row["run_id"]: row["n"] for row in rows}
+
+    def list_processes(self) -> list[Process]:
+        """All processes whose Prefect folder is that of the house."""
+        home = f"PREFECT_HOME={self.house.place.variables['PREFECT_HOME']}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if home in (folder / "environ").read_bytes().split(b"\0"):
+                    parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found.append(Process(pid=int(folder.name), parent=parent, command=command))
+        return found
+
+    def _read(self, suite: str, sql: str) -> list[dict[str, Any]]:
+        url = self.lake_url if suite == LAKE else f"duckdb:///{self.house.folder / f'{suite}.duckdb'}"
+        with contextlib.suppress(WarehouseError):
+            return Warehouse(url).read_rows(sql)
+        return []
+
+    def _note(self, text: str) -> None:
+        self.notes.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def _serve(self) -> None:
+        """Start `serve`, and again when it does not come up: something that it needs may have been killed."""
+        for _ in range(5):
+            try:
+                self.house.serve(*self.suites, parallel=len(self.suites))
+                return
+            except AssertionError:
+                assert self.house.process is not None
+                self._note(f"serve did not come up: {self.house.told[-300:]}")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.house.process.pid, signal.SIGKILL)
+                self.house.process.wait()
+        raise AssertionError(self.house.told)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, and be the supervisor meanwhile."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            process = self.house.process
+            if process is not None and process.poll() is not None:
+                self._note(f"serve ended with status {process.returncode}")
+                time.sleep(self.chance.uniform(*SUPERVISED_S))
+                self._serve()
+            time.sleep(0.2)
+
+    def _strike(self) -> None:
+        blows: Mapping[str, Callable[[], object]] = {
+            "server": lambda: self._kill("server.process"),
+            "serve": self._kill_serve,
+            "run": lambda: self._kill("prefect.engine"),
+            "postgres": lambda: self._aside(self._stop_postgres),
+            "reader": lambda: self._aside(lambda: self._hold("reading")),
+            "writer": lambda: self._aside(lambda: self._hold("writing")),
+        }
+        name = self.chance.choice(list(blows))
+        if blows[name]() is not False:
+            self.blows[name] += 1
+            self._note(name)
+
+    def _kill(self, what: str) -> bool:
+        """`kill -9` of one of the processes with this in their command; False where there is none."""
+        found = [process for process in self.list_processes() if what in process.command]
+        if not found:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.chance.choice(found).pid, signal.SIGKILL)
+        return True
+
+    def _kill_serve(self) -> None:
+        """Of the process that serves alone: its runs live on. The supervisor finds it."""
+        assert self.house.process is not None
+        self.house.process.kill()
+        self.house.process.wait()
+
+    def _aside(self, act: Callable[[], None]) -> bool:
+        """Do what takes a while beside everything else, one such thing at a time."""
+        self.helpers = [helper for helper in self.helpers if helper.is_alive()]
+        if self.helpers:
+            return False
+        helper = threading.Thread(target=act, daemon=True)
+        helper.start()
+        self.helpers.append(helper)
+        return True
+
+    def _stop_postgres(self) -> None:
+        self.postgres.stop()
+        time.sleep(self.chance.uniform(*DOWN_S))
+        self.postgres.start()
+
+    def _hold(self, how: str) -> None:
+        path = self.house.folder / f"{FILE}.duckdb"
+        if path.exists():
+            seconds = str(self.chance.uniform(*HELD_S))
+            subprocess.run([sys.executable, "-c", _HOLD, str(path), how, seconds], check=True)
+
+    def _is_up(self) -> bool:
+        return (self.postgres.folder / "data" / "postmaster.pid").exists()
+
+    def _wait_until_settled(self) -> None:
+        """Until nothing is left to be done for either suite, and each has run once more since the last blow."""
+        since = {name: {run["run_id"] for run in self.list_runs(name)} for name in (FILE, LAKE)}
+        end = time.monotonic() + SETTLED_S
+        while not all(self._has_settled(name, since[name]) for name in (FILE, LAKE)):
+            assert time.monotonic() < end, f"it does not settle:\n{self.describe()}\n{self.house.told}"
+            self._wait(1.0)
+
+    def _has_settled(self, name: str, before: set[str]) -> bool:
+        runs = self.list_runs(name)
+        is_later = any(run["run_id"] not in before for run in runs)
+        return is_later and all(run["status"] == "completed" for run in runs)
+
+    def describe(self) -> str:
+        """What was done, and what came of it."""
+        lines = [f"blows: {dict(self.blows)}", *self.notes]
+        for name in (FILE, LAKE):
+            lines += [f"{name} {run['run_id']} {run['status']} {run['problem'] or ''}" for run in self.list_runs(name)]
+        return "\n".join(lines)
+
+
+def write_suites(house: ServeHouse, lake_url: str) -> tuple[Path, ...]:
+    """Two suites that run every minute: one with a file, one with a lake whose catalogue is in PostgreSQL."""
+    paths = house.write_suite(FILE, cron="* * * * *"), house.write_suite(LAKE, cron="* * * * *")
+    text = paths[1].read_text(encoding="utf-8").replace(f'"{LAKE}.duckdb"', f'"{lake_url}"')
+    paths[1].write_text(text, encoding="utf-8")
+    house.bot.configure(slow_s=1.0)
+    return paths
+
+
+def list_unanswered(house: ServeHouse, suite: str, completed: set[str]) -> Iterator[str]:
+    """Times of the schedule that have passed without what ought to come of each: a run that has completed, a later run
+    that made up for it, or another flow run in its place."""
+    begun = {"state": {"type": {"not_any_": ["SCHEDULED"]}}}
+    found = house.post(
+        "/flow_runs/filter", {"deployments": {"name": {"any_": [suite]}}, "flow_runs": begun, "limit": 200}
+    )
+    for flow_run in found:
+        is_answered = (
+            flow_run["state_name"] in ("Superseded", "NothingNew")
+            or flow_run["name"].removeprefix(f"{suite} ") in completed
+            or "queued again" in flow_run["tags"]
+        )
+        if not is_answered:
+            yield f"{flow_run['expected_start_time']} {flow_run['name']} {flow_run['state_name']}"
+
+
+N_SAMPLES = len(QUESTIONS)
