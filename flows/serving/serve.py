@@ -284,7 +284,7 @@ class _Serving:
             news += lines.read_news()
         except (SettingsError, WarehouseError) as error:
             # A server or a warehouse that is away for a while.
-            news += self._note_trouble(str(error))
+            news += self._note_trouble(" ".join(str(error).split()))
         for line in news:
             self._log(line)
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from night_drill import FILE, LAKE, N_SAMPLES, Drill, list_unanswered, write_suites
+from night_drill import FILE, LAKE, N_SAMPLES, Drill, write_suites
 from postgres_server import start_postgres
 from serve_house import open_serve_house
 
@@ -43,8 +43,3 @@ def test_every_run_completes_once_whatever_dies(tmp_path: Path) -> None:
             assert drill.count_scored(name) == {run["run_id"]: N_SAMPLES for run in runs}
             assert drill.list_doubled(name) == []
         assert drill.list_processes() == []
-        house.serve(*suites)  # for what Prefect has of the night
-        for name in (FILE, LAKE):
-            completed = {run["run_id"] for run in drill.list_runs(name)}
-            assert list(list_unanswered(house, name, completed)) == []
-        assert house.stop() == 0
