@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from evalhouse.prompts.copies import collect_said, list_copied
 from evalhouse.prompts.errors import PromptError, PromptProblem, make_error
 from evalhouse.prompts.named_ids import name_ids
 from evalhouse.prompts.prompt_file import (
@@ -79,6 +80,14 @@ class Prompt:
         """
         content = render_blocks(tuple(self.variables), data)
         return (*self.opening, Message(role="human", content=f"{content}\n\n{note}" if note else content))
+
+    @cached_property
+    def _said(self) -> dict[str, frozenset[str]]:
+        return collect_said(self.examples)
+
+    def list_copied(self, texts: Iterable[str], data: Mapping[str, BlockValue]) -> Collection[str]:
+        """Those texts of a reply that a worked example says word for word, and that are not about these data."""
+        return list_copied(texts, self._said, data)
 
     def build_schema(self, data: Mapping[str, BlockValue], only: Collection[str] = ()) -> dict[str, Any]:
         """The schema of the reply to one request, which names the ids that are asked for; all of the data's or `only`.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.tokens import leave_room
-from evalhouse.tasks.asking.verdicts import gather_all, read_statements
-from evalhouse.tasks.judge.errors import JudgeFailed
+from evalhouse.tasks.asking.tokens import estimate_tokens, leave_room
+from evalhouse.tasks.asking.verdicts import COPIED, gather_all, read_statements
+from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.accepted import AcceptedAnswer, pick_accepted
 from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -21,6 +21,8 @@ from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
 from evalhouse.tasks.pipeline.text_parts import split_to_judge
 
+# A shorter text is not what made a reply too long.
+_LEAST_CUT = 40
 _STEPS: dict[Source, str] = {"answer": "extract_answer", "ground_truth": "extract_ground_truth"}
 
 
@@ -89,7 +91,8 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
 
 async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> _Split:
     room = leave_room(live_run.settings.request_tokens, work.sample.question)
-    parts = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
+    asked = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
+    parts = [part for parts in asked for part in parts]
     call_ids: dict[str, str] = {}
     for part in parts:
         for statement in part.statements:
@@ -108,15 +111,33 @@ async def _pick(
     return await pick_accepted(live_run, work, accepted)
 
 
-async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> _PartReply:
+async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: str) -> list[_PartReply]:
+    """The statements of a part; of its halves where the reply about it was cut off."""
     question = Question(
         step=_STEPS[source],
         sample_id=work.sample.sample_id,
         prompt=live_run.prompts["extract"],
         data={"question": work.sample.question, "text": part},
     )
-    answer = await live_run.asker.ask(question, read_statements)
-    return _PartReply(statements=answer.value, call_id=answer.call_id)
+
+    def read(text: str) -> list[str]:
+        statements = read_statements(text)
+        if question.prompt is not None and question.prompt.list_copied(statements, question.data):
+            raise UnusableReply(f"{COPIED} among the statements")
+        return statements
+
+    n_tokens = estimate_tokens(part)
+    try:
+        answer = await live_run.asker.ask(question, read, read_cut=_refuse_cut if n_tokens > _LEAST_CUT else None)
+    except CutReply:
+        asked = [_ask_part(live_run, work, source, half) for half in split_to_judge(part, -(-n_tokens // 2))]
+        return [reply for replies in await gather_all(asked) for reply in replies]
+    return [_PartReply(statements=answer.value, call_id=answer.call_id)]
+
+
+def _refuse_cut(_: str) -> list[str]:
+    """Half of a text's statements would pass for all of them."""
+    raise UnusableReply("the reply broke off")
 
 
 def _add_rows(work: SampleWork, source: Source, split: _Split) -> Extraction:

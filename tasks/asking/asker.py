@@ -21,6 +21,7 @@ from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
+    CutReply,
     EndpointDown,
     FatalJudgeError,
     JudgeError,
@@ -50,17 +51,52 @@ _UNUSABLE_NOTE = (
     "described above and nothing else, with exactly one verdict or list for everything that is asked."
 )
 
+_CUT = "the reply was cut off at the model's output limit"
+
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Generic[T]):
-    """A reply that was read, the call it stands in, and the packed log-probabilities that came with it, if any."""
+    """A reply that was read, the call it stands in, and the packed log-probabilities that came with it, if any.
+
+    `is_cut` says that it broke off, so that `value` is what had been said until then.
+    """
 
     call_id: str
     value: T
     logprobs: str | None = None
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader(Generic[T]):
+    """How a reply is read, and how one that breaks off; None where such a one is of no use."""
+
+    whole: Callable[[str], T]
+    cut: Callable[[str], T] | None
+
+    def read(self, reply: ModelReply) -> T:
+        """Raises UnusableReply, and CutReply where less should be asked."""
+        text = _check_length(reply)
+        if not reply.is_cut:
+            return self.whole(text)
+        if self.cut is None:
+            raise UnusableReply(_CUT)
+        try:
+            return self.cut(text)
+        except UnusableReply:
+            raise CutReply(_CUT) from None
+
+    def read_recorded(self, text: str) -> tuple[T, bool]:
+        """What a reply on record says, and whether it breaks off."""
+        try:
+            return self.whole(text), False
+        except UnusableReply:
+            if self.cut is None:
+                raise
+            return self.cut(text), True
 
 
 @dataclass(kw_only=True)
@@ -173,13 +209,23 @@ class Asker:
         self._n_dropped = 0
         self.stop_sign.listen(self._wind_down)
 
-    async def ask(self, question: Question, read: Callable[[str], T], *, attempts: int | None = None) -> Answer[T]:
+    async def ask(
+        self,
+        question: Question,
+        read: Callable[[str], T],
+        *,
+        attempts: int | None = None,
+        read_cut: Callable[[str], T] | None = None,
+    ) -> Answer[T]:
         """Ask until a reply can be read by `read`, which raises UnusableReply otherwise.
+
+        With `read_cut`, which reads what came before a reply was cut off, CutReply is raised where that is nothing.
 
         Raises JudgeFailed when the question is given up, EndpointDown when that was for transport errors alone,
         and FatalJudgeError when the run cannot go on. `attempts` are those of the run unless given.
         """
         self.raise_if_stopped()
+        reader = _Reader(whole=read, cut=read_cut)
         request, n_dropped = self.judge.prepare(question), self._n_dropped
         while (other := self._in_flight.get(request.request_hash)) is not None:
             await asyncio.wait([other])
@@ -187,13 +233,13 @@ class Asker:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[request.request_hash] = mine
         try:
-            recorded = await self._find(question, request, read)
+            recorded = await self._find(question, request, reader)
             if recorded is not None:
                 return recorded
             tokens = guess_tokens(request.payload, self.counts)
             most = attempts or self.attempts
             counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
-            return await self._send_until_usable(question, read, counted)
+            return await self._send_until_usable(question, reader, counted)
         except (JudgeFailed, EndpointDown) as error:
             mine.set_exception(error)
             mine.exception()  # looked at: usually nobody else asks the same
@@ -202,26 +248,28 @@ class Asker:
             del self._in_flight[request.request_hash]
             mine.cancel()
 
-    async def _find(self, question: Question, request: ModelRequest, read: Callable[[str], T]) -> Answer[T] | None:
+    async def _find(self, question: Question, request: ModelRequest, reader: _Reader[T]) -> Answer[T] | None:
         recorded = await self.record.find(request.request_hash)
         if recorded is None:
             return None
         try:
-            value = read(recorded.reply)
+            value, is_cut = reader.read_recorded(recorded.reply)
         except UnusableReply:
             return None  # an older evalhouse could read it and this one cannot: it is asked again
         self.counts.reused += 1
         call = self._describe(question, request, status="cached", attempt=0, reused_call_id=recorded.call_id)
-        return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs)
+        return Answer(call_id=self._put_on_record(call), value=value, logprobs=recorded.logprobs, is_cut=is_cut)
 
-    async def _send_until_usable(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+    async def _send_until_usable(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
         while attempts.used < attempts.most:
             try:
-                asked = replace(question, note=attempts.note, n_unusable=attempts.unusable)
-                return await self._send_once(asked, read, attempts)
+                asked = replace(question, note=attempts.note, n_unusable=question.n_unusable + attempts.unusable)
+                return await self._send_once(asked, reader, attempts)
             except RefusedRequest as error:
                 self._stop_if_all_are_refused(error)
                 raise JudgeFailed(str(error)) from None
+            except CutReply:
+                raise
             except UnusableReply as error:
                 attempts.used += 1
                 attempts.unusable += 1
@@ -258,7 +306,7 @@ class Asker:
             raise EndpointDown(message)
         raise JudgeFailed(message)
 
-    async def _send_once(self, question: Question, read: Callable[[str], T], attempts: _Attempts) -> Answer[T]:
+    async def _send_once(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
         # One that was not answered in time is asked again at once: what the model has read of it may still be there.
         async with self.limit.slot(attempts.tokens, first=attempts.late > 0) as slot:
             self._check_budget()
@@ -281,13 +329,14 @@ class Asker:
             self._note_success(slot, reply)
         self._was_answered = True
         try:
-            value = read(_check_length(reply))
+            value = reader.read(reply)
         except UnusableReply as error:
             if len(reply.text) > _MOST_REPLY:
                 reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
             self._keep_failure(call, clock, error, reply=reply)
             raise
-        return Answer(call_id=self._keep(call, clock, reply, status="ok"), value=value, logprobs=reply.logprobs)
+        call_id = self._keep(call, clock, reply, status="ok", error=getattr(value, "shortfall", None))
+        return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
 
     def _note_success(self, slot: Slot, reply: ModelReply) -> None:
         # What the endpoint reported first: the others may let waiting requests start.

@@ -21,7 +21,7 @@ import orjson
 
 from evalhouse.prompts import VERDICTS, BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
-from evalhouse.tasks.judge.errors import BudgetExhausted, EndpointDown, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 
 T = TypeVar("T")
@@ -36,6 +36,8 @@ _MOST_DEPTH = 32
 _MOST_PROBLEMS = 20
 # One list of all verdicts, or one for each side.
 _VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
+_VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
+COPIED = "the words of the prompt's own example"
 # Not strict: models write line breaks into texts as they are.
 _DECODER = json.JSONDecoder(strict=False)
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -61,10 +63,16 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdicts:
-    """The usable verdicts of one reply by id, and what was wrong with the rest."""
+    """The usable verdicts of one reply by id, and what was wrong with the rest; `missing` ids have none."""
 
     by_id: Mapping[str, Verdict]
     problems: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def shortfall(self) -> str | None:
+        """What stands on record beside a reply that is not complete."""
+        return f"incomplete: {'; '.join(self.problems)}" if self.missing else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,33 +169,66 @@ async def _ask_until_complete(
 ) -> None:
     """Fill `by_id` with a verdict for every id.
 
-    The first request asks for all ids, later ones name those that are missing. The run's attempts are shared among
-    them, so a judge that never gives one verdict is not asked more often than one that gives none.
+    The first request asks for all ids, later ones name those that are missing, half as many once a reply was cut off.
+    The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
+    that gives none; what a reply said before it was cut off is worth an attempt.
     """
     missing: Sequence[str] = ids
-    problems: Sequence[str] = ()
-    for number in range(1, asker.attempts + 1):
+    most, number, used, problem = len(ids), 0, 0, ""
+    while missing and used < asker.attempts:
+        asked, number = missing[:most], number + 1
         question = Question(
             step=inquiry.step,
             sample_id=inquiry.sample_id,
             prompt=inquiry.prompt,
-            data=inquiry.build_data(missing),
+            data=inquiry.build_data(asked),
             vote=vote,
             number=number,
-            only=tuple(missing) if number > 1 else (),
+            only=tuple(asked) if number > 1 else (),
+            n_unusable=used,
         )
-        answer = await asker.ask(question, _read_for(inquiry, missing), attempts=asker.attempts - number + 1)
+        read, read_cut = _read_for(inquiry, asked, question)
+        try:
+            answer = await asker.ask(
+                question, read, attempts=asker.attempts - used, read_cut=read_cut if len(asked) > 1 else None
+            )
+        except CutReply as error:
+            most, used, problem = -(-len(asked) // 2), used + 1, str(error)
+            continue
         for item_id, verdict in answer.value.by_id.items():
             by_id[item_id] = Vote(number=vote, verdict=verdict, call_id=answer.call_id)
-        problems = answer.value.problems
+        if answer.is_cut:
+            most = -(-len(asked) // 2)
+        elif answer.value.missing:
+            used, problem = used + 1, "; ".join(answer.value.problems)
         missing = [item for item in ids if item not in by_id]
-        if not missing:
-            return
-    raise JudgeFailed(f"still incomplete after asking {asker.attempts} times: {'; '.join(problems)}")
+    if missing:
+        raise JudgeFailed(f"still incomplete after asking {number} times: {problem}")
 
 
-def _read_for(inquiry: Inquiry, ids: Collection[str]) -> Callable[[str], Verdicts]:
-    return lambda text: inquiry.read(text, ids)
+_Read = Callable[[str], Verdicts]
+
+
+def _read_for(inquiry: Inquiry, ids: Collection[str], question: Question) -> tuple[_Read, _Read]:
+    """How a reply about these ids is read, and how one that was cut off."""
+
+    def read(text: str) -> Verdicts:
+        return _refuse_copies(inquiry.read(text, ids), inquiry.prompt, question.data)
+
+    return read, lambda text: read(_close_cut(text))
+
+
+def _refuse_copies(verdicts: Verdicts, prompt: Prompt, data: Mapping[str, BlockValue]) -> Verdicts:
+    """Without the verdicts whose reasons small models copied from a worked example; raises UnusableReply for all."""
+    copied = prompt.list_copied([verdict.reason for verdict in verdicts.by_id.values()], data)
+    by_id = {item_id: verdict for item_id, verdict in verdicts.by_id.items() if verdict.reason not in copied}
+    lost = tuple(item_id for item_id in verdicts.by_id if item_id not in by_id)
+    if not lost:
+        return verdicts
+    problem = f"{COPIED} for {', '.join(lost)}"
+    if not by_id:
+        raise UnusableReply(problem)
+    return Verdicts(by_id=by_id, problems=(*verdicts.problems, problem), missing=(*verdicts.missing, *lost))
 
 
 def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
@@ -342,6 +383,16 @@ def _list_children(item: dict[str, object] | list[object]) -> Iterable[object]:
     return item.values() if isinstance(item, dict) else item
 
 
+def _close_cut(text: str) -> str:
+    """The verdicts that are complete in a reply that breaks off within them; raises UnusableReply for any other."""
+    begun = list(_VERDICTS_BEGIN.finditer(text))
+    if not begun or text.rfind(_THINK) > text.rfind(_THOUGHT):
+        raise UnusableReply("the reply broke off before its verdicts")
+    rest = text[begun[-1].end() :]
+    verdicts = [match.value for match in _find_objects(rest)]
+    return orjson.dumps({VERDICTS: [verdict for verdict in verdicts if "id" in verdict]}).decode()
+
+
 def read_statements(text: str) -> list[str]:
     """The statements of an `extract` reply, without blank ones and exact repeats."""
     statements = parse_object(text, "statements").get("statements")
@@ -408,7 +459,7 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts
         sorting.problems.append(f"no usable verdict for {', '.join(missing)}")
     if asked and not sorting.good:
         raise UnusableReply("; ".join(sorting.problems))
-    return Verdicts(by_id=sorting.good, problems=tuple(sorting.problems))
+    return Verdicts(by_id=sorting.good, problems=tuple(sorting.problems), missing=tuple(missing))
 
 
 def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _Sorting) -> None:

@@ -6,6 +6,7 @@ JudgeError
 ├── TransientJudgeError   the same request may work in a moment: 429, 5xx, timeout, reset
 ├── RefusedRequest        this request will never work: content filter, too long; the sample is unscored
 ├── UnusableReply         a reply came and cannot be read; asked again with what was wrong
+│   └── CutReply          the output limit cut it off before anything of use; the same is asked in parts
 ├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
 ├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
 └── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
@@ -79,6 +80,10 @@ class UnusableReply(JudgeError):
     def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
         super().__init__(message)
         self.reply = reply
+
+
+class CutReply(UnusableReply):
+    """The model's output limit cut a reply off before it said anything of use; less has to be asked at once."""
 
 
 class UnsupportedOption(JudgeError):

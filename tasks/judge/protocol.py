@@ -41,7 +41,7 @@ class Question:
     @property
     def n_repeats(self) -> int:
         """How often the same was asked before, with nothing but the note of the second time to tell them apart."""
-        return max(0, self.number + self.n_unusable - 2)
+        return max(0, self.n_unusable - 1)
 
     @property
     def instruction(self) -> str:
@@ -63,7 +63,8 @@ class ModelReply:
     """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
 
     `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
-    `logprobs` are packed as `tasks/judge/logprobs.py` does, None where the endpoint gives none or was not asked.
+    `is_cut` says that the model's output limit ended the reply. `logprobs` are packed as `tasks/judge/logprobs.py`
+    does, None where the endpoint gives none or was not asked.
     """
 
     text: str
@@ -73,6 +74,7 @@ class ModelReply:
     cached_tokens: int | None = None
     limits: RateLimits | None = None
     logprobs: str | None = None
+    is_cut: bool = False
 
 
 def require_prompt(question: Question) -> Prompt:

@@ -368,18 +368,18 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
 
 
 def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any]) -> ModelReply:
-    """The reply, unless it was refused, filtered or cut off: then that is raised, with what was paid for."""
+    """The reply, unless it was refused, filtered or broken off: then that is raised, with what was paid for."""
     if refusal := message.get("refusal"):
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
     if finish == "content_filter":
         raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
     thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
     came = replace(reply, text=thoughts) if thoughts else reply
-    if finish == "length":
-        raise UnusableReply("the reply was cut off at the model's output limit", reply=came)
+    if finish == "length" and thoughts:
+        raise UnusableReply("the reply was cut off at the model's output limit, within its thoughts", reply=came)
     if finish == "error":
         raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
     if thoughts:
         # They hold drafts of a reply at best, so nothing is read from them.
         raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=came)
-    return reply
+    return replace(reply, is_cut=finish == "length")

@@ -1,0 +1,46 @@
+"""A reply in the words of the prompt's own example is no answer, unless they would fit the data as well."""
+
+import pytest
+from prompt_files import ALL_NAMES
+
+from evalhouse.prompts import BlockValue, Item, Prompt, list_languages, load_prompts
+from evalhouse.prompts.prompt_file import build_block
+
+PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(language).values()]
+IDS = [f"{prompt.language} {prompt.name}" for prompt in PROMPTS]
+OTHER: dict[str, BlockValue] = {
+    "question": "How many days of leave do new staff get? 新员工有几天年假？",
+    "contexts": [Item(id="C1", text="New staff get 24 days of annual leave. 新员工每年有24天年假。")],
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
+def test_what_an_example_says_is_no_copy_about_its_own_data(prompt: Prompt) -> None:
+    for example in prompt.examples:
+        data = {name: build_block(value) for name, value in example.data.items()}
+        assert prompt.list_copied(walk_texts(example.reply), data) in ((), set())
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=IDS)
+def test_what_an_example_says_is_a_copy_about_other_data(prompt: Prompt) -> None:
+    """Of every prompt some texts at least speak of what its example is about."""
+    said = [text for example in prompt.examples for text in walk_texts(example.reply)]
+    copied = prompt.list_copied(said, OTHER)
+    assert copied
+    assert prompt.list_copied([f"{text} 24" for text in said], OTHER) == ()
+
+
+def test_a_reason_that_fits_any_data_is_nobodys() -> None:
+    prompt = load_prompts()["classify"]
+    assert prompt.list_copied(["G1 says the same in other words.", "A1 says the same in other words."], OTHER) == ()
+    assert set(prompt.list_copied(["No A item mentions the roots."], OTHER)) == {"No A item mentions the roots."}
+
+
+def test_every_prompt_is_here() -> None:
+    assert {prompt.name for prompt in PROMPTS} == set(ALL_NAMES)
+
+
+def walk_texts(value: object) -> list[str]:
+    if isinstance(value, dict | list):
+        return [text for part in (value.values() if isinstance(value, dict) else value) for text in walk_texts(part)]
+    return [value] if isinstance(value, str) else []
