@@ -147,7 +147,8 @@ def _describe_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
         return _describe_unjudged(metrics)
     if not n_wrong:
         return f"No problem was found in {_count(n_judged, 'judged answer')}"
-    return f"{n_wrong:,} of {_count(n_judged, 'judged answer')} have a problem ({write_share(n_wrong / n_judged)})"
+    have = "has" if n_wrong == 1 else "have"
+    return f"{n_wrong:,} of {_count(n_judged, 'judged answer')} {have} a problem ({write_share(n_wrong / n_judged)})"
 
 
 def _describe_problem(causes: Sequence[Row]) -> Iterator[str]:
@@ -219,7 +220,9 @@ def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
     if any(way in moves for way in _CLEAR):
         said = "; ".join(f"{way} in {_name_metrics(moves[way]) if way in moves else 'none'}" for way in _CLEAR)
     n_otherwise = len(moves.get("otherwise", ()))
-    others = f"; {_count(n_otherwise, 'metric')} have another judge, prompt or formula" if n_otherwise else ""
+    others = (
+        f"; not said of {_count(n_otherwise, 'metric')} with another judge, prompt or formula" if n_otherwise else ""
+    )
     return said + others
 
 
@@ -240,9 +243,11 @@ def _describe_gate(gate: str | None, checks: Sequence[Row]) -> Iterator[str]:
 
 
 def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None) -> Tone:
+    """The gate's word where there is one, else that of the metrics that say most, else that of all."""
     if gate in ("passed", "failed"):
         return "good" if gate == "passed" else "bad"
-    ways = [way for way in _CLEAR if way in moves]
+    main = [way for way in _CLEAR if any(compared.metric in HEADLINE for compared in moves.get(way, ()))]
+    ways = main or [way for way in _CLEAR if way in moves]
     return "unclear" if len(ways) != 1 else "bad" if ways == ["worse"] else "good"
 
 

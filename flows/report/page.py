@@ -120,7 +120,9 @@ class _Index:
         n = len(self.ids)
         columns = {key: [*column, *[None] * (n - len(column))] for key, column in self.metadata.items()}
         most = min(MOST_VALUES, max(2, n // 2))
-        self.metadata = {key: column for key, column in columns.items() if 2 <= len(set(column)) <= most}
+        self.metadata = {
+            key: column for key, column in columns.items() if len(set(column)) > 1 and len(set(column) - {None}) <= most
+        }
 
 
 def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool) -> str:

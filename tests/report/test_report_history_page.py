@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, Page, open_browser
 from cli_process import Place
+from clipping import find_clipped
 from history_nights import SUITE, Size, write_nights
 
 SHOWN = "[...document.querySelectorAll('#rows tr')].filter((row) => row.getClientRects().length).map((row) => row.id)"
@@ -99,10 +100,27 @@ def test_marks_and_bars_tell_what_they_are(page: Page) -> None:
     assert page.evaluate("document.querySelectorAll('.over-time .rect').length") > 20
 
 
-@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
-def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
+@pytest.mark.parametrize(
+    "width", [390, 1400, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 768, 961, 1280))]
+)
+def test_nothing_is_clipped(page: Page, width: int) -> None:
     page.show_as(width=width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert find_clipped(page) == []
+
+
+def test_the_table_has_the_main_metrics_and_all_when_asked_for(page: Page) -> None:
+    shown = "[...document.querySelectorAll('.runs thead .mean')].filter((one) => one.checkVisibility()).length"
+    assert page.evaluate(shown) == 5
+    page.evaluate("document.getElementById('all-means').click()")
+    assert page.evaluate(shown) == page.evaluate("document.querySelectorAll('.runs thead .mean').length") > 5
+    page.evaluate("document.getElementById('show-all').click()")
+    assert page.evaluate(shown) == 5
+
+
+def test_the_newest_run_is_summed_up_and_the_contents_lead_to_every_section(page: Page) -> None:
+    assert page.evaluate("document.querySelector('.result .first').textContent").startswith("Newest run: ")
+    headings = page.evaluate("[...document.querySelectorAll('main h2')].map((one) => one.id)")
+    assert page.evaluate("[...document.querySelectorAll('.contents a')].map((one) => one.hash.slice(1))") == headings
 
 
 def test_colours_follow_the_reader(page: Page) -> None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import duckdb
+import polars as pl
 import pytest
 from browser import Browser, Page, PageError, open_browser
 from cli_house import HOSTILE_ID, ROWS, House
+from clipping import find_clipped
+from history_nights import Size, write_nights
+
+from evalhouse.warehouse.metric_files import load_metrics
 
 N_COPIES = 60
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
@@ -265,6 +271,173 @@ def test_a_link_opens_a_sample_wherever_it_is(
     page.evaluate("location.hash = '#sample-99999'; location.hash = '#sample-x'; location.hash = '#%E0'")
 
 
+def read_address(page: Page, wanted: str) -> str:
+    """The fragment, once it says this: it follows a moment after what is chosen."""
+    page.wait_for(f"decodeURIComponent(location.hash).includes({json.dumps(wanted)})")
+    fragment: str = page.evaluate("location.hash")
+    return fragment
+
+
+def test_a_cause_leads_to_its_samples(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report(house.run_id))
+    index = page.evaluate("store.index")
+    links = page.evaluate(
+        "[...document.querySelectorAll('#causes ~ table a')].map((one) => [one.hash, one.textContent])"
+    )
+    assert len(links) == len(set(filter(None, index["causes"])))
+    for place, (fragment, n) in enumerate(links):
+        page.evaluate(f"document.querySelectorAll('#causes ~ table a')[{place}].click()")
+        page.wait_for(f"document.getElementById('find-cause').value === '{fragment.split('=')[1]}'")
+        wanted = {
+            one for one, cause in zip(index["ids"], index["causes"], strict=True) if fragment.endswith(f"={cause}")
+        }
+        assert set(list_shown(page)) == wanted
+        assert len(wanted) == int(n)
+    assert page.evaluate("document.getElementById('samples-title').getBoundingClientRect().top") < 900
+
+
+def test_what_is_shown_stands_in_the_address_and_comes_back_from_it(
+    page: Page, browser: Browser, report: Callable[..., Path], house: House, long_run: str
+) -> None:
+    path = report(house.run_id, "--warehouse", long_run)
+    page.open(path)
+    assert page.evaluate("location.hash") == ""
+    choose(page, "metric", str(page.evaluate("store.index.metrics.indexOf('hallucination')")))
+    choose(page, "verdict", "fp")
+    choose(page, "low", "0.1")
+    search(page, "tide-1#")
+    page.evaluate("document.querySelector('th[data-sort=sample] button').click()")
+    page.evaluate("document.getElementById('next').click()")
+    open_sample(page, list_shown(page)[3])
+    shown = list_shown(page)
+    fragment = read_address(page, f"open={shown[3]}")
+    other = browser.open_page()
+    other.open(path, fragment)
+    other.wait_for(OPENED)
+    assert list_shown(other) == shown
+    assert other.evaluate("document.querySelector('.open[aria-expanded=true]').textContent") == shown[3]
+    assert other.evaluate("document.getElementById('find-metric').selectedOptions[0].text") == "hallucination"
+    assert other.evaluate("location.hash") == fragment
+    other.evaluate("document.getElementById('show-all').click()")
+    other.wait_for("location.hash === ''")
+    assert other.problems == []
+    other.send("Page.close")
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "#samples?cause=no-such&metric=none&sort=__proto__&page=99&open=nobody&metadata.x=1",
+        "#samples?page=-3&descending=perhaps&low=much", "#samples?%E0&=&words", "#samples?",
+    ],
+)  # fmt: skip
+def test_an_address_that_names_what_is_not_there_shows_what_is(
+    page: Page, report: Callable[..., Path], house: House, fragment: str
+) -> None:
+    page.open(report(house.run_id), fragment)
+    assert len(list_shown(page)) == 4
+
+
+def test_samples_are_found_by_their_metadata(
+    page: Page, report: Callable[..., Path], house: House, tmp_path: Path
+) -> None:
+    url = str(shutil.copy(house.path, tmp_path / "copy.duckdb"))
+    with duckdb.connect(url) as connection:
+        for place, topic in ((1, "rain"), (2, ATTACK), (3, "rain")):
+            metadata = json.dumps({"topic": topic, "number": place, "nested": {"x": 1}, "same": "all"})
+            connection.execute("update run_samples set metadata = $1 where ordinal = $2", [metadata, place])
+    page.open(report(house.run_id, "--warehouse", url))
+    keys = page.evaluate("[...document.querySelectorAll('#metadata select')].map((one) => one.dataset.key)")
+    assert keys == ["topic", "same"], "no key that has as many values as there are samples, and none that is nested"
+    choose(page, "metadata-0", "rain")
+    assert sorted(list_shown(page)) == ["tide-1", "zh-1"]
+    assert read_address(page, "metadata.topic=rain").startswith("#samples?")
+    choose(page, "metadata-0", ATTACK)
+    assert list_shown(page) == [HOSTILE_ID]
+    assert ATTACK in page.evaluate("document.querySelector('#rows .label').textContent")
+
+
+def test_keys_go_from_sample_to_sample_over_the_pages(
+    page: Page, report: Callable[..., Path], house: House, long_run: str
+) -> None:
+    page.open(report(house.run_id, "--warehouse", long_run))
+    wanted = page.evaluate("view.order.slice(0, 27).map((place) => store.index.ids[place])")
+    opened = "[...document.querySelectorAll('.open[aria-expanded=true]')].map((one) => one.textContent)"
+    for sample_id in wanted:
+        page.press("j", text="j")
+        page.wait_for(f"({opened})[0] === {json.dumps(sample_id)} && {OPENED}")
+        assert page.evaluate(opened) == [sample_id], "what was open is closed"
+    page.press("k", text="k")
+    page.wait_for(f"({opened})[0] === {json.dumps(wanted[-2])}")
+    page.evaluate("document.querySelector('.opened .pager button:last-child').click()")
+    page.wait_for(f"({opened})[0] === {json.dumps(wanted[-1])}")
+    page.evaluate("control('words').focus()")
+    page.press("j", text="j")
+    assert page.evaluate("control('words').value") == "j", "a letter that is typed is a letter"
+
+
+def test_the_table_is_saved_as_it_is_shown(
+    page: Page, report: Callable[..., Path], house: House, tmp_path: Path
+) -> None:
+    page.open(report("latest", "--against", house.run_id))
+    page.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    index = page.evaluate("store.index")
+    choose(page, "verdict", "fn")
+    page.evaluate("document.getElementById('save').click()")
+    deadline = time.monotonic() + 20
+    while not (files := list(tmp_path.glob("samples-*.csv"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    rows = pl.read_csv(files[0], infer_schema=False)
+    assert rows["sample_id"].to_list() == list_shown(page)
+    assert rows.columns[:4] == ["sample_id", "question", "answer", "ground_truth"]
+    assert {*index["metrics"], *(f"base.{name}" for name in index["metrics"])} <= set(rows.columns)
+    for row in rows.iter_rows(named=True):
+        place = index["ids"].index(row["sample_id"])
+        assert row["question"] == index["questions"][place]
+        score = index["scores"][index["metrics"].index("factual_f1")][place]
+        assert (None if row["factual_f1"] is None else float(row["factual_f1"])) == score
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("+1", "'+1"), ("-1", "'-1"), ("@x", "'@x"), ("\tx", "'\tx"), ('a "b"', '"a ""b"""'),
+        ("a,b", '"a,b"'), ("a\nb", '"a\nb"'), ('=a,"b"', '"\'=a,""b"""'), ("plain", "plain"),
+        (None, ""), (-0.5, "-0.5"),
+    ],
+)  # fmt: skip
+def test_no_text_is_a_formula_in_a_spreadsheet(
+    page: Page, report: Callable[..., Path], house: House, text: object, cell: str
+) -> None:
+    page.open(report(house.run_id))
+    assert page.evaluate(f"writeCell({json.dumps(text)})") == cell
+
+
+def test_what_a_metric_means_is_told_where_its_name_stands(
+    page: Page, report: Callable[..., Path], house: House
+) -> None:
+    page.open(report(house.run_id))
+    page.evaluate("""
+        (() => {
+          const name = document.querySelector('h3 .metric');
+          name.scrollIntoView();
+          name.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }));
+        })()
+    """)
+    told = page.evaluate("document.getElementById('tip').textContent")
+    assert told == load_metrics()[page.evaluate("document.querySelector('h3 .metric').textContent")].meaning
+    page.show_as(width=390)
+    shown = page.evaluate("[...document.querySelectorAll('.scores .meaning')].every((one) => one.checkVisibility())")
+    assert shown, "a phone has no pointer to rest on a name"
+
+
+def test_the_contents_lead_to_every_section(page: Page, report: Callable[..., Path], house: House) -> None:
+    page.open(report("latest", "--against", house.run_id))
+    headings = page.evaluate("[...document.querySelectorAll('main h2')].map((one) => one.id)")
+    assert page.evaluate("[...document.querySelectorAll('.contents a')].map((one) => one.hash.slice(1))") == headings
+
+
 def test_attacks_in_texts_stay_texts(page: Page, report: Callable[..., Path], house: House, long_run: str) -> None:
     page.open(report(house.run_id, "--warehouse", long_run))
     title = page.evaluate("document.title")
@@ -304,12 +477,44 @@ def test_what_is_put_into_the_page_by_force_neither_runs_nor_loads(
     page.send("Page.close")
 
 
-@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
-def test_nothing_is_wider_than_the_window(page: Page, report: Callable[..., Path], house: House, width: int) -> None:
+WIDTHS = (390, 1400, *(pytest.param(width, marks=pytest.mark.slow) for width in (320, 768, 961, 1280)))
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Nights of many metrics and causes, whose names are of long words."""
+    path = tmp_path_factory.mktemp("nights") / "nights.duckdb"
+    write_nights(path, Size(nights=4, samples=30))
+    word = "Mustereintragsverzeichnis" * 5
+    with duckdb.connect(str(path)) as connection:
+        for column in ("label", "dataset", "judge", "problem", "kb_version"):
+            connection.execute(f"update runs set {column} = $1", [word])
+        connection.execute("update scores set metric = 'a_metric_of_my_own_with_a_long_name' where metric = 'mrr'")
+        tables = """select table_name from duckdb_tables() join duckdb_columns() using (table_name)
+                    where column_name = 'sample_id'"""
+        for (table,) in connection.execute(tables).fetchall():
+            connection.execute(f"update {table} set sample_id = sample_id || $1 where sample_id like '%7'", [word])
+    return str(path)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("against", [(), ("--against", "previous")])
+def test_nothing_is_clipped(
+    page: Page, report: Callable[..., Path], nights: str, against: tuple[str, ...], width: int
+) -> None:
+    page.show_as(width=width)
+    page.open(report("latest", *against, "--warehouse", nights))
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.evaluate("toggle(view.order[0], true)")
+    assert find_clipped(page) == []
+
+
+@pytest.mark.parametrize("width", [390, pytest.param(1400, marks=pytest.mark.slow)])
+def test_texts_of_any_kind_are_not_clipped(page: Page, report: Callable[..., Path], house: House, width: int) -> None:
     page.show_as(width=width)
     page.open(report("latest", "--against", house.run_id))
     open_sample(page, HOSTILE_ID)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert find_clipped(page) == []
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, marks=pytest.mark.slow), True])

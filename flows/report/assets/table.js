@@ -110,11 +110,12 @@ async function readView(text) {
   for (const [name, value] of chosen) {
     const field = name.startsWith("metadata.") ? listMetadata().find((one) => one.dataset.key === name.slice(9)) : control(name);
     const wanted = name === "metric" ? String(store.index.metrics.indexOf(value)) : value;
-    const isThere = field && (!field.options || [...field.options].some((option) => option.value === wanted));
+    const isThere = field && (field.options ? [...field.options].some((option) => option.value === wanted)
+      : field.type !== "number" || Number.isFinite(Number(wanted)));
     if (isThere) field.value = wanted;
   }
   setFirstOrder();
-  if (chosen.get("sort") in KEYS) view.sort = chosen.get("sort");
+  if (Object.hasOwn(KEYS, chosen.get("sort"))) view.sort = chosen.get("sort");
   if (chosen.has("descending")) view.descending = chosen.get("descending") === "yes";
   findSamples();
   const open = view.order.find((place) => store.index.ids[place] === chosen.get("open"));

@@ -1,0 +1,192 @@
+"""What a report says first: the result in a sentence, from facts on record, and that nothing can be said where so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from evalhouse.flows.report.head import Against, build_head, explain_metrics, rank_causes, write_share
+from evalhouse.tasks.comparing.paired import Paired, Verdict
+from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
+from evalhouse.warehouse.metric_files import load_metrics, parse_metric
+
+N: Final = 40
+UNCLEAR: Final = "; no score is clearly better or worse than in the run before."
+PAIRED: Final = Paired(
+    n=N, n_clusters=N, n_higher=1, n_lower=9, difference=-0.25, ci_low=-0.4, ci_high=-0.1, p=0.001, p_adjusted=0.002,
+    is_exact=False, verdict="worse",
+)  # fmt: skip
+
+
+def count(n_judged: int = N, n_unjudged: int = 0, **counts: int) -> list[dict[str, Any]]:
+    """Rows of `run_causes`; what is not named is fine."""
+    counts |= {"fine": n_judged - sum(counts.values())}
+    rows = [("not_judged", n_unjudged, n_judged + n_unjudged), *((name, n, n_judged) for name, n in counts.items())]
+    return [
+        {
+            "cause": name,
+            "n_samples": n,
+            "n_of": n_of,
+            "share": n / n_of if n_of else None,
+            "ci_low": 0.1,
+            "ci_high": 0.2,
+        }
+        for name, n, n_of in rows
+    ]
+
+
+def move(metric: str, verdict: Verdict, *parts: str, n: int = N) -> MetricComparison:
+    difference = {"worse": -0.25, "better": 0.25, "same": 0.0, "undecided": 0.01}[verdict]
+    return MetricComparison(
+        metric=metric, n_base=N, n_candidate=N, coverage_base=1, coverage_candidate=1, mean_base=0.5,
+        mean_candidate=0.5 + difference, common_base=0.5, common_candidate=0.5 + difference,
+        paired=replace(PAIRED, verdict=verdict, difference=difference, n=n), change=difference,
+        parts=tuple(Part(name=part, n=N, n_moved=3, value=difference) for part in parts),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def compare(*metrics: MetricComparison) -> Against:
+    comparison = Comparison(
+        n_base=N, n_candidate=N, n_common=N, cluster=None, metrics=metrics, warnings=(), moves=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Against(called="the run before", name="the run before, r1", comparison=comparison)
+
+
+def check(gate: str, **columns: object) -> dict[str, Any]:
+    return {"gate": gate, "kind": None, "metric": None, "limit": None, "value": None, "outcome": None, **columns}
+
+
+def test_the_result_counts_what_is_wrong_and_says_what_is_so_most_often() -> None:
+    head = build_head(count(hallucinated=17, refused_wrongly=5, refused_rightly=2), metrics=(), against=None, gate=())
+    assert head.result == "22 of 40 judged answers have a problem (55 %)."
+    assert head.further[0].startswith("Most often, in 17 samples: hallucinated against contexts. The answer states")
+    assert head.tone == "unclear", "of one run nobody can say whether that is good"
+
+
+@pytest.mark.parametrize(
+    ("causes", "metrics", "result", "further"),
+    [
+        (count(30, refused_rightly=3), (), "No problem was found in 30 judged answers.", []),
+        (
+            count(6, n_unjudged=1, not_in_contexts=1),
+            (),
+            "1 of 6 judged answers has a problem (17 %).",
+            ["So few answers tell little: as many others may look different.", "1 sample could not be judged."],
+        ),
+        (count(0, n_unjudged=9), (), "Nothing can be said of the answers: no sample was judged.", []),
+        ([], (), "Nothing can be said of the answers: no sample was judged.", []),
+        (
+            count(0, n_unjudged=9),
+            ({"metric": "bleu", "mean": None, "n_scored": 0}, {"metric": "exact_match", "mean": 0.75, "n_scored": 8}),
+            "exact_match is 0.750 over 8 samples.",
+            [],
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_not_told(causes: Any, metrics: Any, result: str, further: list[str]) -> None:  # noqa: ANN401
+    head = build_head(causes, metrics=metrics, against=None, gate=())
+    assert head.result == result
+    assert set(further) <= set(head.further)
+
+
+@pytest.mark.parametrize(
+    ("moves", "tail", "sentence", "tone"),
+    [
+        (
+            [move("mrr", "worse"), move("faithfulness", "worse"), move("chrf", "undecided")],
+            "; 2 of 3 scores are worse than in the run before.",
+            "worse in faithfulness (-0.250), mrr (-0.250); better in none.",
+            "bad",
+        ),
+        (
+            [move("faithfulness", "better"), move("mrr", "worse")],
+            "; 1 of 2 scores is worse than in the run before, and 1 better.",
+            "worse in mrr (-0.250); better in faithfulness (+0.250).",
+            "good",
+        ),
+        ([move("mrr", "better")], "; 1 of 1 score is better than in the run before.", "none; better in mrr", "good"),
+        (
+            [move("mrr", "undecided"), move("chrf", "same")],
+            UNCLEAR,
+            "no metric is better or worse beyond chance.",
+            "unclear",
+        ),
+        ([move("mrr", "same")], UNCLEAR, "no score differs.", "unclear"),
+        ([move("mrr", "undecided", n=0)], ".", "no sample has a score in both", "unclear"),
+        (
+            [move("mrr", "worse", "formula"), move("chrf", "same")],
+            UNCLEAR,
+            "not said of 1 metric with another judge, prompt or formula.",
+            "unclear",
+        ),
+        (
+            [move(name, "worse") for name in ("bleu", "chrf", "mrr", "rouge_l", "token_f1")],
+            "; 5 of 5 scores are worse than in the run before.",
+            "mrr (-0.250) and 2 more metrics; better in none.",
+            "bad",
+        ),
+    ],
+)  # fmt: skip
+def test_better_or_worse_is_said_only_beyond_chance(
+    moves: list[MetricComparison], tail: str, sentence: str, tone: str
+) -> None:
+    head = build_head(count(hallucinated=4), metrics=(), against=compare(*moves), gate=())
+    assert head.result == f"4 of 40 judged answers have a problem (10 %){tail}"
+    (compared,) = [text for text in head.further if text.startswith("Compared with the run before, r1: ")]
+    assert sentence in compared
+    assert head.tone == tone
+
+
+def test_runs_that_were_measured_otherwise_are_not_held_against_each_other() -> None:
+    against = Against(called="the base", name="the base, r1", otherwise="measured otherwise (judge a → b)")
+    head = build_head(count(hallucinated=4), metrics=(), against=against, gate=())
+    assert head.result == "4 of 40 judged answers have a problem (10 %)."
+    assert "Compared with the base, r1: measured otherwise (judge a → b)." in head.further
+    assert head.tone == "unclear"
+
+
+def test_the_gate_has_the_last_word_and_says_which_check_failed() -> None:
+    failed = check("failed", kind="min", metric="mrr", limit=0.6, value=0.5, outcome="failed")
+    open_one = check("failed", kind="max_drop", metric="chrf", limit=0.1, value=None, outcome="undecided")
+    better = compare(move("faithfulness", "better"))
+    head = build_head(count(), metrics=(), against=better, gate=[failed, open_one])
+    assert head.further[0] == "The gate failed: mrr: mean at least 0.600, found 0.500."
+    assert head.tone == "bad"
+    worse = compare(move("faithfulness", "worse"))
+    head = build_head(count(), metrics=(), against=worse, gate=[check("passed")])
+    assert (head.further[0], head.tone) == ("The gate passed.", "good")
+    only_open = build_head(count(), metrics=(), against=None, gate=[open_one])
+    assert only_open.further[0] == "The gate failed: chrf: drop at most 0.100, found –."
+
+
+def test_causes_come_by_size_what_is_wrong_first() -> None:
+    counted = count(90, n_unjudged=30, refused_rightly=9, hallucinated=5, not_in_contexts=20, own_knowledge=5)
+    rows = rank_causes(counted, count(90, hallucinated=7))
+    assert [row["cause"] for row in rows] == [
+        "not_in_contexts", "hallucinated", "own_knowledge", "not_judged", "fine", "refused_rightly",
+    ]  # fmt: skip
+    assert [row["before"] for row in rows] == [0, 7, 0, 0, 83, 0]
+    assert [row["percent"] for row in rows] == ["22 %", "6 %", "6 %", "25 %", "57 %", "10 %"]
+    assert rows[0]["interval"] == "10 to 20 %"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.996, "99.6 %"), (0.355, "36 %"), (None, "–")],
+)
+def test_a_share_is_said_as_per_cent(share: float | None, text: str) -> None:
+    assert write_share(share) == text
+
+
+def test_a_metric_means_what_its_file_says_else_its_first_half_sentence() -> None:
+    header = (
+        "-- metric: own\n-- version: 1\n-- needs: -\n-- One row per sample of the run: how rude it is; NULL else.\n"
+    )
+    own = parse_metric(f"{header}select 1 where $run_id = ''", name="own", place="own.sql")
+    meanings = explain_metrics(["own", "mrr", "gone"], {**load_metrics(), "own": own})
+    assert meanings["own"] == "How rude it is"
+    assert meanings["mrr"] == load_metrics()["mrr"].meaning
+    assert "gone" not in meanings
