@@ -51,7 +51,7 @@ def preview_prompt(prompt: Prompt, settings: RunSettings, sample_id: str | None)
 
 
 def _find_sample(settings: RunSettings, sample_id: str | None) -> StoredSample:
-    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=None)
+    staged = stage_dataset(settings.dataset, mapping=settings.mapping, limit=None, encoding=settings.encoding)
     try:
         ids: list[str] = []
         for samples in staged.staging.read_parts():

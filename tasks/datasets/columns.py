@@ -8,9 +8,11 @@ column. What is only likely is never read: `suggest` names it, with the --map to
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 import orjson
@@ -69,7 +71,7 @@ LIKELY: dict[Field, tuple[str, ...]] = {
         "search_results",
     ),
 }  # fmt: skip
-_SAID_WHEN_MISSING: tuple[Field, ...] = ("question", "answer", "ground_truth", "contexts")
+SAID: Final[tuple[Field, ...]] = ("question", "answer", "ground_truth", "contexts")
 _OF_THE_TARGET: tuple[Field, ...] = ("answer", "contexts")
 
 # LangSmith writes `inputs` and `outputs` for its datasets, where `outputs` is the reference, and for the runs of a bot,
@@ -106,7 +108,7 @@ class ColumnPath:
     def is_nested(self) -> bool:
         return bool(self._inner)
 
-    def find(self, row: Mapping[str, object], *, tabular: bool) -> object:
+    def find(self, row: Mapping[str, object]) -> object:
         """The value there, or MISSING. A column of exactly this name comes first: flattened tables have them."""
         if self.name in row:
             return row[self.name]
@@ -114,16 +116,16 @@ class ColumnPath:
             return MISSING
         value = row[self._root]
         for step in self._inner:
-            value = _step_into(open_cell(value) if tabular else value, step)
+            value = _step_into(open_cell(value), step)
         return value
 
-    def drop_from(self, rest: dict[str, object], *, tabular: bool) -> None:
+    def drop_from(self, rest: dict[str, object]) -> None:
         """Take the value out of `rest`; what stood around it stays."""
         root = self.name if self.name in rest else self._root
         if root not in rest:
             return
         inner = [] if root == self.name else self._inner
-        left = _leave_out(rest[root], inner, tabular=tabular)
+        left = _leave_out(rest[root], inner)
         if left is MISSING:
             del rest[root]
         else:
@@ -140,18 +142,23 @@ class ColumnUse:
     def __init__(self) -> None:
         self.columns: dict[Field, dict[str, None]] = {}
         self.unread: dict[str, None] = {}
-        self.n_filled: dict[Field, int] = {}
+        self.n_filled: Counter[Field] = Counter()
         self.n_rows = 0
         self.encoding: str | None = None
         self.was_named = False  # the encoding, by a person
+        self._located: Mapping[Field, ColumnPath] | None = None
+        self._rest: set[str] = set()
 
     def add(self, located: Mapping[Field, ColumnPath], rest: Mapping[str, object], filled: Iterable[Field]) -> None:
         """Take note of a row: its columns by field, what is left of it, and the fields that are not empty."""
         self.n_rows += 1
+        for field in filled:
+            self.n_filled[field] += 1
+        if located is self._located and rest.keys() == self._rest:
+            return  # as in the row before
+        self._located, self._rest = located, set(rest)
         for field, path in located.items():
             self.columns.setdefault(field, {})[path.name] = None
-        for field in filled:
-            self.n_filled[field] = self.n_filled.get(field, 0) + 1
         if len(self.unread) < _REMEMBERED_NAMES:
             read = {"metadata", *(path.root for path in located.values())}
             self.unread.update(dict.fromkeys(name for name in rest if name not in read))
@@ -169,8 +176,8 @@ class ColumnUse:
 
     def list_missing(self, *, is_asked: bool) -> list[Field]:
         """The fields of a sample of which no row has anything."""
-        wanted = [field for field in _SAID_WHEN_MISSING if not (is_asked and field in _OF_THE_TARGET)]
-        return [field for field in wanted if not self.n_filled.get(field)]
+        wanted = [field for field in SAID if not (is_asked and field in _OF_THE_TARGET)]
+        return [field for field in wanted if not self.n_filled[field]]
 
     def suggest(self, *, is_asked: bool) -> list[str]:
         """For each missing field the columns that may be meant, with the --map to type."""
@@ -179,8 +186,8 @@ class ColumnUse:
     def _describe_field(self, field: Field) -> str:
         names = [name for name in self.columns[field] if name != field]
         text = f"{field} = {' or '.join(names)}" if names else field
-        n_filled = self.n_filled.get(field, 0)
-        if field not in _SAID_WHEN_MISSING or n_filled == self.n_rows:
+        n_filled = self.n_filled[field]
+        if field not in SAID or n_filled == self.n_rows:
             return text
         return f"{text} ({f'in {n_filled:,} of {self.n_rows:,} rows' if n_filled else 'empty in every row'})"
 
@@ -210,6 +217,7 @@ def _find_likely(field: Field, names: list[str]) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _spell(name: str) -> str:
     """A name without case and without what joins its words: `expectedOutput` and `Expected Output` are the same."""
     return re.sub(r"[\s_-]", "", name).casefold()
@@ -242,7 +250,7 @@ class Columns:
     def names_of(self, field: Field) -> list[str]:
         return [path.name for path in self._paths[field]]
 
-    def locate(self, row: Mapping[str, object], *, tabular: bool) -> Mapping[Field, ColumnPath]:
+    def locate(self, row: Mapping[str, object]) -> Mapping[Field, ColumnPath]:
         """The column of each field that this row has one for: the first of its names that is there.
 
         Raises ReadingStopped where a column may be the one field or the other.
@@ -253,7 +261,7 @@ class Columns:
             return located
         located = {}
         for field, paths in self._paths.items():
-            path = next((path for path in paths if path.find(row, tabular=tabular) is not MISSING), None)
+            path = next((path for path in paths if path.find(row) is not MISSING), None)
             if path is not None:
                 located[field] = path
                 self._awaited.pop(field, None)
@@ -337,21 +345,21 @@ def _step_into(value: object, step: str | int) -> object:
     return MISSING
 
 
-def _leave_out(value: object, inner: list[str | int], *, tabular: bool) -> object:
+def _leave_out(value: object, inner: list[str | int]) -> object:
     """`value` without the place that the steps lead to, MISSING when nothing is left.
 
     A list of several stays whole: with one taken out the others would change their places.
     """
     if not inner:
         return MISSING
-    value = open_cell(value) if tabular else value
+    value = open_cell(value)
     if isinstance(value, list):
         return MISSING if len(value) == 1 and len(inner) == 1 else value
     if not isinstance(value, dict):
         return value
     key = inner[0] if inner[0] in value else str(inner[0])
     left = {name: member for name, member in value.items() if name != key}
-    inside = _leave_out(value.get(key, MISSING), inner[1:], tabular=tabular)
+    inside = _leave_out(value.get(key, MISSING), inner[1:])
     if inside is not MISSING:
         left[key] = inside
     return left or MISSING

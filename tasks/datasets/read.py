@@ -171,7 +171,7 @@ class _Reading:
             )
             if sample is not None:
                 samples.append(sample)
-            given_id = sample.given_id if sample else read_given_id(raw, self._columns, tabular=self._source.tabular)
+            given_id = sample.given_id if sample else read_given_id(raw, self._columns)
             if given_id is not None:
                 self._ids.add(given_id)
         return samples
@@ -183,9 +183,7 @@ class _Reading:
             impossible = self._columns.list_impossible(raw_rows[0].values)
             if impossible:
                 raise self._miss_mapped(impossible)
-        has_question = any(
-            "question" in self._columns.locate(raw.values, tabular=self._source.tabular) for raw in raw_rows
-        )
+        has_question = any("question" in self._columns.locate(raw.values) for raw in raw_rows)
         if not has_question:
             names = list_names(self._columns.names_of("question"))
             text = f"no question column; columns: {list_names(list(self._seen))}; read as the question: {names}"
@@ -210,7 +208,7 @@ class _Reading:
     def _read_given_ids(self) -> Iterator["GivenId"]:
         # Everything that is wrong was said in the first reading.
         for raw in islice(self._source.read(lambda _row, _kind, _text: None), self._limit):
-            given_id = read_given_id(raw, self._columns, tabular=self._source.tabular)
+            given_id = read_given_id(raw, self._columns)
             if given_id is not None:
                 yield GivenId(row=raw.row, given_id=given_id)
 

@@ -17,10 +17,10 @@ from typing import cast
 
 import orjson
 
-from evalhouse.tasks.datasets.columns import MISSING, ColumnPath, Columns, Field, open_cell, open_list
+from evalhouse.tasks.datasets.columns import MISSING, SAID, ColumnPath, Columns, Field, open_cell, open_list
 from evalhouse.tasks.datasets.errors import Complain, ProblemKind
 from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
-from evalhouse.tasks.datasets.traces import find_text, list_texts
+from evalhouse.tasks.datasets.traces import find_text, is_recorded, list_texts
 from evalhouse.tasks.messages import list_names, name_kind, quote_value
 
 TEXT_KEYS = ("text", "content", "page_content")
@@ -77,11 +77,10 @@ _NO_CONTEXTS = _Contexts(texts=None, ids=None, rest=None)
 class _OpenRow:
     """One raw row while its fields are taken out; `rest` is what is left."""
 
-    def __init__(self, raw: RawRow, columns: Columns, complain: Complain, *, tabular: bool) -> None:
+    def __init__(self, raw: RawRow, columns: Columns, complain: Complain) -> None:
         self.rest = dict(raw.values)
         self.sound = True
-        self.tabular = tabular
-        self.located = columns.locate(raw.values, tabular=tabular)
+        self.located = columns.locate(raw.values)
         self._raw = raw
         self._mapped = columns.mapped
         self._complain = complain
@@ -96,18 +95,18 @@ class _OpenRow:
         return MISSING if path is None else self._take_from(path)
 
     def _take_from(self, path: ColumnPath) -> object:
-        path.drop_from(self.rest, tabular=self.tabular)
-        return path.find(self._raw.values, tabular=self.tabular)
+        path.drop_from(self.rest)
+        return path.find(self._raw.values)
 
     def take_text(self, field: Field) -> str | None:
         """The field's text, that inside an object too where a tracing tool wrote one."""
         path = self.located.get(field)
         if path is None or path.root not in TRACED:
             return read_text(self.take(field), field, self.say)
-        value = path.find(self._raw.values, tabular=self.tabular)
-        # Somebody who names a column of a table has the whole of its text.
-        opened = open_cell(value) if self.tabular and field not in self._mapped else value
-        if not isinstance(opened, dict | list):
+        value = path.find(self._raw.values)
+        # Somebody who names a column has the whole of its text.
+        opened = value if field in self._mapped else open_cell(value)
+        if not is_recorded(opened):
             return read_text(self.take(field), field, self.say)
         steps = find_text(opened, field)
         if steps is not None:
@@ -138,7 +137,7 @@ def normalise_row(
 
     `tabular`: the row comes from a table, whose cells may hold lists and objects as JSON text.
     """
-    row = _OpenRow(raw, columns, complain, tabular=tabular)
+    row = _OpenRow(raw, columns, complain)
     question = row.take_question()
     answer, ground_truth = row.take_text("answer"), row.take_text("ground_truth")
     accepted = read_accepted(row.take("ground_truths"), ground_truth, row.say, tabular=tabular)
@@ -151,13 +150,8 @@ def normalise_row(
         context_ids = contexts.ids
     elif contexts.texts is not None and len(contexts.texts) != len(context_ids):
         row.say("ids", f"context_ids has {len(context_ids)} ids for {len(contexts.texts)} contexts")
-    texts: dict[Field, object] = {
-        "question": question or None,
-        "answer": answer,
-        "ground_truth": ground_truth,
-        "contexts": contexts.texts,
-    }
-    columns.use.add(row.located, row.rest, (field for field, value in texts.items() if value is not None))
+    texts = (question or None, answer, ground_truth, contexts.texts)
+    columns.use.add(row.located, row.rest, [SAID[place] for place, text in enumerate(texts) if text is not None])
     metadata = read_metadata(row.rest, contexts.rest, row.say, tabular=tabular)
     if len(accepted) > 1:
         metadata = {**metadata, "ground_truths": accepted}
@@ -187,10 +181,10 @@ def normalise_row(
     )
 
 
-def read_given_id(raw: RawRow, columns: Columns, *, tabular: bool) -> str | None:
+def read_given_id(raw: RawRow, columns: Columns) -> str | None:
     """The dataset's own id of a row, None where it has none or one that is not an id."""
-    path = columns.locate(raw.values, tabular=tabular).get("id")
-    return None if path is None else read_id(path.find(raw.values, tabular=tabular), "id", lambda _kind, _text: None)
+    path = columns.locate(raw.values).get("id")
+    return None if path is None else read_id(path.find(raw.values), "id", lambda _kind, _text: None)
 
 
 def hash_inputs(

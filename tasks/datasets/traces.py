@@ -13,12 +13,17 @@ Steps = tuple[str | int, ...]
 COLUMNS: Final = frozenset(
     {"input", "inputs", "output", "outputs", "expected_output", "expectedOutput", "expected", "reference_outputs"}
 )
-"""The columns that such tools write objects to. In a table they hold them as JSON text."""
+"""The columns that such tools write objects to, some of them as JSON text."""
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {"question": ("user", "human")}
 _ANSWERING = ("assistant", "ai")
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {"question": ("question", "user_input", "input", "query", "prompt")}
 _DEEPEST = 8
 _ANSWER_KEYS = ("answer", "response", "output", "expected_output", "ground_truth", "reference")
+
+
+def is_recorded(value: object) -> bool:
+    """Whether a value is an object, or a list of them, and not a text or a list of texts."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
 
 
 def find_text(value: object, field: str, depth: int = 0) -> Steps | None:

@@ -114,6 +114,21 @@ CASES = {
         columns="columns: question = input, ground_truth = expectedOutput, id; not found: answer, contexts; kept as "
         "metadata: sourceTraceId",
     ),
+    "langfuse items with their JSON as text": Case(
+        name="items.jsonl",
+        write=write_rows(
+            {"input": json.dumps({"messages": [tell("user", TIDE)]}), "expectedOutput": json.dumps({"answer": SIX})},
+            {"input": KEEPER, "expectedOutput": json.dumps([tell("user", KEEPER), tell("assistant", MAUD)])},
+        ),
+        samples=QA,
+        columns="columns: question = input, ground_truth = expectedOutput; not found: answer, contexts",
+    ),
+    "an answer in brackets": Case(
+        name="texts.jsonl",
+        write=write_rows({"input": "[1] or [2]?", "output": "[1, 2]", "expected": "[]"}),
+        samples=[{"question": "[1] or [2]?", "answer": "[1, 2]", "ground_truth": "[]"}],
+        columns="columns: question = input, answer = output, ground_truth = expected; not found: contexts",
+    ),
     "langfuse traces": Case(
         name="traces.json",
         write=write_json(

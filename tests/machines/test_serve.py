@@ -107,6 +107,13 @@ def test_a_suite_runs_on_its_schedule(scheduled: Night) -> None:
         assert flow_run["name"] == f"{way} {run['run_id']}"
 
 
+def test_a_run_logs_what_was_made_of_the_columns(scheduled: Night) -> None:
+    house = scheduled.house
+    (run,) = house.list_runs(scheduled.ways[0], "schedule")
+    of_run = {"logs": {"flow_run_id": {"any_": [run["flow_run_id"]]}}}
+    house.wait_until(lambda: any("columns: question" in log["message"] for log in house.post("/logs/filter", of_run)))
+
+
 def test_an_announced_update_leads_to_a_run_that_says_so(updated: Night) -> None:
     for way in updated.ways:
         (run,) = updated.house.list_runs(way, "event")
