@@ -114,6 +114,13 @@ class RunUnfinished(click.ClickException):
     help="Highest cost of the calls sent, in dollars; undecided when the price of some is not known.",
 )
 @click.option(
+    "--max-latency-p95-ms",
+    "latency_p95_ms",
+    metavar="MS",
+    help="Highest 95th percentile of the milliseconds that the application took to answer; undecided when RUN asked it "
+    "nothing.",
+)
+@click.option(
     "--undecided",
     type=click.Choice(["pass", "fail"]),
     default="pass",
@@ -153,6 +160,7 @@ def gate(
     trends: tuple[str, ...],
     coverages: tuple[str, ...],
     cost_usd: str | None,
+    latency_p95_ms: str | None,
     undecided: Literal["pass", "fail"],
     cluster: str | None,
     seed: int,
@@ -171,7 +179,8 @@ def gate(
     failed, and, with `--undecided fail`, when one is undecided. What it decided is put on record.
     """
     if accepted is not None or why is not None or by is not None:
-        is_asked = bool(run or against or minimums or maximums or drops or trends or coverages or cost_usd)
+        numbers = cost_usd or latency_p95_ms
+        is_asked = bool(run or against or minimums or maximums or drops or trends or coverages or numbers)
         return _accept(warehouse, accepted, why=why, by=by, is_asked=is_asked, as_json=as_json)
     if run is None:
         raise click.UsageError("name the RUN to check, or one to accept with --accept")
@@ -186,7 +195,8 @@ def gate(
         drops=_parse_limits("--max-drop", drops, scores, least=0.0),
         trends=_parse_limits("--trend", trends, scores, least=0.0),
         coverages=_parse_coverages(coverages, scores),
-        cost_usd=None if cost_usd is None else _parse_number("--max-cost", cost_usd, cost_usd, least=0.0),
+        cost_usd=_parse_given("--max-cost", cost_usd),
+        latency_p95_ms=_parse_given("--max-latency-p95-ms", latency_p95_ms),
     )
     _check_limits(limits, against, scores)
     settings = ComparisonSettings(cluster=cluster, seed=seed)
@@ -271,7 +281,7 @@ def _check_limits(limits: Limits, against: str | None, scores: Mapping[str, Scor
     if limits == Limits():
         raise SettingsError(
             "there is nothing to check; give at least one of --min, --max, --max-drop, --trend, --min-coverage, "
-            "--max-cost"
+            "--max-cost, --max-latency-p95-ms"
         )
     if limits.drops and against is None:
         raise SettingsError("--max-drop needs a baseline; name one with --against, such as `--against passed`")
@@ -311,6 +321,10 @@ def _parse_coverages(texts: Sequence[str], scores: Mapping[str, Score]) -> dict[
         return own
     share = _parse_number("--min-coverage", for_all[0], for_all[0], least=0.0, most=1.0)
     return {metric: own.get(metric, share) for metric in scores}
+
+
+def _parse_given(option: str, text: str | None) -> float | None:
+    return None if text is None else _parse_number(option, text, text, least=0.0)
 
 
 def _parse_number(option: str, text: str, number: str, *, least: float = -inf, most: float = inf) -> float:

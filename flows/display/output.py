@@ -280,8 +280,10 @@ def sort_by_metric(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> l
 
 
 def write_cost(row: Mapping[str, Any]) -> str:
-    """What a row of `run_costs` cost, and whether a part of it was estimated."""
-    return write_dollars(row["cost_usd"]) + (" (estimated)" if row["n_estimated"] else "")
+    """What a row of `run_costs` cost, and whether a part of it was estimated or is not known."""
+    if row["n_unpriced"]:
+        return f"unknown, over {write_dollars(row['priced_usd'])}" if row["priced_usd"] else "unknown"
+    return write_dollars(row["priced_usd"]) + (" (estimated)" if row["n_estimated"] else "")
 
 
 def _write_cell(value: object) -> str:

@@ -28,6 +28,7 @@ from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
     Check,
     Cost,
+    Latency,
     Limits,
     Score,
     check_all,
@@ -54,6 +55,7 @@ KINDS = {
     "trend": "fall over nights at most",
     "min_coverage": "coverage at least",
     "max_cost": "cost at most",
+    "max_latency_p95_ms": "latency (p95) at most",
 }
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -79,7 +81,13 @@ def decide(
     """
     comparison = _compare(warehouse, run, baseline, limits, settings)
     comparisons = {compared.metric: compared for compared in comparison.metrics} if comparison else {}
-    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=_read_cost(warehouse, run))
+    checks = check_all(
+        limits,
+        scores=scores,
+        comparisons=comparisons,
+        cost=_read_cost(warehouse, run),
+        latency=_read_latency(warehouse, run),
+    )
     if baseline.missing is not None:
         checks = [_leave_open(check, baseline.missing) if check.kind == "max_drop" else check for check in checks]
     checks += _check_trends(warehouse, run, nights, limits, settings)
@@ -211,10 +219,15 @@ def _leave_open(check: Check, why: str) -> Check:
 def _read_cost(warehouse: Warehouse, run: RunRow) -> Cost:
     rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/costs"), {"run_id": run.run_id})
     return Cost(
-        usd=sum(row["cost_usd"] or 0.0 for row in rows),
+        usd=sum(row["priced_usd"] for row in rows),
         n_unpriced=sum(row["n_unpriced"] for row in rows),
         n_estimated=sum(row["n_estimated"] for row in rows),
     )
+
+
+def _read_latency(warehouse: Warehouse, run: RunRow) -> Latency:
+    rows: list[dict[str, Any]] = warehouse.read_rows(read_query("gate/latency"), {"run_id": run.run_id})
+    return Latency(**rows[0]) if rows else Latency()
 
 
 def _list_warnings(run: RunRow, comparison: Comparison | None) -> list[str]:
@@ -230,10 +243,12 @@ def _describe_run(run: RunRow) -> dict[str, Any]:
 def write_amount(kind: str, value: float | None) -> str:
     """What was found, in its unit."""
     if value is None:
-        return "–"
+        return "unknown" if kind == "max_cost" else "–"
     match kind:
         case "max_cost":
             return write_dollars(value)
+        case "max_latency_p95_ms":
+            return f"{value:,.0f} ms"
         case "min_coverage":
             return f"{value:.2%}"
         case _:
@@ -247,6 +262,8 @@ def write_limit(kind: str, value: float) -> str:
             return f"${value:.2f}" if round(value, 2) == value else f"${value:.12g}"
         case "min_coverage":
             return f"{100 * value:.12g}%"
+        case "max_latency_p95_ms":
+            return f"{value:,.12g} ms"
         case _:
             return write_number(value) if round(value, 3) == value else f"{value:.12g}"
 

@@ -49,6 +49,7 @@ def count_limits(gate: SuiteGate) -> str:
         "trends": len(gate.trends),
         "coverages": len(gate.coverage) + (gate.min_coverage is not None),
         "cost": int(gate.max_cost is not None),
+        "latency": int(gate.max_latency_p95_ms is not None),
     }
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
 

@@ -247,6 +247,7 @@ _PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
     "webhook": "[notify]",
     "max_cost": "[gate]",
+    "max_latency_p95_ms": "[gate]",
 }
 
 

@@ -54,6 +54,7 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)
     coverage = [_find_coverage(means, place) for place in range(len(runs))]
     costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
+    latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
     return render_page(
         "history.html",
         styles=("report.css",),
@@ -67,7 +68,7 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
         gates=_count(runs, "gate"),
         triggers=_count(runs, "trigger"),
         statuses=_count(runs, "status"),
-        total_cost=write_dollars(sum(row["cost_usd"] or 0 for row in costs if row)),
+        total_cost=_describe_cost([row for row in costs if row]),
         charts=[
             _draw_metric(data, metric, rows, changes) | {"is_low": metric in files and files[metric].better == "low"}
             for metric, rows in means.items()
@@ -77,7 +78,7 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
         meanings=explain_metrics(metrics, files),
         n_main=sum(name in HEADLINE for name in metrics) or len(metrics),
         changes=[{"run": runs[change.place], "text": change.text} for change in reversed(changes)],
-        amounts=_draw_amounts(runs, costs, coverage),
+        amounts=_draw_amounts(runs, costs, latencies, coverage),
         causes=_describe_causes(data),
         cause_runs=CAUSE_RUNS,
         worse=[_describe_worse(row) for row in data.worse],
@@ -85,7 +86,8 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
                for row in data.flaky],
         flaky_runs=FLAKY_RUNS,
         metrics=metrics,
-        runs=list(_describe_runs(runs, means, costs, coverage)),
+        timed=any(latencies),
+        runs=list(_describe_runs(runs, means, costs, latencies, coverage)),
         warehouse=warehouse.location.path.name,
     )  # fmt: skip
 
@@ -207,10 +209,23 @@ def _count(runs: Sequence[Row], column: str) -> dict[str, int]:
     return dict(Counter(str(run[column]) for run in runs if run[column] is not None).most_common())
 
 
-def _draw_amounts(runs: Sequence[Row], costs: Sequence[Row], coverage: Sequence[float | None]) -> list[dict[str, Any]]:
+def _describe_cost(costs: Sequence[Row]) -> str:
+    """What all runs cost, as far as that is known."""
+    known = write_dollars(sum(row["priced_usd"] for row in costs))
+    n_unknown = sum(row["n_unpriced"] > 0 for row in costs)
+    if not n_unknown:
+        return f"cost {known} in all"
+    return f"cost unknown, for calls of {n_unknown} run{'s' * (n_unknown > 1)} have no known price; the others cost {known}"
+
+
+def _draw_amounts(
+    runs: Sequence[Row], costs: Sequence[Row], latencies: Sequence[Row], coverage: Sequence[float | None]
+) -> list[dict[str, Any]]:
     drawn = [
         ("Requests", [row.get("n_requests") for row in costs], "{:,.0f}"),
         ("Dollars", [row.get("cost_usd") for row in costs], "{:,.4g}"),
+        ("Milliseconds to a response, median", [row.get("latency_p50_ms") for row in latencies], "{:,.0f}"),
+        ("Milliseconds to a response, 95th percentile", [row.get("latency_p95_ms") for row in latencies], "{:,.0f}"),
         ("Share of scores that are there", coverage, "{:.1%}"),
     ]
     return [
@@ -262,7 +277,11 @@ def _describe_worse(row: Row) -> dict[str, Any]:
 
 
 def _describe_runs(
-    runs: Sequence[Row], means: Mapping[str, Sequence[Row]], costs: Sequence[Row], coverage: Sequence[float | None]
+    runs: Sequence[Row],
+    means: Mapping[str, Sequence[Row]],
+    costs: Sequence[Row],
+    latencies: Sequence[Row],
+    coverage: Sequence[float | None],
 ) -> Iterator[dict[str, Any]]:
     """The runs, newest first, with their means in the order of the metrics."""
     for place in reversed(range(len(runs))):
@@ -270,7 +289,15 @@ def _describe_runs(
             **runs[place],
             "knowledge": runs[place]["kb_version"] or "–",
             "requests": costs[place].get("n_requests", "–"),
-            "cost": write_dollars(costs[place].get("cost_usd")),
+            "cost": write_dollars(costs[place]["cost_usd"]) if costs[place] else "–",
+            "latency": _write_latency(latencies[place]),
             "coverage": "–" if coverage[place] is None else f"{coverage[place]:.1%}",
             "means": [write_value(rows[place]["mean"]) for rows in means.values()],
         }
+
+
+def _write_latency(row: Row) -> str:
+    """Median and 95th percentile of a run's responses; a dash where it asked for none."""
+    if row.get("latency_p50_ms") is None:
+        return "–"
+    return f"{row['latency_p50_ms']:,.0f} / {row['latency_p95_ms']:,.0f}"

@@ -69,6 +69,7 @@ def _decide(
         trends=gate.trends,
         coverages=_find_coverages(gate, scores),
         cost_usd=gate.max_cost,
+        latency_p95_ms=gate.max_latency_p95_ms,
     )
     hold = partial(decide, warehouse, run, scores=scores, undecided=gate.undecided)
     try:

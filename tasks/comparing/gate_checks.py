@@ -2,7 +2,7 @@
 
 Every check ends as passed, failed or undecided. A mean is an estimate, so what decides is its 95 % interval and not the
 mean: whole interval on the good side of the limit, passed; whole interval on the bad side, failed; limit inside it,
-undecided. Coverage and cost are counts of the run itself and have no interval. `flows/documents/gate.py` reads the
+undecided. Coverage, cost and latency are the run's own and have no interval. `flows/documents/gate.py` reads the
 numbers from the record, `compare_runs` makes those of two runs; here they are only judged.
 """
 
@@ -16,7 +16,7 @@ from evalhouse.tasks.comparing.paired import ROUNDING, Paired
 from evalhouse.tasks.comparing.runs import MetricComparison
 from evalhouse.warehouse.metric_files import Better
 
-Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost"]
+Kind = Literal["min", "max", "max_drop", "trend", "min_coverage", "max_cost", "max_latency_p95_ms"]
 Outcome = Literal["failed", "undecided", "passed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("failed", "undecided", "passed")
 Reason = Literal[
@@ -29,6 +29,7 @@ Reason = Literal[
     "other_judge",
     "other_formula",
     "unknown_price",
+    "nothing_asked",
 ]
 
 LEAST_CLUSTERS: Final = 6
@@ -67,9 +68,20 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Latency:
+    """The 95th percentile of the milliseconds to a response, over the `n` questions that the run asked and that were
+    answered; None without any. `n_failed` were not, and `n_reused` responses were asked for by an earlier run."""
+
+    p95_ms: float | None = None
+    n: int = 0
+    n_failed: int = 0
+    n_reused: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What is asked of a run, by metric: least and most means, most drops, most of a fall over nights (checked by
-    `trend`), least coverage (a share); most dollars."""
+    `trend`), least coverage (a share); most dollars; most milliseconds of 95 in 100 responses."""
 
     minimums: Mapping[str, float] = field(default_factory=dict)
     maximums: Mapping[str, float] = field(default_factory=dict)
@@ -77,16 +89,17 @@ class Limits:
     trends: Mapping[str, float] = field(default_factory=dict)
     coverages: Mapping[str, float] = field(default_factory=dict)
     cost_usd: float | None = None
+    latency_p95_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One check and how it ended.
 
-    `value` is the mean, drop, coverage or dollars found, with its 95 % interval where it has one, from `n` samples
-    (None for dollars). `beyond` is how far `value` is on the bad side of the limit, negative on the good side.
-    `noise_floor`, of a drop alone, is the largest one that the judge's own noise makes, None when that is not known.
-    `detail` is a sentence for a person.
+    `value` is the mean, drop, coverage, dollars or milliseconds found, with its 95 % interval where it has one, from
+    `n` samples (None for dollars); None where it is not known. `beyond` is how far `value` is on the bad side of the
+    limit, negative on the good side. `noise_floor`, of a drop alone, is the largest one that the judge's own noise
+    makes, None when that is not known. `detail` is a sentence for a person.
     """
 
     kind: Kind
@@ -115,7 +128,12 @@ def _undecided(reason: Reason, detail: str) -> _Finding:
 
 
 def check_all(
-    limits: Limits, *, scores: Mapping[str, Score], comparisons: Mapping[str, MetricComparison], cost: Cost
+    limits: Limits,
+    *,
+    scores: Mapping[str, Score],
+    comparisons: Mapping[str, MetricComparison],
+    cost: Cost,
+    latency: Latency,
 ) -> list[Check]:
     """All checks but trends, in the order of `Limits`.
 
@@ -128,6 +146,8 @@ def check_all(
     checks += [check_coverage(name, limit, scores[name]) for name, limit in limits.coverages.items()]
     if limits.cost_usd is not None:
         checks.append(check_cost(limits.cost_usd, cost))
+    if limits.latency_p95_ms is not None:
+        checks.append(check_latency(limits.latency_p95_ms, latency))
     return checks
 
 
@@ -331,24 +351,54 @@ def check_cost(limit: float, cost: Cost) -> Check:
     """Dollars spent against the most allowed. Calls of unknown price leave it undecided, unless the others already cost
     more."""
     finding = _judge_cost(limit, cost)
+    is_known = finding.reason != "unknown_price"
     return Check(
         kind="max_cost",
         metric=None,
         limit=limit,
-        value=cost.usd,
-        beyond=cost.usd - limit,
+        value=cost.usd if is_known else None,
+        beyond=cost.usd - limit if is_known else None,
         **vars(finding),
     )
 
 
 def _judge_cost(limit: float, cost: Cost) -> _Finding:
-    unknown = f"{cost.n_unpriced} calls have no known price and are not in it (`--prices` of a run gives them one)"
+    unknown = f"{cost.n_unpriced} calls have no known price (`--prices` of a run gives them one)"
     if cost.usd > limit + ROUNDING:
-        return _Finding("failed", "beyond_limit", f"at least: {unknown}" if cost.n_unpriced else "more was spent")
+        return _Finding(
+            "failed", "beyond_limit", f"at least this was spent: {unknown}" if cost.n_unpriced else "more was spent"
+        )
     if cost.n_unpriced:
-        return _undecided("unknown_price", unknown)
+        return _undecided("unknown_price", f"{unknown}; the others cost {cost.usd:.6g} dollars")
     return _Finding(
         "passed",
         None,
         f"the cost of {cost.n_estimated} calls is an estimate" if cost.n_estimated else "no more was spent",
     )
+
+
+def check_latency(limit: float, latency: Latency) -> Check:
+    """The 95th percentile of the latency against the most allowed; undecided where nothing was asked and answered."""
+    if latency.p95_ms is None:
+        finding = _undecided("nothing_asked", _say_why_none(latency))
+    elif latency.p95_ms > limit + ROUNDING:
+        finding = _Finding("failed", "beyond_limit", f"more than 5 % of {latency.n} responses took longer")
+    else:
+        finding = _Finding("passed", None, f"at least 95 % of {latency.n} responses took no longer")
+    return Check(
+        kind="max_latency_p95_ms",
+        metric=None,
+        limit=limit,
+        value=latency.p95_ms,
+        n=latency.n,
+        beyond=None if latency.p95_ms is None else latency.p95_ms - limit,
+        **vars(finding),
+    )
+
+
+def _say_why_none(latency: Latency) -> str:
+    if latency.n_failed:
+        return f"none of the {latency.n_failed} questions that were asked was answered"
+    if latency.n_reused:
+        return f"this run asked nothing: all {latency.n_reused} responses are those of an earlier run"
+    return "this run asked nothing: its dataset brings the answers"

@@ -47,6 +47,9 @@ class SuiteGate(BaseModel):
     k: int = Field(default=5, ge=1, le=MOST_K, description="how many runs mean_of_passed is the mean of")
     undecided: Literal["pass", "fail"] = Field(default="pass", description="what an undecided check does to the gate")
     max_cost: float | None = Field(default=None, ge=0, description="most dollars for the calls sent")
+    max_latency_p95_ms: float | None = Field(
+        default=None, gt=0, description="most milliseconds of 95 in 100 responses of the target"
+    )
     cluster: str | None = Field(default=None, description="metadata column of samples that are not independent")
     min_coverage: float | None = Field(default=None, ge=0, le=1, description="least share scored, of all metrics")
     min: dict[str, float] = Field(default={}, description="least means by metric")
@@ -74,11 +77,11 @@ class SuiteGate(BaseModel):
     @model_validator(mode="after")
     def _check_sense(self) -> "SuiteGate":
         is_empty = not (self.min or self.max or self.max_drop or self.trend or self.coverage)
-        if is_empty and self.max_cost is self.min_coverage is None:
+        if is_empty and self.max_cost is self.max_latency_p95_ms is self.min_coverage is None:
             raise PydanticCustomError(
                 "empty_gate",
-                "there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], [gate.max], "
-                "[gate.max_drop], [gate.trend] or [gate.coverage]",
+                "there is nothing to check; give max_cost, max_latency_p95_ms, min_coverage, or a limit in [gate.min], "
+                "[gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
             )
         # The default may have been written out: that is how a run's config keeps it.
         if self.against != PASSED and not self.max_drop:

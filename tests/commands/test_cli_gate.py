@@ -268,8 +268,28 @@ def test_cost_is_what_the_calls_sent_did_cost(nights: Nights, house: House) -> N
         "update llm_calls set cost_usd = null where run_id = 'night' and call_id in "
         "(select call_id from llm_calls where run_id = 'night' limit 1)"
     )
-    assert nights.check("--max-cost", "2")["reason"] == "unknown_price"
+    check = nights.check("--max-cost", "2")
+    assert (check["reason"], check["value"], check["beyond"]) == ("unknown_price", None, None)
+    assert check["detail"].endswith("the others cost 1.5 dollars")
+    (shown,) = [line for line in nights.gate("--max-cost", "2").lines if line.startswith("undecided ")]
+    assert re.match(r"undecided +– +cost at most +\$2\.00 +unknown ", shown)
     assert nights.check("--max-cost", "1")["outcome"] == "failed"
+
+
+def test_latency_is_that_of_the_questions_this_run_asked(nights: Nights) -> None:
+    assert nights.check("--max-latency-p95-ms", "100")["reason"] == "nothing_asked"
+    nights.change(
+        "insert into responses (run_id, sample_id, status, latency_ms) select 'night', sample_id, "
+        "if(sample_id like 's3_', 'reused', 'ok'), 1000 from run_samples where run_id = 'night'"
+    )
+    check = nights.check("--max-latency-p95-ms", "999.5")
+    assert (check["outcome"], check["value"], check["n"]) == ("failed", 1000.0, 30)
+    finished = nights.gate("--max-latency-p95-ms", "1000")
+    assert re.match(r"passed +– +latency \(p95\) at most +1,000 ms +1,000 ms +– +30 ", finished.lines[-3])
+    assert finished.status == 0
+    with duckdb.connect(nights.path, read_only=True) as connection:
+        recorded = connection.execute("select kind, limit_value, value, n, outcome from gate_checks").fetchall()
+    assert ("max_latency_p95_ms", 1000.0, 1000.0, 30, "passed") in recorded
 
 
 def test_the_table_says_what_failed_and_by_how_much(nights: Nights) -> None:
@@ -426,6 +446,7 @@ def test_in_a_terminal_no_text_reaches_it_raw(nights: Nights, house: House, colu
         (("--min-coverage", "90"), "'90' is out of range; allowed is a number from 0 to 1"),
         (("--min-coverage", "0.8", "--min-coverage", "0.9"), "0.8 and 0.9 are both for all metrics"),
         (("--max-cost", "-1"), "'-1' is out of range"),
+        (("--max-latency-p95-ms", "soon"), "--max-latency-p95-ms: 'soon' has no number"),
         (("--max-cost", "1", "--undecided", "maybe"), "--undecided"),
         (("--max-cost", "1", "--json", "--markdown", "-"), "both print on standard output"),
         (("--max-cost", "1", "--junit", "no/such/folder/gate.xml"), "no/such/folder/gate.xml: No such file"),

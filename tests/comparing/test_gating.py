@@ -12,12 +12,14 @@ from scipy import stats
 from evalhouse.tasks.comparing.gate_checks import (
     Check,
     Cost,
+    Latency,
     Limits,
     Score,
     check_all,
     check_cost,
     check_coverage,
     check_drops,
+    check_latency,
     check_mean,
     count_outcomes,
     is_passed,
@@ -236,27 +238,55 @@ def test_a_coverage_of_0_still_takes_a_sample() -> None:
 def test_cost_is_decided_where_prices_are_known(cost: Cost, outcome: str, reason: str | None) -> None:
     check = check_cost(2.0, cost)
     assert (check.outcome, check.reason, check.metric) == (outcome, reason, None)
-    assert check.beyond == pytest.approx(cost.usd - 2.0)
+    known = reason != "unknown_price"
+    assert check.value == (cost.usd if known else None)
+    assert check.beyond == (pytest.approx(cost.usd - 2.0) if known else None)
     if cost.n_unpriced or cost.n_estimated:
         assert "3 calls" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("latency", "outcome", "reason", "detail"),
+    [
+        (Latency(p95_ms=100.0, n=40), "passed", None, "at least 95 % of 40 responses took no longer"),
+        (
+            Latency(p95_ms=100.5, n=40, n_reused=9),
+            "failed",
+            "beyond_limit",
+            "more than 5 % of 40 responses took longer",
+        ),
+        (Latency(n_failed=7), "undecided", "nothing_asked", "none of the 7 questions that were asked was answered"),
+        (Latency(n_reused=7), "undecided", "nothing_asked", "all 7 responses are those of an earlier run"),
+        (Latency(), "undecided", "nothing_asked", "its dataset brings the answers"),
+    ],
+)
+def test_latency_is_decided_where_something_was_asked(
+    latency: Latency, outcome: str, reason: str | None, detail: str
+) -> None:
+    check = check_latency(100.0, latency)
+    assert (check.outcome, check.reason, check.metric, check.n) == (outcome, reason, None, latency.n)
+    assert (check.value, check.beyond) == (latency.p95_ms, latency.p95_ms and latency.p95_ms - 100.0)
+    assert detail in check.detail
 
 
 def test_all_checks_come_in_one_order_and_make_one_outcome() -> None:
     scores = {"factual_f1": make_score(0.7, 0.6, 0.8), "hallucination": make_score(0.2, 0.1, 0.3)}
     limits = Limits(
         minimums={"factual_f1": 0.5}, maximums={"hallucination": 0.2}, drops={"factual_f1": 0.02},
-        coverages={"factual_f1": 0.9}, cost_usd=1.0,
+        coverages={"factual_f1": 0.9}, cost_usd=1.0, latency_p95_ms=100.0,
     )  # fmt: skip
     comparisons = {"factual_f1": make_comparison(0.0, -0.01, 0.01)}
-    checks = check_all(limits, scores=scores, comparisons=comparisons, cost=Cost(usd=0.5))
+    own = {"cost": Cost(usd=0.5), "latency": Latency(p95_ms=90.0, n=40)}
+    checks = check_all(limits, scores=scores, comparisons=comparisons, **own)
     assert [(check.kind, check.outcome) for check in checks] == [
         ("min", "passed"),
         ("max", "undecided"),
         ("max_drop", "passed"),
         ("min_coverage", "failed"),
         ("max_cost", "passed"),
+        ("max_latency_p95_ms", "passed"),
     ]
-    assert count_outcomes(checks) == {"failed": 1, "undecided": 1, "passed": 3}
+    assert count_outcomes(checks) == {"failed": 1, "undecided": 1, "passed": 4}
     assert not is_passed(checks, undecided="pass")
     open_ones = [check for check in checks if check.outcome != "failed"]
     assert is_passed(open_ones, undecided="pass")

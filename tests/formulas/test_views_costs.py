@@ -1,4 +1,6 @@
-"""run_costs and unscored: what a run spent, and what it could not score and why."""
+"""run_costs, run_latencies and unscored: what a run spent and waited for, and what it could not score and why."""
+
+from datetime import datetime
 
 import pytest
 from rows import Row, Sample, add_samples, fill, open_rows, read, read_metrics, score
@@ -29,9 +31,21 @@ def test_failed_calls_are_counted_and_what_they_cost_too() -> None:
 
 def test_unknown_prices_are_told() -> None:
     (row,) = costs_of({"cost_usd": None}, {"cost_usd": 0.5})
-    assert (row["cost_usd"], row["n_unpriced"]) == (0.5, 1)
+    assert (row["cost_usd"], row["priced_usd"], row["n_unpriced"]) == (None, 0.5, 1)
     (row,) = costs_of({"cost_usd": None}, {"cost_usd": None})
-    assert (row["cost_usd"], row["n_unpriced"]) == (None, 2)
+    assert (row["cost_usd"], row["priced_usd"], row["n_unpriced"]) == (None, 0, 2)
+
+
+@pytest.mark.parametrize("other", [{"cost_usd": 0.5}, {"cost_usd": 0.0}, {"status": "cached"}, {"status": "error"}])
+def test_no_sum_over_a_run_passes_over_a_price_that_is_not_known(other: Row) -> None:
+    with open_rows() as con:
+        calls = [{"cost_usd": None}, {"step": "rank", **other}, {"run_id": "priced", "cost_usd": 0.25}]
+        rows = [{"call_id": f"c{n}", "run_id": "r", "step": "classify", **call} for n, call in enumerate(calls)]
+        fill(con, "llm_calls", *rows)
+        sums = read(
+            con, "select run_id, sum(cost_usd) as usd, sum(n_unpriced) as n from run_costs group by all order by all"
+        )
+    assert sums == [{"run_id": "priced", "usd": 0.25, "n": 0}, {"run_id": "r", "usd": None, "n": 1}]
 
 
 def test_run_answered_from_the_record_costs_nothing() -> None:
@@ -66,6 +80,33 @@ def test_one_row_per_step() -> None:
         ("r", "classify", 1),
         ("r", "rank", 2),
     ]
+
+
+def test_latencies_are_of_what_the_run_itself_asked() -> None:
+    started = {"started_at": datetime(2026, 1, 1), "status": "completed", "kind": "evaluation"}
+    answered = [{"status": "ok", "latency_ms": float(n)} for n in range(1, 102)]
+    reused = {"status": "reused", "latency_ms": 9e9, "reused_run_id": "r"}
+    with open_rows() as con:
+        fill(con, "runs", {"run_id": "r", "suite": "s", "label": "new", **started})
+        fill(con, "runs", {"run_id": "later", "suite": "s", **started})
+        rows = [*answered, {"status": "failed", "error": "status 500"}, reused]
+        fill(con, "responses", *({"run_id": "r", "sample_id": f"s{n}", **row} for n, row in enumerate(rows)))
+        fill(con, "responses", {"run_id": "later", "sample_id": "s", **reused})
+        later, row = read(con, "from run_latencies order by run_id")
+    assert (row["series"], row["suite"], row["label"], row["started_at"]) == (
+        "suite s",
+        "s",
+        "new",
+        datetime(2026, 1, 1),
+    )
+    assert (row["n_answered"], row["n_failed"], row["n_reused"]) == (101, 1, 1)
+    assert (row["latency_p50_ms"], row["latency_p95_ms"]) == (51.0, 96.0)
+    assert (later["n_answered"], later["n_reused"], later["latency_p50_ms"], later["latency_p95_ms"]) == (
+        0,
+        1,
+        None,
+        None,
+    )
 
 
 FAILED = Sample(

@@ -30,6 +30,7 @@ ROWS_OF_ONE_RUN = {
     "votes": 3,
     "scores": 2,
     "llm_calls": 1,
+    "responses": 1,
 }
 LOOK_BACK = {"sample_causes", "run_causes", "earlier_support"}  # at no more earlier runs than cause_thresholds says
 VIEWS = [
@@ -41,6 +42,7 @@ VIEWS = [
     "verdicts",
     "run_scores",
     "run_costs",
+    "run_latencies",
     "vote_flips",
     "sample_causes",
     "run_causes",
@@ -75,6 +77,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         fill(filled, "scores", *({**key, "metric": "mrr", "value": 1.0} for key in keys))
         missing = {"metric": "faithfulness", "unscored_reason": "cancelled"}
         fill(filled, "scores", *({**key, **missing} for key in keys))
+        fill(filled, "responses", *({**key, "status": "ok", "latency_ms": 5.0} for key in keys))
         fill(filled, "llm_calls", *({**key, "step": "rank", "call_id": f"c-{key['run_id']}"} for key in keys))
         votes = [{"step": "rank", "item_id": "C1", "vote": n, "verdict": "useful", "agrees": True} for n in (1, 2, 3)]
         fill(filled, "votes", *({**key, **vote} for key in keys for vote in votes))

@@ -23,6 +23,7 @@ SIZE = Size(nights=45, samples=40)
 FEW = Size(nights=10, samples=6)
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\">"
 MOST_BYTES_A_RUN = 6_000
+NEWEST = f"(select max_by(run_id, started_at) from run_series where suite = '{SUITE}')"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,28 @@ def test_requests_costs_and_coverage_are_those_of_the_night(page: ReportPage, co
         assert row[5] == str(n_requests)
         assert float(row[6].strip("$")) == pytest.approx(cost, rel=0.01)
         assert row[7] == f"{coverage:.1%}"
+
+
+def test_a_price_that_is_not_known_is_no_dollar(write: Write, changed: Callable[..., Path]) -> None:
+    first = "(select min_by(run_id, started_at) from runs)"  # it asked everything
+    page = write(changed(f"update llm_calls set cost_usd = null where run_id = {first} and step = 'classify'"))
+    *later, oldest = [row[6] for row in page.rows("runs")]
+    assert oldest == "unknown"
+    assert all(cost.startswith("$") for cost in later)
+    assert "cost unknown, for calls of 1 run have no known price; the others cost $" in page.source
+
+
+def test_latency_is_drawn_and_stands_in_the_table(page: ReportPage, write: Write, changed: Callable[..., Path]) -> None:
+    assert not any("response" in heading.text for heading in page.find("h3")), "nothing was asked in these nights"
+    timed = write(
+        changed(
+            "insert into responses (run_id, sample_id, status, latency_ms) select run_id, sample_id, 'ok', "
+            f"if(run_id = {NEWEST}, 1048, 47) from run_samples"
+        )
+    )
+    rows = timed.rows("runs")
+    assert [row[7] for row in rows[:2]] == ["1,048 / 1,048", "47 / 47"]
+    assert sum("to a response" in heading.text for heading in timed.find("h3")) == 2
 
 
 def test_what_became_another_is_told_with_its_night(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:

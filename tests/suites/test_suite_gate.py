@@ -74,6 +74,7 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
         "coverage": {"factual_f1": 1.0},
         "min_coverage": 0.5,
         "max_cost": 1.0,
+        "max_latency_p95_ms": 100.0,
     }
     pass_night(store, "before", 0)
     document = decide(store, add_night(store, "night", 60, gate_limits=limits))
@@ -85,6 +86,7 @@ def test_every_kind_of_limit_is_checked(store: Warehouse) -> None:
         ("min_coverage", "factual_f1"): "passed",
         ("min_coverage", "faithfulness"): "passed",
         ("max_cost", None): "passed",
+        ("max_latency_p95_ms", None): "undecided",
     }
     assert {check["metric"]: check["limit"] for check in document["checks"] if check["kind"] == "min_coverage"} == {
         "factual_f1": 1.0,

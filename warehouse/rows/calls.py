@@ -56,7 +56,7 @@ def list_open_samples(warehouse: Warehouse, run_id: str) -> list[int]:
 
 
 def count_responses(warehouse: Warehouse, run_id: str) -> dict[str, Any]:
-    """n_ok, n_failed, n_reused, and latency_p50_ms and latency_p95_ms of those that were asked for and came."""
+    """n_ok, n_failed, n_reused, and latency_p50_ms and latency_p95_ms of the n_ok that this run asked for."""
     (counts,) = warehouse.read_rows(read_query("responses/counts"), {"run_id": run_id})
     return counts
 

@@ -27,14 +27,16 @@ SINCE: Final = timedelta(days=7)
 class SeriesData:
     """A series as rows, runs oldest first.
 
-    `means` has a row per metric and run, in time order within the metric; `causes` is by run id, of the newest runs.
-    `worse` lists samples that are worse in the newest run with scores than in run `since` (None with only one run).
+    `means` has a row per metric and run, in time order within the metric; `causes` is by run id, of the newest runs,
+    and `latencies` of those that asked an application. `worse` lists samples that are worse in the newest run with
+    scores than in run `since` (None with only one run).
     """
 
     series: str
     runs: Rows
     means: Rows
     costs: dict[str, Row]
+    latencies: dict[str, Row]
     prompts: Rows
     causes: dict[str, Rows]
     flaky: Rows
@@ -69,6 +71,7 @@ def read_series(warehouse: Warehouse, series: str) -> SeriesData:
         runs=runs,
         means=means,
         costs={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/costs"), of_series)},
+        latencies={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/latencies"), of_series)},
         prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
         # Each run by itself, since a filter on one run reaches the tables.
         causes={

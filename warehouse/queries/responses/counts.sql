@@ -1,8 +1,9 @@
+-- One row, also for a run without responses.
 select
-    count(*) filter (where status = 'ok') as n_ok,
-    count(*) filter (where status = 'failed') as n_failed,
-    count(*) filter (where status = 'reused') as n_reused,
-    quantile_cont(latency_ms, 0.5) filter (where status = 'ok') as latency_p50_ms,
-    quantile_cont(latency_ms, 0.95) filter (where status = 'ok') as latency_p95_ms
-from responses
+    coalesce(any_value(n_answered), 0) as n_ok,
+    coalesce(any_value(n_failed), 0) as n_failed,
+    coalesce(any_value(n_reused), 0) as n_reused,
+    any_value(latency_p50_ms) as latency_p50_ms,
+    any_value(latency_p95_ms) as latency_p95_ms
+from run_latencies
 where run_id = $run_id
