@@ -215,7 +215,7 @@ def _describe_cost(costs: Sequence[Row]) -> str:
     n_unknown = sum(row["n_unpriced"] > 0 for row in costs)
     if not n_unknown:
         return f"cost {known} in all"
-    return f"cost unknown, for calls of {n_unknown} run{'s' * (n_unknown > 1)} have no known price; the others cost {known}"
+    return f"cost unknown: calls in {n_unknown} of {len(costs)} runs have no known price; the others cost {known}"
 
 
 def _draw_amounts(

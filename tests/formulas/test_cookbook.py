@@ -120,6 +120,33 @@ def test_the_shares_of_the_metrics_add_up_to_what_their_steps_cost(
     assert total["usd"] > 0
 
 
+def test_no_recipe_takes_a_price_that_is_not_known_for_nothing() -> None:
+    recipes = {recipe.title: recipe.sql for recipe in RECIPES if "cost_usd" in recipe.sql or "priced_usd" in recipe.sql}
+    assert len(recipes) == 3
+    run = {"run_id": "r", "metrics": ["factual_precision"], "started_at": datetime(2026, 1, 1)}
+    call = {"run_id": "r", "model": "m", "started_at": datetime(2026, 1, 1), "status": "ok"}
+    for cost in (0.5, None):
+        with open_rows() as con:
+            con.execute("set variable latest = 'r'")
+            fill(con, "runs", run)
+            fill(con, "llm_calls", call | {"call_id": "a", "step": "classify", "cost_usd": cost},
+                 call | {"call_id": "b", "step": "classify", "cost_usd": 0.25},
+                 call | {"call_id": "c", "step": "extract_answer", "cost_usd": 0.0})  # fmt: skip
+            for sql in recipes.values():
+                rows = read(con, sql)
+                told = [
+                    row.get("cost_usd", row.get("priced_usd")) is not None and not row.get("n_unpriced") for row in rows
+                ]
+                assert rows
+                assert all(told) == (cost is not None), sql
+
+
+def test_the_slow_night_stands_out(cook: Callable[[str], list[Row]]) -> None:
+    rows = cook("How long the application")
+    assert [row["latency_p95_ms"] for row in rows] == [100, 100, 1000]
+    assert [row["change_p95_ms"] for row in rows] == [None, 0, 900]
+
+
 def test_the_third_night_reuses_what_is_unchanged(cook: Callable[[str], list[Row]]) -> None:
     shares = [row["reused"] for row in cook("What the record")]
     assert len(shares) == N_NIGHTS

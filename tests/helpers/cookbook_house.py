@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from cli_house import write_dataset
 from cli_process import Place
 from endpoint import running_endpoint
@@ -35,6 +36,11 @@ SAID: dict[str, dict[str, Any]] = {
         "questions": ["When is high tide?", "What is the hour of the tide?", "When does the water stand high?"],
     },
 }
+# As a bot would have left them that takes ten times as long on the last night.
+_RESPONSES = """
+insert into responses (run_id, sample_id, status, latency_ms)
+select run_id, sample_id, 'ok', if(label = 'night 3', 1000, 100) from run_samples join runs using (run_id)
+"""
 PRICES = "judge: [1.0, 4.0]\n"
 
 
@@ -83,4 +89,7 @@ def build_nights(folder: Path, prefect_home: Path) -> Path:
             more = ("--fresh",) if night == 2 else ()
             finished = place.call("run", "tides.jsonl", *asked, "--attempts", "1", "--label", f"night {night}", *more)
             assert finished.status == 3, finished.stdout + finished.stderr
-    return folder / "evalhouse.duckdb"
+    path = folder / "evalhouse.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(_RESPONSES)
+    return path

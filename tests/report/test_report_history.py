@@ -124,7 +124,7 @@ def test_a_price_that_is_not_known_is_no_dollar(write: Write, changed: Callable[
     *later, oldest = [row[6] for row in page.rows("runs")]
     assert oldest == "unknown"
     assert all(cost.startswith("$") for cost in later)
-    assert "cost unknown, for calls of 1 run have no known price; the others cost $" in page.source
+    assert "cost unknown: calls in 1 of 10 runs have no known price; the others cost $" in page.source
 
 
 def test_latency_is_drawn_and_stands_in_the_table(page: ReportPage, write: Write, changed: Callable[..., Path]) -> None:
