@@ -16,6 +16,7 @@ from evalhouse.warehouse.errors import WarehouseBusy
 
 # By name: its module in `flows/commands`, the command there, and what it does.
 COMMANDS = {
+    "init": ("init", "init", "Write a suite, ask the bot one question, and judge the answer."),
     "run": ("run", "run", "Evaluate a dataset."),
     "resume": ("run", "resume", "Continue a run where it stopped."),
     "collect": ("run", "collect", "Ask the application under test, and judge nothing."),

@@ -9,7 +9,7 @@ from pathlib import Path
 import certifi
 import pytest
 from cli_house import House, copy_house
-from cli_process import LEFT_OUT, Finished, call_here
+from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
 from prefect_holder import close_session, find_home, open_session
 
@@ -17,6 +17,8 @@ os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# In a pipe tables are 100 wide, which tests that read their rows do without.
+os.environ["COLUMNS"] = str(UNWRAPPED)
 _FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What processes tell each other of a shared limit stays in a folder of the session.
 os.environ["EVALHOUSE_LIMITS_DIR"] = f"{_FOLDER.name}/limits"
@@ -97,5 +99,6 @@ def ask(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     for name in list(os.environ):
         if name.startswith(LEFT_OUT):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", str(UNWRAPPED))
     monkeypatch.chdir(house.place.folder)
     return lambda *arguments: call_here(capsys, *arguments)

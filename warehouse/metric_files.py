@@ -31,8 +31,8 @@ Better = Literal["high", "low"]
 Embeddings = Literal["model", "hashing"]
 """What a metric has texts compared by: an embedding model, or the hashed n-grams that need none."""
 
-_KEYS: Final = (
-    "metric", "version", "needs", "parameter", "embeddings", "better", "minimum", "default", "correctable", "meaning",
+HEADER_KEYS: Final = (
+    "metric", "version", "needs", "parameter", "better", "minimum", "embeddings", "default", "correctable", "meaning",
 )  # fmt: skip
 _RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -266,10 +266,10 @@ def _read_header(lines: Iterable[str], place: str) -> _Header:
     for line in lines:
         match = _KEY_LINE.fullmatch(line.rstrip())
         # Within the description a word before a colon is prose.
-        if match is None or (header.description and match[1] not in _KEYS):
+        if match is None or (header.description and match[1] not in HEADER_KEYS):
             header.description.append(line.removeprefix("--").strip())
-        elif match[1] not in _KEYS:
-            raise MetricFileError(f"{place}: unknown header {match[1]!r}; {suggest(match[1], _KEYS)}")
+        elif match[1] not in HEADER_KEYS:
+            raise MetricFileError(f"{place}: unknown header {match[1]!r}; {suggest(match[1], HEADER_KEYS)}")
         elif header.description:
             raise MetricFileError(f"{place}: header '{match[1]}' stands after the description; put it before")
         elif match[1] == "parameter":

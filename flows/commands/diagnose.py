@@ -14,6 +14,7 @@ from evalhouse.flows.display.output import (
     print_line,
     print_section,
     print_table,
+    write_count,
     write_interval,
 )
 from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
@@ -57,8 +58,8 @@ def diagnose(
 
 
 def _print_diagnosis(run: RunRow, document: Mapping[str, Any], *, asked_for: str | None) -> None:
-    n_samples = "no" if run.n_samples is None else run.n_samples
-    print_line(f"run {run.run_id} {run.status}: {n_samples} samples of {run.dataset}; judge {run.judge}", bold=True)
+    n_samples = write_count(run.n_samples, "sample")
+    print_line(f"run {run.run_id} {run.status}: {n_samples} of {run.dataset}; judge {run.judge}", bold=True)
     print_line()
     names = {row["cause"]: row["name"] for row in document["causes"]}
     _print_causes(document, names, asked_for)

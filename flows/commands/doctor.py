@@ -19,6 +19,7 @@ from evalhouse.flows.display.output import (
     print_notice,
     print_section,
     print_table,
+    write_count,
     write_value,
 )
 from evalhouse.flows.errors import BAD_INPUT, INTERRUPTED, SettingsError
@@ -197,8 +198,8 @@ def _look_at_warehouse(settings: RunSettings) -> CheckResult:
         return _look_at_place(path)
     n_runs = warehouse.read("select count(*) as n from runs")["n"][0]
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return "note", f"{path}: {n_runs} runs; it can be read and not written"
-    return "ok", f"{path}: {n_runs} runs"
+        return "note", f"{path}: {write_count(n_runs, 'run')}; it can be read and not written"
+    return "ok", f"{path}: {write_count(n_runs, 'run')}"
 
 
 def _look_at_place(path: Path) -> CheckResult:

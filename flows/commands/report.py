@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_OPTION
-from evalhouse.flows.display.output import print_line
+from evalhouse.flows.display.output import print_line, write_count
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.names import suggest
@@ -54,7 +54,7 @@ def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str 
     run_row = find_run(warehouse, run)
     base = find_other_run(warehouse, run_row, against) if against else None
     page = build_page(warehouse, run_row, base, with_calls=with_calls)
-    _write_page(page, output or f"report-{run_row.run_id}.html", f"{run_row.n_samples or 0} samples")
+    _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
 
 
 def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
@@ -69,7 +69,7 @@ def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None
     data = read_series(warehouse, series)
     page = build_history(warehouse, data)
     name = re.sub(r"[^\w.-]+", "-", suite)
-    _write_page(page, output or f"history-{name}.html", f"{len(data.runs)} runs")
+    _write_page(page, output or f"history-{name}.html", write_count(len(data.runs), "run"))
 
 
 def _write_page(page: str, path: str, what: str) -> None:

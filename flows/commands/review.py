@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, LazyGroup
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_count
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.reviews import Review
 from evalhouse.warehouse.rows.runs import find_run
@@ -122,7 +122,8 @@ def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: boo
         rows = [list(group.values()) for group in _count(imported.new)]
         print_table(make_table(["step", "reviewer", "#new", "#agree with the judge", "#differ"], rows))
     print_line(
-        f"{len(imported.new)} new labels, {imported.n_known} were on record, {imported.n_unlabelled} lines without one"
+        f"{write_count(len(imported.new), 'new label')}, {imported.n_known} on record before, "
+        f"{write_count(imported.n_unlabelled, 'line')} without one"
     )
     if imported.new:
         print_line("`evalhouse review agreement` says how far they agree with the judge")
@@ -167,7 +168,9 @@ def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as
         return
     columns = ["step", "group", "#verdicts", "#picked", "#probability"]
     print_table(make_table(columns, [list(group.values()) for group in groups]))
-    print_line(f"wrote {path}: {len(export.picks)} verdicts of run {export.run.run_id}, seed {export.seed}")
+    print_line(
+        f"wrote {path}: {write_count(len(export.picks), 'verdict')} of run {export.run.run_id}, seed {export.seed}"
+    )
     if len(export.picks) < request.n:
         print_line(f"-n {request.n} is more than there is: all {export.n_items} are in it")
     n_left_out = len(export.reviewed)

@@ -14,6 +14,7 @@ from evalhouse.flows.display.output import (
     print_json,
     print_line,
     print_table,
+    write_count,
     write_interval,
     write_number,
 )
@@ -130,10 +131,12 @@ def _explain_nothing(runs: Sequence[RunRow]) -> str:
 def _print(document: Document, runs: Sequence[RunRow]) -> None:
     n_labels, n_reviewers = document["n_labels"], document["n_reviewers"]
     of_runs = f"run {runs[0].run_id}" if len(runs) == 1 else f"{len(runs)} runs"
-    print_line(f"{n_labels} labels by {n_reviewers} reviewer{'s' * (n_reviewers != 1)}, {of_runs}")
+    print_line(f"{write_count(n_labels, 'label')} by {write_count(n_reviewers, 'reviewer')}, {of_runs}")
     changed = document["n_changed_after_seeing_the_judge"]
     if changed:
-        print_line(f"{changed} labels were changed after the judge's verdict was shown; the later ones count.")
+        print_line(
+            f"Changed after the judge's verdict was shown: {write_count(changed, 'label')}; the later ones count."
+        )
     for by in dict.fromkeys(row["by"] for row in document["judge"]):
         rows = [row for row in document["judge"] if row["by"] == by]
         print_line()

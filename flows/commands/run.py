@@ -21,6 +21,7 @@ from evalhouse.flows.display.output import (
     print_line,
     print_notice,
     print_scores,
+    write_count,
     write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
@@ -260,7 +261,9 @@ def _print_outcome(
     run = outcome.run
     of_suite = f" of {run.suite}" if run.suite else ""
     tools = f"judged by {run.judge}" + (f", embeddings {run.embeddings}" if run.embeddings else "")
-    print_line(f"run {run.run_id}{of_suite} {outcome.status}: {run.n_samples} samples, {tools}", bold=True)
+    print_line(
+        f"run {run.run_id}{of_suite} {outcome.status}: {write_count(run.n_samples, 'sample')}, {tools}", bold=True
+    )
     # A run that was stopped has scores of some samples only; `show` has them to look at.
     if outcome.status in ("completed", "incomplete"):
         print_line()
@@ -381,7 +384,7 @@ def _make_trigger(suite: Suite, changed: tuple[str, ...]) -> Trigger:
 
 def _print_collection(outcome: "RunOutcome", counts: Mapping[str, Any], errors: list[dict[str, Any]]) -> None:
     run = outcome.run
-    print_line(f"run {run.run_id} {outcome.status}: {run.n_samples} samples, nothing judged", bold=True)
+    print_line(f"run {run.run_id} {outcome.status}: {write_count(run.n_samples, 'sample')}, nothing judged", bold=True)
     print_line(describe_responses(counts))
     _print_stop(outcome)
     if errors:

@@ -19,6 +19,7 @@ from evalhouse.flows.display.output import (
     print_section,
     print_table,
     write_cost,
+    write_count,
 )
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
@@ -167,7 +168,8 @@ def _describe_run(run: RunRow) -> dict[str, object]:
 
 def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> None:
     print_line(
-        f"run {run.run_id} {run.status}: {run.n_samples} samples of {run.dataset}; {_name_tools(run)}", bold=True
+        f"run {run.run_id} {run.status}: {write_count(run.n_samples, 'sample')} of {run.dataset}; {_name_tools(run)}",
+        bold=True,
     )
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
     print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")

@@ -1,14 +1,15 @@
 """What commands print: tables for people, JSON for programs, and how numbers are written.
 
 Most texts shown here come from datasets and models, so none of them is trusted: control characters, which could
-recolour or rewrite a terminal, are shown as escapes, and nothing is read as markup. At a terminal a table is fitted to
-its width; in a pipe every row is one line.
+recolour or rewrite a terminal, are shown as escapes, and nothing is read as markup. A table is fitted to the terminal's
+width; in a pipe to 100 cells, or as many as the variable COLUMNS says.
 
 Rich's own table takes a millisecond a row and, when it is too narrow, squeezes every column to single letters. Ours
 wraps texts in their columns, cuts cells that would fill the screen, and writes one `column: value` line a cell when the
 columns do not fit side by side.
 """
 
+import os
 import sys
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,8 +24,8 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-# Wider than any table: in a pipe nothing is wrapped.
-_NO_WRAP = 1_000_000
+# Lines in a pipe, where no COLUMNS says otherwise: what a log or a pager shows without scrolling.
+_PIPE_WIDTH = 100
 _GAP = 2
 # A text column is not made narrower than this; numbers are never wrapped.
 _LEAST_WIDTH = 12
@@ -130,11 +131,11 @@ def _as_line(text: str, style: str = "") -> Text:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that fits to the terminal, and wraps nothing when there is none."""
+    """A console that fits to the terminal; in a pipe to COLUMNS, or to 100 where that is not set."""
     stream = sys.stderr if stderr else sys.stdout
-    return _Console(
-        file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else _NO_WRAP
-    )
+    columns = os.environ.get("COLUMNS", "")
+    piped = int(columns) if columns.isdecimal() and int(columns) else _PIPE_WIDTH
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else piped)
 
 
 class _Console(Console):
@@ -172,9 +173,17 @@ def print_text(text: str) -> None:
 
 
 def print_notice(text: str) -> None:
-    """A sentence for the person at the terminal, on standard error."""
+    """A sentence for the person at the terminal, on standard error. There no word of it is broken."""
     sys.stdout.flush()
-    sys.stderr.write(clean_text(text) + "\n")
+    lines = wrap_text(clean_text(text), make_console(stderr=True).width) if sys.stderr.isatty() else [clean_text(text)]
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def write_count(n: int | None, noun: str) -> str:
+    """`1 label`, `2 labels`, `1,000 labels`; `no labels` where nothing was counted."""
+    if n is None:
+        return f"no {noun}s"
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def write_json(value: object, *, indent: bool = True) -> str:

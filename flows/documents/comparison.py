@@ -16,6 +16,7 @@ from evalhouse.flows.display.output import (
     print_line,
     print_section,
     print_table,
+    write_count,
     write_interval,
     write_value,
 )
@@ -51,6 +52,7 @@ _MOST_SCORES = 6
 _DROPPED = (("#scored in base", "#in candidate"), ("#base", "#candidate"), ("#common",), ("#p",))
 # Letters of a text among several samples; a sample shown by itself has its texts whole.
 _SHORT = 160
+_SHORT_CONTEXT = 60
 _WHOLE = 100_000
 _SMALLEST_P = 0.001
 
@@ -77,9 +79,11 @@ def _print_head(document: Document) -> None:
     base, candidate, n = document["base"], document["candidate"], document["n_samples"]
     for name, run in (("base", base), ("candidate", candidate)):
         label = f" ({run['label']})" if run["label"] else ""
-        print_line(f"{name}: run {run['run_id']}{label}, {n[name]} samples of {run['dataset']}", bold=True)
+        print_line(
+            f"{name}: run {run['run_id']}{label}, {write_count(n[name], 'sample')} of {run['dataset']}", bold=True
+        )
     cluster = f"; clustered by {document['cluster']}" if document["cluster"] else ""
-    print_line(f"{n['common']} samples in both{cluster}")
+    print_line(f"{write_count(n['common'], 'sample')} in both{cluster}")
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
 
@@ -228,7 +232,8 @@ def _write_verdict(kind: str, item: Document) -> str:
     if kind == "rating":
         return f"{item['text']} {item['rating']:g} of {item['scale_max']:g}"
     if kind == "context":
-        return f"C{item['context_rank']} {'useful' if item['useful'] else 'not useful'}: {item['text']}"
+        usefulness = "useful" if item["useful"] else "not useful"
+        return f"C{item['context_rank']} {usefulness}: {shorten(item['text'], _SHORT_CONTEXT)}"
     verdicts = [item["label"]] if item["label"] else []
     if item["supported"] is not None:
         verdicts.append(f"in {name_support(item)}" if item["supported"] else "unsupported")
@@ -260,7 +265,7 @@ def _print_next(document: Document) -> None:
 
 def corrected_table(rows: Sequence[CorrectedMean], *, title: str = "Means corrected by what people said") -> Table:
     """One row a metric, of one run."""
-    columns = ["metric", "#judge's mean", "#corrected", "95 % interval", "#judge too high by", "#reviewed", "mind"]
+    columns = ["metric", "#judge's mean", "#corrected", "95 % interval", "#judge off by", "#reviewed", "mind"]
     cells = [
         [
             row.metric, row.mean, row.corrected_mean, write_interval(row.ci_low, row.ci_high), f"{row.judge_bias:+.3f}",

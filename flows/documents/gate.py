@@ -19,6 +19,7 @@ from evalhouse.flows.display.output import (
     make_table,
     print_line,
     print_table,
+    write_count,
     write_dollars,
     write_interval,
     write_number,
@@ -159,16 +160,43 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
     for side in _SIDES if names_run else _SIDES[1:]:
         if run := document[side]:
             label = f" ({run['label']})" if run["label"] else ""
-            print_line(f"{side} {run['run_id']}{label}, {run['n_samples']} samples of {run['dataset']}")
+            print_line(f"{side} {run['run_id']}{label}, {write_count(run['n_samples'], 'sample')} of {run['dataset']}")
     for line in list_baseline(document):
         print_line(line)
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
     columns = _list_columns(document)
     print_line()
-    print_table(make_table(columns, [_make_cells(columns, check) for check in document["checks"]]))
-    print_line()
+    if rows := [_make_cells(columns, check) for check in _join_alike(document["checks"])]:
+        print_table(make_table(columns, rows))
+        print_line()
+    for line in list_passed(document):
+        print_line(line)
     print_line(describe_verdict(document), bold=True)
+
+
+def _join_alike(checks: Sequence[Document]) -> list[Document]:
+    """The checks that did not pass, failed ones first as in the document; metrics with the same finding are one row."""
+    alike: dict[tuple[object, ...], list[Document]] = {}
+    for check in checks:
+        if check["outcome"] != "passed":
+            names = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
+            alike.setdefault(tuple(check[name] for name in names), []).append(check)
+    return [
+        group[0] if len(group) == 1 else {**group[0], "metric": ", ".join(str(check["metric"]) for check in group)}
+        for group in alike.values()
+    ]
+
+
+def list_passed(document: Document) -> list[str]:
+    """The checks that passed, a line for each kind and limit: `passed, mean at least 0.800: factual_f1 0.912`."""
+    found: dict[str, list[str]] = {}
+    for check in document["checks"]:
+        if check["outcome"] == "passed":
+            limit = f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
+            value = write_amount(check["kind"], check["value"])
+            found.setdefault(limit, []).append(f"{check['metric']} {value}" if check["metric"] else value)
+    return [f"passed, {limit}: {', '.join(values)}" for limit, values in found.items()]
 
 
 def list_baseline(document: Document) -> list[str]:

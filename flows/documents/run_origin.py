@@ -20,6 +20,7 @@ HEADLINE = ("answer_correctness", "factual_f1", "faithfulness", "context_recall"
 _WEIGHTED = "answer_correctness"
 _SHOWN_DOCUMENTS = 10
 _SHOWN_ERRORS = 10
+_LONGEST_ERROR = 600  # the help stands at an error's end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ def print_responses(counts: Mapping[str, Any] | None) -> None:
 
 def print_response_errors(errors: Sequence[Mapping[str, Any]]) -> None:
     """Failed responses by error, the most frequent first."""
-    rows = [[shorten(row["error"], 100), row["n_samples"], row["example"]] for row in errors[:_SHOWN_ERRORS]]
+    rows = [[shorten(row["error"], _LONGEST_ERROR), row["n_samples"], row["example"]] for row in errors[:_SHOWN_ERRORS]]
     print_section("Failed responses", ["error", "#samples", "for example"], rows)
 
 

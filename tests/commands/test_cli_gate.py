@@ -15,6 +15,8 @@ from cli_house import House
 from cli_process import Finished, show_in_terminal
 from in_process import OFFLINE
 
+from evalhouse.flows.documents.gate import print_gate
+
 Ask = Callable[..., Finished]
 _OWN_STYLES = re.compile(r"\x1b\[[0-9;]*m")
 # Ends of attributes, elements, table cells, code spans and lines; what XML 1.0 has no form for; colours and mentions.
@@ -296,11 +298,28 @@ def test_the_table_says_what_failed_and_by_how_much(nights: Nights) -> None:
     nights.score("night", "own", "n % 2")
     finished = nights.gate("--min", "own=0.9", "--max", "own=0.5", "--min-coverage", "own=1", "--max-cost", "1")
     assert finished.lines[0] == "run night (night), 40 samples of harbour.jsonl"
-    found = [line for line in finished.lines if re.match(r"(failed|undecided|passed) ", line)]
-    assert [line.split()[0] for line in found] == ["failed", "undecided", "passed", "passed"]
+    found = [line for line in finished.lines if re.match(r"(failed|undecided|passed,?) ", line)]
+    assert [line.split()[0] for line in found] == ["failed", "undecided", "passed,", "passed,"]
     assert re.match(r"failed +own +mean at least +0\.900 +0\.500 +0\.348 to 0\.652 +40 +0\.400 +the whole", found[0])
-    assert re.match(r"passed +own +coverage at least +100% +100\.00% +– +40 +– +40 of 40", found[2])
-    assert re.match(r"passed +– +cost at most +\$1\.00 +\$0\.00 ", found[3])
+    assert found[2:] == ["passed, coverage at least 100%: own 100.00%", "passed, cost at most $1.00: $0.00"]
+
+
+def test_many_metrics_with_the_same_finding_are_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    check = {
+        "kind": "min_coverage", "limit": 0.9, "value": 0.0, "ci_low": None, "ci_high": None, "noise_floor": None,
+        "n": 40, "beyond": 0.9, "detail": "0 of 40 samples are scored",
+    }  # fmt: skip
+    failed = [check | {"metric": f"m{n}", "outcome": "failed"} for n in range(18)]
+    passed = [check | {"metric": f"p{n}", "outcome": "passed", "value": 1.0} for n in range(3)]
+    print_gate({
+        "checks": [*failed, *passed], "run": None, "against": None, "warnings": [], "outcome": "failed",
+        "undecided": "pass", "baseline": {"run_ids": [], "accepted": None},
+        "counts": {"failed": 18, "undecided": 0, "passed": 3},
+    })  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("failed")]
+    assert all(f"m{n}" in row for n in range(18))
+    assert "passed, coverage at least 90%: p0 100.00%, p1 100.00%, p2 100.00%" in lines
 
 
 @pytest.mark.parametrize(("undecided", "failures", "skipped"), [("pass", 1, 1), ("fail", 2, 0)])

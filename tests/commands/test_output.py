@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rows import fill, open_rows
 
 from evalhouse.flows.display.output import (
     Table,
@@ -29,6 +30,7 @@ from evalhouse.flows.display.output import (
     print_table,
     print_text,
     wrap_text,
+    write_count,
     write_dollars,
     write_interval,
     write_json,
@@ -39,6 +41,7 @@ from evalhouse.flows.documents.run_origin import print_responses
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.pipeline.live_run import Progress
+from evalhouse.warehouse.queries import read_query
 
 
 def draw(table: Table, width: int) -> list[str]:
@@ -251,3 +254,53 @@ def test_a_run_in_which_nothing_was_answered_says_so(
 ) -> None:
     print_responses({"n_ok": n_ok, "n_failed": 3, "n_reused": n_reused, "latency_p50_ms": None, "errors": []})
     assert ("no question was answered" in capsys.readouterr().out) is is_said
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("60", 60), ("0", 100), ("wide", 100), ("5000", 5000)])
+def test_a_table_in_a_pipe_is_as_wide_as_columns_or_100(
+    columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    print_table(make_table(["sample", "#value", "answer"], [["tide-1", 0.5, "word " * 100]]))
+    widest = max(map(cell_len, capsys.readouterr().out.splitlines()))
+    assert widest <= width
+    assert widest > width - 10 or width == 5000
+
+
+def test_a_notice_breaks_no_word_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "the built-in lexical judge compares words and sentences and understands none of them"
+    print_notice(text)
+    assert capsys.readouterr().err == f"{text}\n"
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    print_notice(text)
+    lines = capsys.readouterr().err.splitlines()
+    assert " ".join(lines) == text
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 30
+
+
+@pytest.mark.parametrize(
+    ("n", "written"), [(None, "no labels"), (0, "0 labels"), (1, "1 label"), (1200, "1,200 labels")]
+)
+def test_counts_have_their_noun(n: int | None, written: str) -> None:
+    assert write_count(n, "label") == written
+
+
+def test_errors_that_differ_in_numbers_alone_are_one() -> None:
+    errors = {
+        "a": "received 20 of 605 bytes", "b": "received 20 of 1,642.5 bytes", "c": "status 401", "d": "status 500",
+        "e": "status 401, but why?", "f": None,
+    }  # fmt: skip
+    with open_rows() as con:
+        fill(con, "responses", *({"run_id": "r", "sample_id": name, "status": "failed" if text else "ok", "error": text}
+                                 for name, text in errors.items()))  # fmt: skip
+        found = con.execute(read_query("responses/errors"), {"run_id": "r"}).fetchall()
+    assert found == [
+        ("received 20 of 605 bytes", 2, "a"), ("status 401", 1, "c"), ("status 401, but why?", 1, "e"),
+        ("status 500", 1, "d"),
+    ]  # fmt: skip

@@ -97,7 +97,7 @@ def test_text_in_strings_and_comments_is_no_code() -> None:
         (WHOLE.replace("version: 1", "version: 0"), "version is '0'"),
         (
             WHOLE.replace("version", "author"),
-            "unknown header 'author'; known: metric, version, needs, parameter, embeddings, better, minimum, "
+            "unknown header 'author'; known: metric, version, needs, parameter, better, minimum, embeddings, "
             "default, correctable",
         ),
         (HEADER + "-- needs: rank\n" + SAYS + BODY, "header 'needs' is given twice"),

@@ -36,6 +36,8 @@ IN_TERMINAL = [
 ]
 # A busy machine takes ten times as long as a quiet one.
 PATIENCE_S = 180.0
+UNWRAPPED = 10_000
+"""Columns that no line fills."""
 LEFT_OUT = ("EVALHOUSE_", "OPENAI_", "PREFECT_", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY", "COLUMNS")
 
 
@@ -65,9 +67,12 @@ class Place:
         is_of_home = self.variables.get("PREFECT_HOME") == str(find_home())
         return is_of_home and not self.own_server and "PREFECT_API_URL" not in self.variables
 
+    def _piped(self) -> dict[str, str]:
+        return {"COLUMNS": str(UNWRAPPED), **self.environment()}
+
     def call(self, *arguments: str, stdin: str | None = None) -> Finished:
         """A command in this process, at a third of what a process costs, unless it starts a server of its own."""
-        environment = self.environment()
+        environment = self._piped()
         if "PREFECT_API_URL" not in environment and is_running(arguments):
             return self.call_process(*arguments, stdin=stdin)
         return run_here(self.folder, environment, *arguments, stdin=stdin)
@@ -76,7 +81,7 @@ class Place:
         return subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=self.folder,
-            env=self.environment(),
+            env=self._piped(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -89,7 +94,7 @@ class Place:
         done = subprocess.run(
             [*COMMAND, *arguments],
             cwd=self.folder,
-            env=self.environment(),
+            env=self._piped(),
             input=stdin or "",
             capture_output=True,
             text=True,

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from cli_process import ROOT, Place, call_here
 
+from evalhouse.warehouse.metric_files import HEADER_KEYS, view_scripts
+
 GUIDE = (ROOT / "flows" / "guides" / "extending.md").read_text(encoding="utf-8")
 NEW_FILE = re.compile(r"New file `([^`]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 DIFF = re.compile(r"```diff\n--- a/(\S+)\n\+\+\+ b/\1\n(.*?)```", re.DOTALL)
@@ -118,3 +120,12 @@ def test_a_metric_and_a_rubric_are_added_as_the_users_own_files(
     assert rated.status == 0, rated.stderr
     metric = rated.document["metrics"]["conciseness"]
     assert (metric["mean"], metric["n_scored"], metric["n_unscored"]) == (1.0, 2, 1)
+
+
+def test_the_header_and_the_helper_views_of_a_metric_are_all_told() -> None:
+    part = GUIDE.split("**The header**")[1].split("## A rubric")[0]
+    header, views = part.split("**The body**")[0], part.split("**What it can read**")[1]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", header, re.MULTILINE)) == HEADER_KEYS
+    named = re.findall(r"^\| `(\w+)` \|", views, re.MULTILINE)
+    assert len(named) >= 5
+    assert set(named) <= {view.name for view in view_scripts()}

@@ -1,5 +1,6 @@
-select error, count(*) as n_samples, min(sample_id) as example
+-- Errors that differ in numbers alone are one, shown as the example has it; a status of HTTP is no mere number.
+select arg_min(error, sample_id) as error, count(*) as n_samples, min(sample_id) as example
 from responses
 where run_id = $run_id and status = 'failed'
-group by error
+group by regexp_replace(error, '(status [0-9]+)|[0-9][0-9.,]*', '\1', 'g')
 order by n_samples desc, error

@@ -1,0 +1,94 @@
+"""`evalhouse init`: the file that it writes, and the one question that shows whether it works."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from cli_process import Place
+from rag_bot import start_rag_bot
+
+from evalhouse.flows.commands.init import write_suite
+from evalhouse.flows.preparing.suites import load_suite
+
+QUESTION = {"id": "tide-1", "question": "When is high tide at Brankmouth?", "ground_truth": "High tide is at 6:40."}
+VALUES = {
+    "dataset": "sample",
+    "url": "http://localhost:8000/ask",
+    "judge": "lexical",
+    "answer": "$.a",
+    "contexts": "$.c",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path) -> Place:
+    (tmp_path / "tides.jsonl").write_text(f"{json.dumps(QUESTION)}\n{json.dumps(QUESTION | {'id': 'tide-2'})}\n")
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "tides.txt").write_text("High tide at Brankmouth is at 6:40.\n")
+    return Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+
+
+def test_the_bot_is_asked_one_question_and_its_answer_judged(place: Place) -> None:
+    with start_rag_bot(place.folder / "documents") as bot:
+        made = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
+        assert made.status == 0, made.stderr
+        assert bot.stats.questions == [QUESTION["question"]]
+    for line in (
+        "wrote tides.toml",
+        f"question: {QUESTION['question']}",
+        "answer: High tide at Brankmouth is at 6:40.",
+    ):
+        assert line in made.lines
+    assert re.search(r"^factual_f1 +\d\.\d{3} +high$", made.stdout, re.MULTILINE)
+    assert "next: evalhouse run tides.toml   (all questions)" in made.lines
+    (run,) = place.call("runs", "--json").document
+    assert (run["n_samples"], run["suite"], run["judge"]) == (1, None, "lexical"), "one question is no night"
+    suite = load_suite(place.folder / "tides.toml")
+    assert suite.path.name == "tides.toml"
+
+
+def test_a_bot_that_does_not_answer_is_shown_with_its_whole_error(place: Place) -> None:
+    with start_rag_bot(place.folder / "documents", token="secret") as bot:
+        made = place.call("init", "tides.toml", "--url", bot.url, "--dataset", "tides.jsonl")
+    assert made.status == 3
+    assert "status 401" in made.stdout
+    assert "next: mend tides.toml, then evalhouse run tides.toml --limit 1" in made.lines
+    written = (place.folder / "tides.toml").read_text()
+    refused = place.call("init", "tides.toml")
+    assert (refused.status, refused.stderr.count("\n")) == (2, 1)
+    assert "is there already" in refused.stderr
+    assert (place.folder / "tides.toml").read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--url", "nonsense"), "is not an address"), (("--judge", "nobody"), "judge")],
+)
+def test_what_cannot_be_is_refused_and_leaves_no_file(place: Place, arguments: tuple[str, ...], said: str) -> None:
+    refused = place.call("init", "new.toml", *arguments)
+    assert refused.status == 2
+    assert said in refused.stderr
+    assert not (place.folder / "new.toml").exists()
+
+
+@pytest.mark.parametrize("url", ["", VALUES["url"]])
+def test_every_key_that_stands_in_a_comment_is_one_that_a_suite_takes(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    write_suite(path, VALUES | {"url": url})
+    assert ("target" in tomllib.loads(path.read_text())) is bool(url)
+    path.write_text(re.sub(r"^# (?=\[|\w+ = )", "", path.read_text(), flags=re.MULTILINE))
+    taken = load_suite(path)
+    assert {"target", "gate", "schedule"} <= set(tomllib.loads(path.read_text()))
+    assert taken.schedule is not None
+
+
+def test_a_dataset_is_seen_from_the_folder_of_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.folder)
+    (place.folder / "suites").mkdir()
+    write_suite(Path("suites/new.toml"), VALUES | {"dataset": "tides.jsonl", "url": ""})
+    assert tomllib.loads(Path("suites/new.toml").read_text())["dataset"] == "../tides.jsonl"
