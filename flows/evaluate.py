@@ -5,14 +5,14 @@
     assert result.mean("faithfulness") > 0.8
 
 The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
-that what was answered once is never paid for again. It takes place in a child process: a notebook has an event loop of
-its own, Prefect reads its settings only once a process, and nothing of a run's memory stays behind.
+that what was answered once is never paid for again. It takes place in a child process (`run.runner`): a notebook has an
+event loop of its own, and Prefect reads its settings only once a process. The first evaluation starts that process and
+its Prefect server, and those after it find both.
 """
 
 # ruff: noqa: PLC0415  # the package imports this file, and a reading command must not pay for Polars and the settings
+import html
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import polars as pl
 
+    from evalhouse.flows.run.call_words import CallWords
     from evalhouse.tasks.settings.run import RunSettings
     from evalhouse.warehouse.rows.runs import RunStatus
 
@@ -34,8 +35,30 @@ class EvaluationError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Report:
+    """A run's report, an HTML file at `path`; in a notebook a link to it."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        # A notebook's own server gives out what lies below its folder, and a browser follows no file: from there.
+        here = Path.cwd()
+        url = self.path.relative_to(here).as_posix() if self.path.is_relative_to(here) else self.path.as_uri()
+        return f'<a href="{html.escape(url)}" target="_blank">{html.escape(self.path.name)}</a>'
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Evaluation:
-    """A run that has ended. `problem` says why when its status is not `completed`; frames are read when first used."""
+    """A run that has ended. `problem` says why when its status is not `completed`; frames are read when first used.
+
+    Printed it is its means; in a notebook they are a table.
+    """
 
     run_id: str
     status: "RunStatus"
@@ -86,64 +109,122 @@ class Evaluation:
         """A row per verdict of whatever step, as in the view `verdicts`, with the judge's reason and its call."""
         return self._read("select * exclude run_id from verdicts where run_id = $run_id order by sample_id, step")
 
+    def report(self, path: str | os.PathLike[str] | None = None) -> Report:
+        """Write the run's report, one HTML file that needs no network, as `evalhouse report` does.
+
+        `path` None writes `report-RUN.html` into the working directory.
+        """
+        from evalhouse.flows.report.page import build_page
+        from evalhouse.warehouse.rows.runs import find_run
+        from evalhouse.warehouse.store import Warehouse
+
+        warehouse = Warehouse(self.warehouse)
+        page = build_page(warehouse, find_run(warehouse, self.run_id), None, with_calls=True)
+        written = Path(path or f"report-{self.run_id}.html").absolute()
+        written.write_bytes(page.encode())
+        return Report(path=written)
+
+    def __repr__(self) -> str:
+        table = [("metric", "mean", "95 % interval", "scored", "unscored"), *self._list_means()]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+        return "\n".join([self._describe(), *(f"  {line.rstrip()}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        heads = ("metric", "mean", "95 % interval", "scored", "unscored")
+        rows = [_write_row("th", heads), *(_write_row("td", row) for row in self._list_means())]
+        more = "<code>.report()</code> writes the report, <code>.scores</code> has each sample"
+        return f"<p>{html.escape(self._describe())}</p><table>{''.join(rows)}</table><p>{more}</p>"
+
+    def _describe(self) -> str:
+        n_samples = self.scores["sample_id"].n_unique()
+        reason = f": {self.problem}" if self.problem else ""
+        return f"run {self.run_id} {self.status}{reason} ({n_samples} sample{'' if n_samples == 1 else 's'})"
+
+    def _list_means(self) -> list[tuple[str, ...]]:
+        """A row per metric, as text: metric, mean, interval, samples scored, and how many not, with their reasons."""
+        import polars as pl
+
+        from evalhouse.flows.display.output import write_interval, write_value
+
+        reasons = self.scores.filter(pl.col("value").is_null()).group_by("metric", "unscored_reason").len()
+        by_metric: dict[str, list[str]] = {}
+        for metric, reason, count in reasons.sort("len", "unscored_reason", descending=[True, False]).iter_rows():
+            by_metric.setdefault(metric, []).append(f"{count} {reason}")
+        return [
+            (
+                row["metric"],
+                write_value(row["mean"]) or "–",
+                write_interval(row["ci_low"], row["ci_high"]),
+                str(row["n_scored"]),
+                ", ".join(by_metric.get(row["metric"], [])),
+            )
+            for row in self.summary.iter_rows(named=True)
+        ]
+
     def _read(self, sql: str) -> "pl.DataFrame":
         from evalhouse.warehouse.store import Warehouse
 
         return Warehouse(self.warehouse).read(sql, {"run_id": self.run_id})
 
 
-def evaluate(samples: "Samples", *, metrics: Sequence[str] = (), **settings: object) -> Evaluation:
+def _write_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **settings: object) -> Evaluation:
     """Evaluate samples and wait for the end.
 
-    `samples` are dictionaries, a Polars frame, or whatever `evalhouse run` takes as DATASET. `settings` are those of
-    `evalhouse.tasks.settings.run.RunSettings` by name (judge, warehouse, language, label, tags, votes, …); what is not
-    given comes from the EVALHOUSE_* variables, then from the defaults. Raises SettingsError for settings that are
-    refused and EvaluationError when nothing could be evaluated; a run of which only some samples failed is returned,
-    with status `incomplete`.
+    `samples` are dictionaries, a frame of Polars (or another that speaks Arrow, such as pandas'), or whatever
+    `evalhouse run` takes as DATASET. `settings` are those of `evalhouse.tasks.settings.run.RunSettings` by name (judge,
+    warehouse, language, label, tags, votes, …); what is not given comes from the EVALHOUSE_* variables, then from the
+    defaults. Raises SettingsError for settings that are refused and EvaluationError when nothing could be evaluated; a
+    run of which only some samples failed is returned, with status `incomplete`.
     """
-    from evalhouse.flows.preparing.settings import resolve_settings
+    from evalhouse.flows.errors import SettingsError
+    from evalhouse.flows.preparing.settings import resolve_settings, split_list
+    from evalhouse.flows.run.call_words import SAMPLES, CallWords, SamplesError, explain_unknown, lay_samples
 
+    if (problem := explain_unknown(settings)) is not None:
+        raise SettingsError(problem)
+    chosen = split_list(metrics, "metrics") if isinstance(metrics, str) else tuple(metrics)
     with tempfile.TemporaryDirectory(prefix="evalhouse-") as folder:
-        dataset = _lay_samples(samples, Path(folder))
-        resolved = resolve_settings({**settings, "dataset": dataset, "metrics": tuple(metrics)})
-        return _run_apart(resolved.settings)
-
-
-def _lay_samples(samples: "Samples", folder: Path) -> str:
-    """The samples as something a run can load."""
-    import orjson
-    import polars as pl
-
-    if isinstance(samples, str | os.PathLike):
-        return os.fspath(samples)
-    if isinstance(samples, pl.DataFrame):
-        path = folder / "samples.parquet"
-        samples.write_parquet(path)
-        return str(path)
-    path = folder / "samples.jsonl"
-    path.write_bytes(b"".join(orjson.dumps(dict(sample)) + b"\n" for sample in samples))
-    return str(path)
-
-
-def _run_apart(settings: "RunSettings") -> Evaluation:
-    import orjson
-
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "evalhouse.flows.run.evaluate_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
         try:
-            output, _ = process.communicate(settings.model_dump_json().encode())
-        except KeyboardInterrupt:
-            # The child has had the signal too and ends in an orderly way; it prints how to go on.
-            process.wait()
-            raise
-    if not output:
-        raise EvaluationError(f"the run's process ended with status {process.returncode} and said nothing")
-    ended = orjson.loads(output)
-    if "error" in ended:
-        raise EvaluationError(ended["error"])
-    return Evaluation(**ended, warehouse=settings.warehouse)
+            source = lay_samples(samples, Path(folder))
+        except SamplesError as error:
+            raise EvaluationError(str(error)) from None
+        words = CallWords(source)
+        dataset = os.fspath(samples) if isinstance(samples, str | os.PathLike) else SAMPLES
+        try:
+            resolved = resolve_settings({**settings, "dataset": dataset, "metrics": chosen})
+        except SettingsError as error:
+            raise SettingsError(words.translate(str(error))) from None
+        return _run_apart(resolved.settings, source, words)
+
+
+def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") -> Evaluation:
+    from evalhouse.flows.display.progress import ProgressLine
+    from evalhouse.flows.run.runner import RunnerGone, run_apart
+
+    line = ProgressLine()
+
+    def listen(message: Mapping[str, Any]) -> None:
+        if "progress" in message:
+            line.show(*message["progress"])
+        elif "said" in message:
+            line.say(words.translate(message["said"]))
+        elif message.get("interrupted"):
+            line.say(f"stopped; go on with: evalhouse resume {message['interrupted']['run_id']}\n")
+
+    request = {"settings": settings.model_dump_json(), "source": source, "wants_progress": line.is_watched}
+    try:
+        message = run_apart(request, listen)
+    except RunnerGone as gone:
+        raise EvaluationError(str(gone)) from None
+    finally:
+        line.clear()
+    if "error" in message:
+        raise EvaluationError(words.translate(message["error"]))
+    ended = message.get("ended") or message["interrupted"]
+    problem = ended["problem"] and words.translate(ended["problem"])
+    return Evaluation(**{**ended, "problem": problem}, warehouse=settings.warehouse)

@@ -107,6 +107,42 @@ def show_progress(live_run: "LiveRun") -> Iterator[None]:
             redraw()
 
 
+class ProgressLine:
+    """One line on standard error that is written over again and again: at a terminal, and below a notebook's cell."""
+
+    def __init__(self) -> None:
+        self.is_watched = _is_watched() or _is_notebook()
+        self._width = 0
+
+    def show(self, n_done: int, n_all: int | None, text: str) -> None:
+        """Steps taken of all, as a bar, and what is done."""
+        filled = round(_BAR_WIDTH * n_done / n_all) if n_all else 0
+        line = f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {text}"
+        self._write(f"\r{line.ljust(self._width)}")
+        self._width = len(line)
+
+    def say(self, text: str) -> None:
+        """What the run says, above the line."""
+        self.clear()
+        self._write(text)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self._write(f"\r{' ' * self._width}\r")
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, whose standard error is shown as it is written."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 def _is_watched() -> bool:
     # Rich takes FORCE_COLOR for a terminal as well; the log of a nightly job is not one.
     return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown")

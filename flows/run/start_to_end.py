@@ -52,13 +52,13 @@ _DRAIN_S = 3.0
 def start_run(
     settings: RunSettings,
     *,
-    frame: "pl.DataFrame | None" = None,
+    source: "str | pl.DataFrame | None" = None,
     trigger: Trigger = BY_HAND,
     watch: Watch | None = None,
     finish: Finish | None = None,
     wait_s: float = 0.0,
 ) -> RunOutcome:
-    """Evaluate a dataset, or the samples of a Polars frame, for which `settings.dataset` is then just a name.
+    """Evaluate a dataset, or the samples of a `source`, for which `settings.dataset` is then just a name.
 
     `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged;
     `finish` is called when the run has ended, and what it returns is why it is red in Prefect; `wait_s` is how long
@@ -67,7 +67,7 @@ def start_run(
     Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
     """
     request = RunRequest(settings=settings, kind="evaluation", trigger=trigger)
-    return _start(request, settings.dataset if frame is None else frame, watch, wait_s, finish)
+    return _start(request, settings.dataset if source is None else source, watch, wait_s, finish)
 
 
 def start_collection(

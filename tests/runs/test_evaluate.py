@@ -1,7 +1,9 @@
 """Evaluation from Python: frames, a mean to assert on, and errors that a notebook can show."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,6 +13,7 @@ from prefect_holder import find_server
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.evaluate import Evaluation, EvaluationError, evaluate
+from evalhouse.flows.run.call_words import CallWords
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLES = [
@@ -93,9 +96,105 @@ def test_a_frame_a_chat_model_and_a_second_time_for_nothing(
     assert first.run_id != second["run_id"]
 
 
-def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="votes"):
-        evaluate(SAMPLES, votes=0)
-    url = f"duckdb:///{tmp_path / 'w.duckdb'}"
-    with pytest.raises(EvaluationError, match=r"no question"):
-        evaluate([{"answer": "There is none."}], judge="lexical", warehouse=url)
+MILL = SAMPLES[0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "settings", "told"),
+    [
+        (SAMPLES, {"votes": 0}, "votes: got 0"),
+        (SAMPLES, {"judge": "lexical", "votes": 3}, "name a model with judge="),
+        (SAMPLES, {"judg": "lexical"}, "evaluate() has no setting judg; did you mean judge?"),
+        (SAMPLES, {"metrics": "faithfulness,,"}, None),
+        (MILL, {}, "samples is a dict; give a list of dictionaries"),
+        (7, {}, "samples is a int; give a list of dictionaries"),
+        (["What?"], {}, "samples[0] is a str; each is a dictionary"),
+        ([MILL, {**MILL, "metadata": {1, 2}}], {}, "samples[1]: Type is not JSON serializable: set"),
+        ([{"answer": "There is none."}], {}, 'samples: no question column; columns: answer'),
+        ([{"answer": "There is none."}], {}, 'mapping={"question": "COLUMN"}'),
+        ([MILL, {**MILL, "sample_id": "b", "question": ""}], {}, "samples[1]: "),
+        ([MILL, MILL], {}, "samples[1]: id 'mill' is that of samples[0] already"),
+        (pl.DataFrame([{"answer": "There is none."}]), {}, "samples: no question column"),
+        (SAMPLES, {"metrics": ["faithfullness"]}, "faithfullness"),
+        (SAMPLES, {"metrics": ["accuracy"]}, "judge="),
+        (SAMPLES, {"mapping": {"answer": "reply"}}, 'samples: no column for mapping={"answer": "reply"}'),
+        ("nowhere.jsonl", {}, "nowhere.jsonl: no such file"),
+    ],
+)  # fmt: skip
+def test_an_error_speaks_of_the_call(
+    samples: Any,  # noqa: ANN401  # also what is none
+    settings: dict[str, Any],
+    told: str | None,
+    tmp_path: Path,
+) -> None:
+    settings = {"judge": "lexical", "warehouse": f"duckdb:///{tmp_path / 'w.duckdb'}", **settings}
+    if told is None:
+        assert evaluate(samples, **settings).metrics == ["faithfulness"]
+        return
+    with pytest.raises((SettingsError, EvaluationError)) as caught:
+        evaluate(samples, **settings)
+    assert told in str(caught.value)
+    assert "--" not in str(caught.value)
+    assert "evalhouse-" not in str(caught.value)
+
+
+def test_a_command_to_be_typed_stays_a_command() -> None:
+    words = CallWords("/tmp/evalhouse-1/samples.jsonl")
+    command = "go on with a higher one: evalhouse resume r1 --budget USD"
+    assert words.translate(command) == command
+    assert words.translate("take --embeddings hashing, or --prices FILE; --no-such") == (
+        'take embeddings="hashing", or prices= FILE; --no-such'
+    )
+
+
+def test_printed_it_is_its_means_and_in_a_notebook_a_table(result: Evaluation) -> None:
+    lines = repr(result).splitlines()
+    assert lines[0] == f"run {result.run_id} completed (2 samples)"
+    assert lines[2].split() == [
+        "context_recall",
+        "1.000",
+        *_interval(result, "context_recall"),
+        "1",
+        "1",
+        "no_ground_truth",
+    ]
+    page = result._repr_html_()
+    assert page.count("<tr>") == 1 + len(result.metrics)
+    assert "<td>1 no_ground_truth</td>" in page
+
+
+def _interval(result: Evaluation, metric: str) -> list[str]:
+    row = result.summary.filter(pl.col("metric") == metric)
+    return [f"{row['ci_low'][0]:.3f}", "to", f"{row['ci_high'][0]:.3f}"]
+
+
+def test_what_a_dataset_says_is_text_in_a_notebook(result: Evaluation) -> None:
+    hostile = Evaluation(run_id=result.run_id, status="failed", problem="<img src=x>", warehouse=result.warehouse)
+    assert "<img" not in hostile._repr_html_()
+    assert "&lt;img src=x&gt;" in hostile._repr_html_()
+
+
+def test_the_report_is_written_and_linked_from_the_notebooks_folder(
+    result: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = result.report()
+    assert Path(report).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert report._repr_html_() == f'<a href="{report.path.name}" target="_blank">{report.path.name}</a>'
+    monkeypatch.chdir("/")
+    elsewhere = result.report(tmp_path / "b.html")
+    assert elsewhere._repr_html_().startswith(f'<a href="{str(tmp_path).removeprefix("/")}/b.html"')
+
+
+def test_a_running_event_loop_is_none_of_its_business(tmp_path: Path) -> None:
+    async def in_a_notebook() -> Evaluation:
+        return evaluate([MILL], metrics="faithfulness", judge="lexical", warehouse=str(tmp_path / "w.duckdb"))
+
+    assert asyncio.run(in_a_notebook()).mean("faithfulness") == 0.5
+
+
+def test_any_frame_that_speaks_arrow_is_taken(tmp_path: Path) -> None:
+    table = pl.DataFrame([MILL]).to_arrow()
+    result = evaluate(table, metrics="faithfulness", judge="lexical", warehouse=str(tmp_path / "w.duckdb"))
+    assert result.mean("faithfulness") == 0.5
+    assert Warehouse(result.warehouse).read_rows("select dataset from runs") == [{"dataset": "samples"}]

@@ -54,7 +54,7 @@ def run_script(place: Place, script: str) -> list[str]:
 def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
     end = textwrap.dedent("""
         import duckdb
-        outcome = start_run(settings, frame=frame)
+        outcome = start_run(settings, source=frame)
         print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
         # The file is free when the run has ended, in whatever mode it is opened.
         print(duckdb.connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)

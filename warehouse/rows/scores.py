@@ -153,7 +153,8 @@ def _score_metric(
     version = metric_version(metric, settings)
     try:
         connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
-        faults = connection.sql(read_query("runs/score_faults"), params={"run_id": run_id}).pl().row(0, named=True)
+        found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
+        faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
     except duckdb.Error as error:
         raise WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}") from None
     for fault, number in faults.items():
