@@ -1,0 +1,68 @@
+"""What a call of `evaluate` costs a person: the first of a Python process, and those after it, which find its process
+and its Prefect server. One sample, judged by the lexical judge. Prints seconds and the CPU seconds of this process and
+all that it has started, and the ratio of the first to the others, which a busy machine changes less.
+
+    python tests/benchmarks/evaluate_calls.py [CALLS] [--metrics faithfulness]
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+SAMPLE = {
+    "question": "When does the ferry to Aldmoor leave?",
+    "ground_truth": "The ferry to Aldmoor leaves at 9:40 from pier 3.",
+    "contexts": ["The ferry to Aldmoor leaves at 9:40 from pier 3.", "Dogs travel free on all ferries."],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("calls", nargs="?", type=int, default=20)
+    parser.add_argument("--metrics", default="", help="Default: those of a run.")
+    options = parser.parse_args()
+    from evalhouse.flows import evaluate  # noqa: PLC0415  # what is measured
+
+    seconds, cpu = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.calls):
+            answer = f"The ferry to Aldmoor leaves at 9:40. It has {number} decks."
+            began, used = time.monotonic(), read_cpu_s()
+            evaluate(
+                [{**SAMPLE, "answer": answer}],
+                metrics=options.metrics or (),
+                judge="lexical",
+                warehouse=str(Path(folder) / "w.duckdb"),
+            )
+            seconds.append(time.monotonic() - began)
+            cpu.append(read_cpu_s() - used)
+    for what, measured in (("seconds", seconds), ("CPU seconds", cpu)):
+        later = statistics.median(measured[1:])
+        print(
+            f"{what}: first {measured[0]:.2f}, then {later:.2f} ({min(measured[1:]):.2f} to {max(measured[1:]):.2f}), "
+            f"{measured[0] / later:.1f} to 1; all {len(measured)}: {sum(measured):.1f}"
+        )
+
+
+def read_cpu_s() -> float:
+    """CPU seconds of this process and all below it that still run."""
+    below: dict[int, list[tuple[int, int]]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        below.setdefault(int(fields[1]), []).append((int(stat.parent.name), int(fields[11]) + int(fields[12])))
+    ticks, waiting = 0, [os.getpid()]
+    while waiting:
+        for process, used in below.get(waiting.pop(), []):
+            ticks += used
+            waiting.append(process)
+    return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+
+if __name__ == "__main__":
+    main()
