@@ -247,8 +247,8 @@ on = ["fialed"]
         ),
         (
             'dataset = "sample"\n[gate]\nundecided = "fail"',
-            "line 2: gate: there is nothing to check; give max_cost, min_coverage, or a limit in [gate.min], "
-            "[gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
+            "line 2: gate: there is nothing to check; give max_cost, max_latency_p95_ms, min_coverage, or a limit in "
+            "[gate.min], [gate.max], [gate.max_drop], [gate.trend] or [gate.coverage]",
         ),
         (
             'dataset = "sample"\n[gate]\nagainst = "base"\nmax_cost = 1',
