@@ -138,3 +138,30 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
     assert [flip["change"] for flip in flips if flip["candidate"] is None] == ["vanished"]
     index = changed.index
     assert index["verdicts_changed"][index["ids"].index("tide-1")] == len(flips)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (-0.325,),
+        (0.04, -0.03, 0.05),
+        (0.2, -0.7),
+        (-1.0,),
+        (1e-7, -3e-8),
+        (0.0999, 0.0002),
+        (5.0, -12.0, 3.0),
+        (0.3, 0.6),
+    ],
+)
+def test_the_axis_ends_at_round_numbers_and_behind_every_bar(values: tuple[float, ...]) -> None:
+    names = ("answer", "contexts", "noise")
+    parts = [Part(name=name, n=9, n_moved=3, value=value) for name, value in zip(names, values, strict=False)]
+    svg = ElementTree.fromstring(
+        str(draw_parts(parts, low_is_good=False)).replace('xmlns="http://www.w3.org/2000/svg"', "")
+    )
+    labels = [text.text or "" for text in svg.iter("text") if re.fullmatch(r"[-+]?[\d.]+(e-?\d+)?", text.text or "")]
+    ends = [round(sum(values[:n]), 9) for n in range(len(values) + 1)]
+    shown = [float(label) for label in labels]
+    assert min(shown) <= min(ends) <= max(ends) <= max(shown)
+    digits = [label.lstrip("+-0.").partition("e")[0].replace(".", "").strip("0") for label in labels]
+    assert all(len(one) <= 2 for one in digits), f"{labels} are not round"
