@@ -99,7 +99,7 @@ def test_a_reader_that_keeps_the_file_for_a_while_does_not_stop_a_run(place: Pla
                     threading.Timer(1.0, notebooks[0].stdin.close).start()
             live_run.warehouse.append = append_and_tell
             yield
-        outcome = start_run(settings, frame=frame, watch=watch)
+        outcome = start_run(settings, source=frame, watch=watch)
         print(outcome.status)
     """)
     # The prompts when the run is loaded, then its verdicts.
