@@ -45,8 +45,11 @@ from evalhouse.warehouse.store import Warehouse
 _PACKAGES = (
     "evalhouse", "prefect", "duckdb", "polars", "langchain-core", "langchain-openai", "openai", "fastapi", "sqlalchemy",
 )  # fmt: skip
-_SECRETS = ("OPENAI_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
-_ADDRESSES = ("OPENAI_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+_SECRETS = ("OPENAI_API_KEY", "OPENAI_EMBEDDINGS_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
+_ADDRESSES = (
+    "OPENAI_BASE_URL", "OPENAI_EMBEDDINGS_BASE_URL", "PREFECT_API_URL", "PREFECT_HOME", "HTTPS_PROXY", "HTTP_PROXY",
+    "NO_PROXY",
+)  # fmt: skip
 _REACH_S = 10.0
 
 

@@ -25,6 +25,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
+from evalhouse.flows.documents.replies import describe_local, describe_replies, read_replies
 from evalhouse.flows.documents.run_origin import (
     SilentMetrics,
     describe_responses,
@@ -183,7 +184,8 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
         print_json(_to_document(suite_outcome, rows, warehouse))
     else:
         silent = read_silent(warehouse, outcome.run)
-        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run))
+        replies = read_replies(warehouse, outcome.run.run_id)
+        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), replies)
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
@@ -256,6 +258,7 @@ def _print_outcome(
     rows: Sequence[Mapping[str, Any]],
     silent: SilentMetrics,
     responses: Mapping[str, Any] | None,
+    replies: Sequence[Mapping[str, Any]],
 ) -> None:
     outcome = suite_outcome.outcome
     run = outcome.run
@@ -272,6 +275,8 @@ def _print_outcome(
         if note := explain_stand_in(run):
             print_line(note)
     print_line(_describe_calls(outcome))
+    for line in [*describe_replies(replies), *describe_local(outcome.counts, outcome.run.judge)]:
+        print_line(f"warning: {line}")
     print_responses(responses)
     if outcome.noise is not None:
         print_line(outcome.noise.describe())

@@ -23,6 +23,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
+from evalhouse.flows.documents.replies import describe_replies, list_troubled, read_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
     SilentMetrics,
@@ -128,6 +129,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
     metric = by or next((name for name in (*HEADLINE, *run.metrics) if name in scored), None)
     of_metric = {**of_run, "metric": metric, "worst": worst}
     noise = warehouse.read_rows(read_query("show/noise"), of_run)
+    replies = read_replies(warehouse, run.run_id)
     return {
         "run": _describe_run(run),
         "metrics": scores,
@@ -136,10 +138,11 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "changes": read_changes(warehouse, run),
         "responses": read_response_counts(warehouse, run),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
+        "replies": replies,
         # A warehouse that no run with votes was written to may be older than they are.
         "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
         "noise": noise,
-        "warnings": _warn_of_shifts(warehouse, noise),
+        "warnings": [*describe_replies(replies), *_warn_of_shifts(warehouse, noise)],
         "corrected": [asdict(row) for row in corrected],
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
@@ -238,6 +241,10 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     columns = ["step", "#requests", "#reused", "#failed", "#tokens in", "#cached", "#tokens out", "#cost"]
     print_section("Calls", columns, rows)
+    names = ["step", "n_replies", "n_complete", "n_incomplete", "n_unusable", "n_copied", "n_late"]
+    columns = ["step", "#replies", "#complete", "#incomplete", "#unusable", "#copied", "#too late"]
+    rows = [[row[name] for name in names] for row in list_troubled(document["replies"])]
+    print_section("Replies that were not all of use", columns, rows)
     names = ["step", "n_items", "n_flipped", "flip_rate", "n_votes", "n_against", "against_rate"]
     columns = ["step", "#judged", "#flipped", "#flip rate", "#votes", "#against", "#share against"]
     print_section("Votes", columns, [[row[name] for name in names] for row in document["votes"]])

@@ -8,7 +8,7 @@ given up with a reason at the end. Each attempt is a row, written before its rep
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, TypeVar
@@ -18,7 +18,7 @@ import orjson
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
-from evalhouse.tasks.asking.tokens import Price, Usage, guess_tokens, price_reply
+from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
     CutReply,
@@ -51,6 +51,10 @@ _UNUSABLE_NOTE = (
     "described above and nothing else, with exactly one verdict or list for everything that is asked."
 )
 
+# Estimates are off by less; a server whose window is too small counts what it has kept of a request.
+_SHORTENED = 0.5
+LATE = "no reply within"
+"""How the error of a request begins whose time was over."""
 _CUT = "the reply was cut off at the model's output limit"
 
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
@@ -326,7 +330,7 @@ class Asker:
                 started_at=time.time(),
             )
             reply = await self._reply(request, call, clock, slot, attempts)
-            self._note_success(slot, reply)
+            self._note_success(slot, reply, request.payload)
         self._was_answered = True
         try:
             value = reader.read(reply)
@@ -338,10 +342,12 @@ class Asker:
         call_id = self._keep(call, clock, reply, status="ok", error=getattr(value, "shortfall", None))
         return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
 
-    def _note_success(self, slot: Slot, reply: ModelReply) -> None:
+    def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:
         # What the endpoint reported first: the others may let waiting requests start.
         if reply.limits is not None:
             self.limit.note_report(reply.limits, slot, went_through=True)
+        if reply.prompt_tokens and reply.prompt_tokens < _SHORTENED * estimate_prompt(payload):
+            self.counts.shortened += 1
         if reply.prompt_tokens is not None:
             self.limit.note_tokens(slot, reply.prompt_tokens + (reply.completion_tokens or 0))
         self.limit.note_success(slot)
@@ -362,7 +368,7 @@ class Asker:
                 raise
             if not patience.is_overtaken(slot):
                 attempts.exceeded_s = allowed_s
-            raise TransientJudgeError(f"no reply within {allowed_s:g} s", late=True) from None
+            raise TransientJudgeError(f"{LATE} {allowed_s:g} s", late=True) from None
         finally:
             self._sending.discard(drain)
 

@@ -182,9 +182,9 @@ class Usage:
     """What requests took, or in a dry run would take; the usages of several add up.
 
     `failed` requests brought no usable reply: to the `unreadable` ones among them one came that could not be read, to
-    the `late` ones none in time. `spent_usd` is without what the `unpriced` requests cost, for whose model no price is
-    known. `saved_usd` is what of it a provider's cache would save, which only a dry run counts: elsewhere it is saved
-    already.
+    the `late` ones none in time. For the `shortened` ones the endpoint counted far fewer tokens than they have.
+    `spent_usd` is without what the `unpriced` requests cost, for whose model no price is known. `saved_usd` is what of
+    it a provider's cache would save, which only a dry run counts: elsewhere it is saved already.
     """
 
     requests: int = 0
@@ -192,6 +192,7 @@ class Usage:
     failed: int = 0
     unreadable: int = 0
     late: int = 0
+    shortened: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -257,8 +258,14 @@ def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
         answered = usage.requests - usage.failed
         has_replies = answered > 0 and usage.completion_tokens
         reply_tokens = usage.completion_tokens // answered if has_replies else _REPLY_TOKENS
-        return reply_tokens + sum(estimate_tokens(message["content"]) for message in messages)
+        return reply_tokens + estimate_prompt(payload)
     return estimate_tokens(text) if isinstance(text, str) else 0
+
+
+def estimate_prompt(payload: Mapping[str, object]) -> int:
+    """About how many tokens the messages of a chat's request have, by the quick rule; 0 for other requests."""
+    messages = payload.get("messages")
+    return sum(estimate_tokens(message["content"]) for message in messages) if isinstance(messages, list) else 0
 
 
 def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:

@@ -376,7 +376,7 @@ def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any])
     thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
     came = replace(reply, text=thoughts) if thoughts else reply
     if finish == "length" and thoughts:
-        raise UnusableReply("the reply was cut off at the model's output limit, within its thoughts", reply=came)
+        raise UnusableReply("the reply was cut off at the model's output limit", reply=came)
     if finish == "error":
         raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
     if thoughts:

@@ -5,6 +5,7 @@ words and spellings, not meaning. `openai:MODEL` and `module:factory` ask a mode
 call path and record as the judge, so that an unchanged text is never embedded twice.
 """
 
+import os
 from collections.abc import Awaitable, Callable
 
 import openai
@@ -27,6 +28,9 @@ from evalhouse.tasks.models.completions import (
 )
 from evalhouse.tasks.models.errors import translate_error
 from evalhouse.tasks.settings.run import RunSettings
+
+# Servers of one model, such as llama.cpp's and vLLM, have the judge at one address and embeddings at another.
+_OWN_ADDRESS, _OWN_KEY = "OPENAI_EMBEDDINGS_BASE_URL", "OPENAI_EMBEDDINGS_API_KEY"
 
 Embed = Callable[[str], Awaitable[ModelReply]]
 Close = Callable[[], Awaitable[None]]
@@ -68,15 +72,22 @@ class EmbeddingModel:
 
 
 def make_embedding_model(name: str, settings: RunSettings) -> EmbeddingModel:
-    """`openai:MODEL` at OPENAI_BASE_URL, or `module:factory`; raises FatalJudgeError."""
+    """`openai:MODEL` at its own address or the judge's, or `module:factory`; raises FatalJudgeError."""
     kind, _, model = name.partition(":")
     return _make_openai_model(name, model, settings) if kind == "openai" else _make_factory_model(name, settings)
 
 
+def _read_key(endpoint: str) -> str:
+    """The key for embeddings: with an address of their own one of their own, so that the judge's goes nowhere else."""
+    if os.environ.get(_OWN_ADDRESS):
+        return os.environ.get(_OWN_KEY) or "no-key"
+    return read_openai_key(endpoint).get_secret_value()
+
+
 def _make_openai_model(name: str, model: str, settings: RunSettings) -> EmbeddingModel:
-    endpoint = find_endpoint()
+    endpoint = find_endpoint(_OWN_ADDRESS)
     client = openai.AsyncOpenAI(
-        api_key=read_openai_key(endpoint).get_secret_value(),
+        api_key=_read_key(endpoint),
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
     )

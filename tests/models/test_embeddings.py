@@ -212,3 +212,21 @@ def test_vectors_survive_the_record() -> None:
 def test_a_broken_vector_is_unusable(text: str) -> None:
     with pytest.raises(UnusableReply):
         read_vector(text)
+
+
+async def test_embeddings_may_have_an_address_and_a_key_of_their_own(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is given they are asked where the judge is; its key goes to no other address."""
+    with running_endpoint(expected_key="own-key") as other:
+        monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", other.base_url)
+        (refused,) = await compare(tmp_path / "without", ("red", "blue"))
+        assert isinstance(refused, FatalJudgeError), "without a key, and not with the judge's"
+        monkeypatch.setenv("OPENAI_EMBEDDINGS_API_KEY", "own-key")
+        (value,) = await compare(tmp_path / "with", ("red", "blue"))
+        assert isinstance(value, float)
+        assert other.stats.requests[EMBEDDINGS] >= 2
+    assert endpoint.stats.requests[EMBEDDINGS] == 0
+    monkeypatch.setenv("OPENAI_EMBEDDINGS_BASE_URL", "nowhere")
+    with pytest.raises(FatalJudgeError, match="OPENAI_EMBEDDINGS_BASE_URL is 'nowhere', which is not an address"):
+        make_embedding_model("openai:embedder", make_settings())

@@ -1,0 +1,58 @@
+"""How a run's judge replied, by step: what was of use at once, what had to be asked again, what came too late."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evalhouse.tasks.asking.asker import LATE
+from evalhouse.tasks.asking.patience import is_near
+from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.asking.verdicts import COPIED
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.store import Warehouse
+
+# Of fewer replies nothing is said, and of a share below this one neither.
+_LEAST_REPLIES = 4
+_TOO_MANY = 0.5
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
+    """One row per step whose model was asked."""
+    return warehouse.read_rows(read_query("runs/replies"), {"run_id": run_id, "copied": COPIED, "late": LATE})
+
+
+def list_troubled(rows: Rows) -> Rows:
+    """The steps with a reply that was not of use at once, or with none in time."""
+    return [row for row in rows if row["n_complete"] < row["n_replies"] or row["n_late"]]
+
+
+def describe_replies(rows: Rows) -> Iterator[str]:
+    """A line for each step that the judge cannot do, and one where replies came too late."""
+    for row in rows:
+        useless = row["n_incomplete"] + row["n_unusable"]
+        if row["n_replies"] >= _LEAST_REPLIES and useless >= _TOO_MANY * row["n_replies"]:
+            copied = f", {row['n_copied']:,} of them in the words of the prompt's example" if row["n_copied"] else ""
+            yield (
+                f"the judge is not up to {row['step']}: {useless:,} of {row['n_replies']:,} replies were unreadable or "
+                f"left something out{copied}; a larger model may be"
+            )
+    n_late, n_requests = (sum(row[name] for row in rows) for name in ("n_late", "n_requests"))
+    if n_late:
+        yield f"{n_late:,} of {n_requests:,} requests got no reply in time: raise --timeout or lower --concurrency"
+
+
+def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
+    """What the counts of a run say of a model on one's own machine that its replies do not."""
+    if counts.shortened:
+        yield (
+            f"the endpoint counted less than half of the tokens of {counts.shortened:,} requests: where its context "
+            "window is too small it cuts them without a word (Ollama: num_ctx); raise it, or set --request-tokens lower"
+        )
+    endpoint = os.environ.get("OPENAI_BASE_URL", "")
+    if counts.reused and judge is not None and judge.startswith("openai:") and is_near(endpoint):
+        yield (
+            f"{counts.reused:,} replies on record were those of {judge.partition(':')[2]!r} at this address, which are "
+            "known by their name alone; if another model bears it now, ask again with --fresh"
+        )

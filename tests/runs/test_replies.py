@@ -1,0 +1,76 @@
+"""What a run and `show` say of the judge's replies: which step it is not up to, what came too late, what was cut."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint import Asked, Inject, Raw, running_endpoint
+from endpoint_replies import Choice, build_completion, compose_reply
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
+
+from evalhouse.flows.documents.replies import describe_local, describe_replies, list_troubled, read_replies
+from evalhouse.tasks.asking.tokens import Usage
+
+
+async def judge(folder: Path, n: int = 4, script: Any = None, **settings: Any) -> tuple[list[dict[str, Any]], Usage]:  # noqa: ANN401
+    with running_endpoint(script=script or {}) as endpoint:
+        point_to(endpoint.base_url)
+        async with lay_out_run(folder, make_settings(**settings)) as live_run:
+            await judge_samples(live_run, [make_sample(number) for number in range(n)])
+            counts = live_run.asker.counts
+            warehouse = live_run.warehouse
+    return read_replies(warehouse, "run-1"), counts
+
+
+async def test_a_judge_that_is_up_to_everything_is_not_spoken_of(tmp_path: Path) -> None:
+    rows, counts = await judge(tmp_path)
+    assert {row["step"]: row["n_complete"] for row in rows} == {
+        "extract_answer": 4, "extract_ground_truth": 4, "classify": 4, "attribute_answer": 4,
+        "attribute_ground_truth": 4, "rank": 4,
+    }  # fmt: skip
+    assert (list(list_troubled(rows)), list(describe_replies(rows)), list(describe_local(counts, "openai:j"))) == (
+        [], [], [],
+    )  # fmt: skip
+
+
+async def test_a_step_that_the_judge_cannot_do_is_named_with_what_came(tmp_path: Path) -> None:
+    def leave_out(asked: Asked) -> dict[str, Any]:
+        reply: Any = compose_reply(asked)
+        return {"verdicts": reply["verdicts"][:1]}
+
+    rows, _ = await judge(tmp_path, script={"classify": leave_out, "rank": [Inject(fault="empty")]}, attempts=2)
+    (classify, rank) = list_troubled(rows)
+    assert (classify["step"], classify["n_replies"], classify["n_complete"]) == ("classify", 8, 0)
+    assert (rank["step"], rank["n_replies"], rank["n_unusable"], rank["n_complete"]) == ("rank", 5, 1, 4)
+    (line,) = describe_replies(rows)
+    assert line.startswith("the judge is not up to classify: 8 of 8 replies were unreadable or left something out")
+
+
+@pytest.mark.usefixtures("quick_backoff")
+async def test_replies_that_came_too_late_name_the_settings(tmp_path: Path) -> None:
+    rows, counts = await judge(tmp_path, script={"rank": [Inject(fault="hang")]}, timeout_s=0.5)
+    assert counts.late == 1
+    assert list(describe_replies(rows)) == [
+        "1 of 25 requests got no reply in time: raise --timeout or lower --concurrency"
+    ]
+
+
+async def test_a_server_that_cuts_requests_without_a_word_is_seen_by_its_count(tmp_path: Path) -> None:
+    def cut(asked: Asked) -> Raw:
+        body = build_completion(asked, Choice(content='{"statements": ["It is red."]}'), 1, 0)
+        body["usage"]["prompt_tokens"] = 400
+        return Raw(body=body)
+
+    _, counts = await judge(tmp_path, script={"extract": cut})
+    (line,) = describe_local(counts, "openai:judge")
+    assert line.startswith("the endpoint counted less than half of the tokens of 8 requests")
+
+
+def test_replies_of_a_model_at_a_local_address_are_known_by_its_name_alone_and_that_is_said() -> None:
+    point_to("http://127.0.0.1:8080/v1")
+    (line,) = describe_local(Usage(reused=24), "openai:judge")
+    assert "24 replies on record were those of 'judge'" in line
+    assert "--fresh" in line
+    assert list(describe_local(Usage(reused=24), "lexical")) == []
+    point_to("https://api.openai.com/v1")
+    assert list(describe_local(Usage(reused=24), "openai:judge")) == []
