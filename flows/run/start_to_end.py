@@ -268,7 +268,7 @@ class _RunProcess:
 def _name_flow_run(live_run: "LiveRun") -> str:
     """A template, as Prefect takes it, of the suite's name and the run's id."""
     suite = live_run.settings.suite
-    return f"{suite.replace('{', '{{').replace('}', '}}')} {{run_id}}" if suite else "{run_id}"
+    return f"{suite} {{run_id}}" if suite else "{run_id}"
 
 
 def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:

@@ -39,8 +39,10 @@ from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 _GONE: Final = "its process ended before the run did"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-# A run that kills its process each time (out of memory, say) is not tried for ever.
-_MOST_RESUMES = 3
+# A run that kills its process each time (out of memory, say) is not tried for ever, and from the third time on not at
+# once: a minute later each time.
+_MOST_RESUMES = 10
+_AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
 _LOST_WITHIN: Final = timedelta(days=1)
@@ -110,8 +112,13 @@ def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
         return True
     if len(attempts) >= _MOST_RESUMES:
         return False
-    create_flow_run(api, suite, {"resume": run_id}, key=f"resume {run_id} {len(attempts) + 1}", tags=[tag])
+    key, due = f"resume {run_id} {len(attempts) + 1}", _put_off(len(attempts))
+    create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[tag], due=due)
     return True
+
+
+def _put_off(n_tries: int) -> datetime:
+    return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
 
 
 def _is_dead(flow_run_id: str, *, alone: bool) -> bool:
@@ -188,7 +195,8 @@ def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any
     n_tries = sum(tag.startswith(_AGAIN) for tag in tags)
     if n_tries < _MOST_RESUMES:
         again = [*tags, f"{_AGAIN}{n_tries + 1}"]
-        create_flow_run(api, suite, flow_run["parameters"], key=f"again {flow_run['id']}", tags=again)
+        key = f"again {flow_run['id']}"
+        create_flow_run(api, suite, flow_run["parameters"], key=key, tags=again, due=_put_off(n_tries))
     api.patch(f"/flow_runs/{flow_run['id']}", {"tags": [*tags, _REPLACED]})
     if n_tries < _MOST_RESUMES:
         return f"{what}: it is queued again"

@@ -144,3 +144,36 @@ def test_doctor_finds_the_server(served: Served) -> None:
     (finding,) = [finding for finding in report["findings"] if finding["what"] == "prefect"]
     assert finding["verdict"] == "ok"
     assert served.server.url in finding["detail"]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "told"),
+    [
+        (
+            "[gate.min]\nfactual_recall = 1.5\n",
+            1,
+            "gate failed: 1 failed, 0 undecided, 0 passed: factual_recall: mean at",
+        ),
+        ('[target]\nurl = "http://127.0.0.1:9/ask"\nattempts = 1\n', 3, ""),
+        ("[gate.min]\nfactual_recall = 0\n", 0, None),
+    ],
+    ids=["a gate that failed", "an application that does not answer", "a gate that passed"],
+)
+def test_a_run_by_hand_is_red_where_a_person_should_look_and_bears_its_suites_name(
+    server: Server, house: House, more: str, status: int, told: str | None
+) -> None:
+    name = f"hand-{status}"
+    (house.place.folder / "hand.toml").write_text(
+        f'name = "{name}"\ndataset = "harbour.jsonl"\njudge = "lexical"\nmetrics = ["factual_recall"]\n'
+        f'tags = ["blue"]\nwarehouse = "hand.duckdb"\n[limits]\nlimit = 2\n[map]\nanswer = "bot_reply"\n{more}'
+    )
+    done = house.place.call("run", "hand.toml", "--json")
+    assert done.status == status, done.stderr
+    run_id = done.document["run_id"]
+    (flow_run,) = server.post("/flow_runs/filter", flow_runs={"name": {"any_": [f"{name} {run_id}"]}})
+    if told is None:
+        assert flow_run["state_type"] == "COMPLETED"
+    else:
+        assert flow_run["state_type"] == "FAILED"
+        assert told in flow_run["state"]["message"]
+    assert set(flow_run["tags"]) == {name, "blue"}

@@ -26,7 +26,7 @@ from evalhouse.warehouse.store import Warehouse
 
 FILE, LAKE = "file", "lake"
 SUPERVISED_S = (1.0, 30.0)  # after so long a supervisor starts what has ended
-PAUSE_S = (8.0, 25.0)  # between two blows
+PAUSE_S = (15.0, 45.0)  # between two blows
 HELD_S = (3.0, 30.0)
 DOWN_S = (1.0, 15.0)
 SETTLED_S = 600.0

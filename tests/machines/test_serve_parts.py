@@ -212,7 +212,9 @@ def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(wareh
     assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e1"}]
 
 
-def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_thrice(warehouse: Warehouse) -> None:
+def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again_ten_times(
+    warehouse: Warehouse,
+) -> None:
     """So does the runner that started a process, when that is killed: sooner than anybody else can look."""
     parameters, served = {"trigger": "schedule"}, make_served(warehouse)
     api = Api(
@@ -220,7 +222,7 @@ def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again
         make_flow_run("named", "CRASHED", name=name_flow_run("nightly", "r1")),
         make_flow_run("old", "CRASHED", expected_start_time="2026-01-01T00:00:00+00:00"),
     )
-    for n in range(1, 4):
+    for n in range(1, 11):
         (line,) = sweep_crashed(api, [served])
         assert line.endswith("it is queued again")
         assert sweep_crashed(api, [served]) == []
@@ -230,7 +232,7 @@ def test_what_prefect_calls_crashed_before_its_run_was_on_record_is_queued_again
     (line,) = sweep_crashed(api, [served])
     assert "is left; see evalhouse-serve.log" in line
     assert sweep_crashed(api, [served]) == []
-    assert len(api.created) == 3
+    assert len(api.created) == 10
 
 
 def test_a_run_broken_off_by_an_outage_is_resumed_and_the_line_says_by_which(warehouse: Warehouse) -> None:
@@ -252,13 +254,15 @@ def test_a_run_whose_lock_was_lost_is_left_alone_as_long_as_its_process_lives(wa
     assert len(sweep_crashed(api, [make_served(warehouse)], alone=True)) == 1
 
 
-def test_a_run_that_dies_each_time_is_left_after_three_resumptions(warehouse: Warehouse) -> None:
+def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_apart(warehouse: Warehouse) -> None:
     api, suite = Api(), make_served(warehouse)
-    for _ in range(3):
+    for _ in range(10):
         assert queue_resume(api, suite, "r1")
         assert queue_resume(api, suite, "r1")  # one waits already
         api.flow_runs[-1]["state_type"] = "CRASHED"
-    assert len({one["idempotency_key"] for one in api.created}) == 3
+    assert len({one["idempotency_key"] for one in api.created}) == 10
+    due = [datetime.fromisoformat(one["state"]["state_details"]["scheduled_time"]) for one in api.created]
+    assert [round((at - datetime.now(UTC)).total_seconds() / 60) for at in due] == [0, 0, 0, *range(1, 8)]
     assert not queue_resume(api, suite, "r1")
     assert queue_resume(api, suite, "r2")
 

@@ -1,0 +1,130 @@
+"""What becomes of a run whose Prefect server dies, whose serving process dies, or both, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve_house import QUESTIONS, ServeHouse, open_serve_house
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="what is left of a house is found in /proc"),
+]
+
+SUITE = "shop"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[ServeHouse]:
+    """When a run has begun by the schedule and waits for the bot's second answer."""
+    with open_serve_house(tmp_path) as house:
+        suite = house.write_suite(SUITE, cron="* * * * *", more="[gate.min]\nfactual_f1 = 1.0\n")
+        house.bot.configure(hold_after=1)
+        house.serve(suite)
+        house.bot.wait_for(2)
+        house.wait_until(lambda: "has started on schedule" in house.told)
+        yield house
+
+
+def find_server(house: ServeHouse) -> int:
+    assert house.process is not None
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(maxsplit=2) for line in listing.splitlines()]
+    (pid,) = [int(pid) for pid, parent, args in rows if int(parent) == house.process.pid and "server.process" in args]
+    return pid
+
+
+def kill_serve(house: ServeHouse) -> None:
+    """Of the process that serves alone: its run lives on."""
+    assert house.process is not None
+    house.process.kill()
+    house.process.wait()
+    house.process = None
+
+
+def read_log(house: ServeHouse) -> str:
+    return (Path(house.place.variables["PREFECT_HOME"]) / "evalhouse-serve.log").read_text(encoding="utf-8")
+
+
+def test_a_server_that_dies_is_started_again_and_the_run_goes_on(house: ServeHouse) -> None:
+    os.kill(find_server(house), signal.SIGKILL)
+    house.wait_until(lambda: "the Prefect server answers again" in house.told)
+    house.bot.configure(hold_after=None)
+    first = house.list_runs(SUITE)[0]["run_id"]
+    house.wait_until(lambda: f"run {first} completed" in house.told)
+    assert f"{first} goes on" not in house.told, "it was never broken off"
+    assert len(house.bot.stats.questions[: len(QUESTIONS)]) == len(set(house.bot.stats.questions[: len(QUESTIONS)]))
+    assert "has ended by itself (signal 9) and is started again; its log is" in house.told
+    assert "Traceback" not in house.told
+    assert "start it (" not in house.told
+    (line,) = [line for line in house.told.splitlines() if f"{first} completed" in line]
+    assert "gate failed: factual_f1: mean at least 1.000, found" in line
+    assert f"serve: {line[9:]}" in read_log(house)
+
+
+def test_a_server_that_dies_each_time_ends_the_serving_within_seconds(house: ServeHouse) -> None:
+    assert house.process is not None
+    deadline = time.monotonic() + 240
+    killed: set[int] = set()
+    ended_at = time.monotonic()
+    while house.process.poll() is None:
+        assert time.monotonic() < deadline, house.told
+        try:
+            pid = find_server(house)
+        except ValueError:
+            pid = 0
+        if pid and pid not in killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+            ended_at = time.monotonic()
+        time.sleep(0.1)
+    status, house.process = house.process.returncode, None
+    assert status == 2
+    assert time.monotonic() - ended_at < 60
+    assert "Traceback" not in house.told
+
+
+def test_a_run_that_has_outlived_its_serving_process_completes_and_that_is_said(house: ServeHouse) -> None:
+    first = house.list_runs(SUITE)[0]["run_id"]
+    kill_serve(house)
+    house.serve(house.folder / f"{SUITE}.toml")
+    house.wait_until(lambda: f"run {first}, begun before this start, is still under way" in house.told)
+    house.bot.configure(hold_after=None)
+    house.wait_until(lambda: f"run {first} completed" in house.told)
+    assert f"{first} goes on" not in house.told
+    assert "has started on schedule" in read_log(house), "what was said before is kept"
+
+
+def test_a_run_whose_server_stays_away_is_broken_off_and_resumed_by_the_next_start(house: ServeHouse) -> None:
+    first = house.list_runs(SUITE)[0]["run_id"]
+    kill_serve(house)
+    house.bot.configure(hold_after=None)
+    deadline = time.monotonic() + 240
+    while _is_left(house):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    (run,) = house.list_runs(SUITE)
+    assert (run["status"], "the Prefect server cannot be reached" in run["problem"]) == ("running", True)
+    house.serve(house.folder / f"{SUITE}.toml")
+    house.wait_until(lambda: f"run {first} completed" in house.told)
+    assert f"run {first} had crashed (the Prefect server cannot be reached" in house.told
+    assert house.list_runs(SUITE)[0]["problem"] is None
+
+
+def _is_left(house: ServeHouse) -> bool:
+    """Whether a process of the house is there, besides this one."""
+    home = f"PREFECT_HOME={house.place.variables['PREFECT_HOME']}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if home in environ.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
