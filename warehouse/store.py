@@ -157,6 +157,9 @@ class Warehouse:
             try:
                 _write_batch(connection, read_spooled(path))
             except duckdb.Error as error:
+                explained = explain_failure(self.location, error)
+                if isinstance(explained, WarehouseBusy):
+                    raise explained from None
                 raise refuse_spooled(path, str(error)) from None
             connection.commit()
             drop_spooled(path)

@@ -191,16 +191,14 @@ class _Serving:
             await asyncio.sleep(0.05)
         orders.take_back()
         await asyncio.wait({running, looking, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        is_ordered = stopping.done()
-        if not is_ordered:
+        if not stopping.done():
             stopping.cancel()
             _end_within(_LAST_S)
             self._raise_first(keeping, looking)
+            await self._explain_end(running)
         keeping.cancel()
         looking.cancel()
         await self._stop(runner, running, lines)
-        if not is_ordered:
-            await self._explain_end(running)
 
     async def _register(self) -> "Runner":
         from prefect.runner import Runner  # noqa: PLC0415  # takes a second, in which our server comes up
@@ -326,12 +324,14 @@ class _Serving:
                 raise error
 
     async def _explain_end(self, running: "asyncio.Task[None]") -> None:
-        """Raise what has ended the runner; where its server does not answer, that in a line."""
+        """Raise what has ended the runner; where its server does not answer, that in a line. Runs under way are left to
+        the next start: they could not say how they end."""
         try:
-            await running
-        except Exception:
             await asyncio.to_thread(self._api.get, "/health")
+        except SettingsError as error:
+            self._log(str(error))
             raise
+        await running
 
 
 def _end_within(seconds: float) -> None:

@@ -22,7 +22,14 @@ from warehouse_runs import make_run
 
 import evalhouse.warehouse.engine.lake as lake_module
 from evalhouse.warehouse.engine.locks import hold_run
-from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUrlError
+from evalhouse.warehouse.errors import (
+    QueryError,
+    WarehouseBusy,
+    WarehouseError,
+    WarehouseMissing,
+    WarehouseUnreachable,
+    WarehouseUrlError,
+)
 from evalhouse.warehouse.location import Lake, Location, parse_location
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import insert_run, update_run
@@ -409,3 +416,21 @@ def test_the_url_on_record_names_the_same_lake(tmp_path: Path, monkeypatch: pyte
     ):
         location = parse_location(given)
         assert parse_location(location.url) == location
+
+
+def test_a_catalogue_that_goes_in_the_middle_of_a_write_is_an_outage_and_the_write_is_done_again(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The next attempt finds the server up again: whoever keeps its rows elsewhere hands them over then."""
+    warehouse = Warehouse(f"ducklake:{postgres.make_database('gone')}?data={tmp_path / 'gone'}")
+    warehouse.migrate()
+    for work in ("insert into runs (run_id, kind) select 'r1', 'evaluation'", "from runs"):
+        with pytest.raises(WarehouseUnreachable, match="has gone|does not answer"), warehouse.writing() as connection:
+            postgres.stop()
+            try:
+                connection.execute(work)
+                connection.execute("from samples").fetchall()
+            finally:
+                postgres.start()
+    assert warehouse.read_rows("from runs") == []
+    assert warehouse.append(make_batch("b1"), patience_s=30)

@@ -18,9 +18,16 @@ from typing import Literal
 import duckdb
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.lake import open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.lake import is_broken_off, open_lake_reader, open_lake_writer
 from evalhouse.warehouse.engine.waiting import entered
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
+from evalhouse.warehouse.errors import (
+    WarehouseBusy,
+    WarehouseError,
+    WarehouseMissing,
+    WarehouseUnreachable,
+    WarehouseUnwritable,
+    first_line,
+)
 from evalhouse.warehouse.location import Location
 
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
@@ -113,6 +120,8 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
 def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     """DuckDB's error as one of ours, in one line: WarehouseUnwritable where the disk or its rights are to blame."""
     text = first_line(str(error))
+    if location.lake is not None and is_broken_off(location.lake, error):
+        return WarehouseUnreachable(f"the catalogue of {location.name} has gone ({text}); is its server up?")
     # The path is the user's own words and may hold any of ours.
     if _UNWRITABLE.search(text.replace(str(location.path), "")):
         return WarehouseUnwritable(f"{location.name} cannot be written: {text}; make room, or name another place")

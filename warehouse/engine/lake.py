@@ -38,6 +38,8 @@ _BUSY_MS = 10_000
 _FOR_WRITING: Mapping[str, str | int] = {"threads": 1, "memory_limit": "256MB"}
 _NO_LAKE = ("does not exist", "no such table", "unable to open database")
 _UNREACHABLE = ("unable to connect", "could not connect", "connection refused", "server closed", "timeout expired")
+# What the end of the server looks like in the middle of something; the second is DuckDB's word for no answer at all.
+_BROKEN_OFF = (*_UNREACHABLE, "unsuccessful query result", "terminating connection", "no connection to the server")
 
 
 @contextmanager
@@ -71,6 +73,11 @@ def open_lake_reader(
         return
     with borrow_connection(lake, read_only=True, connect=connect) as connection:
         yield connection
+
+
+def is_broken_off(lake: Lake, error: duckdb.Error) -> bool:
+    """Whether an error in the middle of a query or a transaction says that the catalogue's server has gone."""
+    return lake.catalogue == "postgres" and any(word in str(error).lower() for word in _BROKEN_OFF)
 
 
 def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -> None:

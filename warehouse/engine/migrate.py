@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 import duckdb
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
-from evalhouse.warehouse.errors import MigrationError, WarehouseMissing, WarehouseUnwritable, first_line
+from evalhouse.warehouse.errors import MigrationError, WarehouseBusy, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.metric_files import view_scripts
 from evalhouse.warehouse.queries import read_query
@@ -104,7 +104,7 @@ def _apply(connection: duckdb.DuckDBPyConnection, location: Location, title: str
             connection.execute("checkpoint")
     except duckdb.Error as error:
         explained = explain_failure(location, error)
-        if isinstance(explained, WarehouseUnwritable):
+        if isinstance(explained, WarehouseUnwritable | WarehouseBusy):
             raise explained from None
         raise MigrationError(f"migration {title} of {location.name} failed: {first_line(str(error))}") from None
 
@@ -137,6 +137,8 @@ def _pending(location: Location, wanted: Sequence[Migration]) -> bool:
             applied = _read_record(connection, location)
     except WarehouseMissing:
         return True
+    except duckdb.Error as error:
+        raise explain_failure(location, error) from None
     return bool(_missing(applied, wanted)) or applied.get(_VIEWS) != _views_hash()
 
 

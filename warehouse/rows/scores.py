@@ -10,8 +10,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
-from evalhouse.warehouse.errors import WarehouseError, first_line
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
 from evalhouse.warehouse.queries import read_query
@@ -120,7 +121,10 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
             [run_id, [metric.name for metric in metrics]],
         )
         for metric in metrics:
-            _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
+            try:
+                _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
+            except duckdb.Error as error:
+                raise _explain_metric(warehouse, metric, error) from None
         connection.execute("drop table if exists metric_scores")
         note_noise(connection, run_id)
 
@@ -146,17 +150,21 @@ def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None
                 )
 
 
+def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Error) -> WarehouseError:
+    explained = explain_failure(warehouse.location, error)
+    if isinstance(explained, WarehouseBusy | WarehouseUnwritable):
+        return explained
+    return WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}")
+
+
 def _score_metric(
     connection: duckdb.DuckDBPyConnection, run_id: str, metric: MetricFile, settings: Mapping[str, float]
 ) -> None:
     parameters = {"run_id": run_id, **resolve_parameters(metric, settings)}
     version = metric_version(metric, settings)
-    try:
-        connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
-        found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
-        faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
-    except duckdb.Error as error:
-        raise WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}") from None
+    connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
+    found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
+    faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
     for fault, number in faults.items():
         if number:
             raise WarehouseError(
