@@ -424,13 +424,18 @@ def test_a_catalogue_that_goes_in_the_middle_of_a_write_is_an_outage_and_the_wri
     """The next attempt finds the server up again: whoever keeps its rows elsewhere hands them over then."""
     warehouse = Warehouse(f"ducklake:{postgres.make_database('gone')}?data={tmp_path / 'gone'}")
     warehouse.migrate()
-    for work in ("insert into runs (run_id, kind) select 'r1', 'evaluation'", "from runs"):
-        with pytest.raises(WarehouseUnreachable, match="has gone|does not answer"), warehouse.writing() as connection:
+
+    def write_while_it_restarts(work: str) -> None:
+        with warehouse.writing() as connection:
             postgres.stop()
             try:
                 connection.execute(work)
                 connection.execute("from samples").fetchall()
             finally:
                 postgres.start()
+
+    for work in ("insert into runs (run_id, kind) select 'r1', 'evaluation'", "from runs"):
+        with pytest.raises(WarehouseUnreachable, match=r"has gone|does not answer"):
+            write_while_it_restarts(work)
     assert warehouse.read_rows("from runs") == []
     assert warehouse.append(make_batch("b1"), patience_s=30)
