@@ -60,6 +60,7 @@ KINDS = {
 }
 # XML 1.0, production [2] Char: no controls but tab and line breaks, no surrogates, no U+FFFE and U+FFFF.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MOST_NAMED = 4  # metrics of one finding; more of them are counted
 _MARKS = {"failed": "❌ failed", "undecided": "❔ undecided", "passed": "✅ passed"}
 _SIDES = ("run", "against")
 
@@ -167,8 +168,11 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         print_line(f"warning: {warning}")
     columns = _list_columns(document)
     print_line()
-    if rows := [_make_cells(columns, check) for check in _join_alike(document["checks"])]:
-        print_table(make_table(columns, rows))
+    if checks := _join_alike(document["checks"]):
+        print_table(make_table(columns, [_make_cells(columns, check) for check in checks]))
+        for check in checks:
+            if "names" in check:
+                print_line(f"{check['metric']} {check['outcome']}, {_name_limit(check)}: {check['names']}")
         print_line()
     for line in list_passed(document):
         print_line(line)
@@ -182,21 +186,29 @@ def _join_alike(checks: Sequence[Document]) -> list[Document]:
         if check["outcome"] != "passed":
             names = ("kind", "limit", "outcome", "value", "ci_low", "ci_high", "detail")
             alike.setdefault(tuple(check[name] for name in names), []).append(check)
-    return [
-        group[0] if len(group) == 1 else {**group[0], "metric": ", ".join(str(check["metric"]) for check in group)}
-        for group in alike.values()
-    ]
+    return [_join(group) if len(group) > 1 else group[0] for group in alike.values()]
+
+
+def _join(checks: Sequence[Document]) -> Document:
+    names = ", ".join(str(check["metric"]) for check in checks)
+    return {**checks[0], "metric": f"{len(checks)} metrics", "names": names}
 
 
 def list_passed(document: Document) -> list[str]:
     """The checks that passed, a line for each kind and limit: `passed, mean at least 0.800: factual_f1 0.912`."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     for check in document["checks"]:
         if check["outcome"] == "passed":
-            limit = f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
             value = write_amount(check["kind"], check["value"])
-            found.setdefault(limit, []).append(f"{check['metric']} {value}" if check["metric"] else value)
-    return [f"passed, {limit}: {', '.join(values)}" for limit, values in found.items()]
+            found.setdefault(_name_limit(check), {}).setdefault(value, []).append(check["metric"] or "")
+    return [
+        f"passed, {limit}: {', '.join(f'{_name_metrics(names)} {value}'.strip() for value, names in values.items())}"
+        for limit, values in found.items()
+    ]
+
+
+def _name_metrics(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} metrics"
 
 
 def list_baseline(document: Document) -> list[str]:
@@ -306,8 +318,12 @@ def write_beyond(check: Document) -> str:
 
 def name_check(check: Document) -> str:
     """A check in a few words, such as `factual_f1: mean at least 0.800`."""
-    limit = f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
+    limit = _name_limit(check)
     return f"{check['metric']}: {limit}" if check["metric"] else limit
+
+
+def _name_limit(check: Document) -> str:
+    return f"{KINDS[check['kind']]} {write_limit(check['kind'], check['limit'])}"
 
 
 def describe_finding(check: Document) -> str:
