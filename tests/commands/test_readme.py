@@ -28,6 +28,7 @@ USERS_VIEWS = (
     "score_history",
     "score_lineage",
     "run_costs",
+    "run_latencies",
     "unscored",
     "sample_history",
     "sample_changes",

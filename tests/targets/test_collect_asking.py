@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import target_bots
 from live_runs import ScriptedJudge, judge_samples, lay_out_run, make_sample, make_settings, read_detail, read_outcomes
-from target_server import Answer, Canned, Sent, answer_json, serving
+from target_server import Answer, Canned, answer_json, serving
 from warehouse_runs import make_run
 
 from evalhouse.tasks.datasets.read import stage_dataset
@@ -157,13 +157,24 @@ async def test_what_no_question_gets_past_stops_the_run(tmp_path: Path) -> None:
         assert target.asked == ["s1"]
 
 
-def sleep_long(_: Sent) -> Canned:
-    time.sleep(0.06)
-    return Canned()
+@contextmanager
+def placing(bot: Answer | str) -> Iterator[dict[str, Any]]:
+    """Where a bot is to be asked, for as long as it stands there: `silent` takes questions and says nothing."""
+    if not isinstance(bot, str):
+        with serving(bot) as server:
+            yield {"url": server.url}
+    elif ":" in bot:
+        yield {"callable": bot}
+    else:
+        with socket.socket() as place:
+            place.bind(("127.0.0.1", 0))
+            if bot == "silent":
+                place.listen(64)
+            yield {"url": f"http://127.0.0.1:{place.getsockname()[1]}/ask"}
 
 
 @pytest.mark.parametrize(
-    ("canned", "problem", "n_asked"),
+    ("bot", "problem", "n_asked"),
     [
         *(
             (Canned(status=status, body=[b"q%d" % status]), f"5 times status {status}: q{status}", 5)
@@ -177,24 +188,20 @@ def sleep_long(_: Sent) -> Canned:
         (Canned(status=302, headers={"Location": "http://elsewhere.test/"}), "5 times status 302: it redirects", 5),
         *((Canned(status=status), f"20 times status {status}: ", 20) for status in (500, 502, 503, 504)),
         (Canned(broken=True, headers={"Content-Length": "9"}), "20 times the connection broke", 20),
-        (sleep_long, "20 times no whole response within 0.05 s", 20),
+        ("silent", "20 times no whole response within 0.05 s", 20),
         ("target_bots:break_down", "5 times KeyError: 'lang'", 5),
         ("target_bots:hang", "20 times it did not return within 0.05 s", 20),
-        (None, "5 times no connection to http://127.0.0.1", 5),
+        ("nobody", "5 times no connection to http://127.0.0.1", 5),
     ],
 )
 async def test_first_questions_that_all_fail_end_the_asking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, canned: Answer | str | None, problem: str, n_asked: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bot: Answer | str, problem: str, n_asked: int
 ) -> None:
     monkeypatch.setattr("evalhouse.tasks.asking.limits._BACKOFF_FIRST_S", 0.001)
     monkeypatch.setattr(target_bots, "failures", [KeyError("lang")])
-    with serving(Canned() if canned is None or isinstance(canned, str) else canned) as server:
-        place = (
-            {"callable": canned}
-            if isinstance(canned, str)
-            else {"url": server.url if canned else "http://127.0.0.1:1/"}
-        )
-        target = make_target(TargetSettings(**place, attempts=1, concurrency=2, timeout_s=0.05))
+    timeout_s = 0.05 if bot in ("silent", "target_bots:hang") else 60
+    with placing(bot) as place:
+        target = make_target(TargetSettings(**place, attempts=1, concurrency=2, timeout_s=timeout_s))
         async with collecting(tmp_path, target, 40, first=FirstQuestions()) as (live_run, collection):
             with pytest.raises(FatalJudgeError, match=re.escape(problem)) as stopped:
                 await collection.collect(live_run.asker.stop_sign, 0, size=40)
