@@ -197,7 +197,8 @@ def _write_questions(question: Question, prompt: Prompt) -> dict[str, Any]:
 
 
 def _put_in_reasons(reply: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    reasons = cycle(_collect_reasons(prompt.opening) or [_REASON])
+    # Not quite theirs: the very words of an example are taken for a copy of it, and asked for again.
+    reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
     if "verdicts" in reply:
         return {"verdicts": [verdict | {"reason": next(reasons)} for verdict in reply["verdicts"]]}
     return reply
@@ -211,5 +212,5 @@ def _read_replies(opening: tuple[Any, ...]) -> tuple[Mapping[str, Any], ...]:
 
 @lru_cache(maxsize=64)
 def _collect_reasons(opening: tuple[Any, ...]) -> tuple[str, ...]:
-    verdicts = [verdict for reply in _read_replies(opening) for verdict in reply.get("verdicts", ())]
-    return tuple(verdict["reason"] for verdict in verdicts)
+    lists = [part for reply in _read_replies(opening) for part in reply.values() if isinstance(part, list)]
+    return tuple(item["reason"] for part in lists for item in part if isinstance(item, dict) and "reason" in item)

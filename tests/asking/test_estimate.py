@@ -192,7 +192,8 @@ def test_reasons_of_a_stand_in_are_those_of_the_worked_examples(language: str) -
     contexts = [Item(id=f"C{place}", text="It was built in 1911.") for place in range(1, 9)]
     verdicts = ask_stand_in(language, "rank", question="When?", ground_truth="In 1911.", contexts=contexts)["verdicts"]
     assert [verdict["id"] for verdict in verdicts] == [item.id for item in contexts]
-    assert all(any(verdict["reason"] in example for example in examples) for verdict in verdicts)
+    # All but the last character: in their very words it would be a copy of them.
+    assert all(any(verdict["reason"][:-1] in example for example in examples) for verdict in verdicts)
     assert len({verdict["reason"] for verdict in verdicts}) > 2
 
 
