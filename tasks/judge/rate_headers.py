@@ -49,6 +49,7 @@ _COUNT = re.compile(r"\d{1,15}")
 _SECONDS = re.compile(r"\d{1,15}(?:\.\d+)?")
 _DURATION = re.compile(r"(?:\d{1,15}(?:\.\d+)?(?:ms|d|h|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
+_LONGEST = 64
 _UNIT_S = MappingProxyType({"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0})
 # Larger numbers of seconds (30 years) are a time since 1970, still larger ones (30,000 years) one in milliseconds.
 _EPOCH_S = 1e9
@@ -63,7 +64,7 @@ def read_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
     values: dict[str, int | float] = {}
     ordered = sorted((name for name in names if name.lower() in _RANKS), key=lambda name: _RANKS[name.lower()])
     for name in ordered:
-        field, text = _FIELDS[name.lower()], headers[name].strip()
+        field, text = _FIELDS[name.lower()], headers[name].strip()[:_LONGEST]
         value = _read_reset(text, headers) if field.endswith("_s") else _read_count(text)
         if value is not None:
             values[field] = value

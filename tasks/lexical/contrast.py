@@ -485,7 +485,7 @@ def _compare_order(numbers: tuple[str, str], inner: str, outer: str, after: bool
 
 
 _TURNING = re.compile(read_pattern("turning_words"))
-_MOVED = re.compile(r"\bfrom (?P<start>[A-Z]\w+)\b.*? to (?P<end>[A-Z]\w+)\b")
+_MOVED = re.compile(r"\bfrom (?P<start>[A-Z]\w+)\b.{0,300}? to (?P<end>[A-Z]\w+)\b")
 _PASSIVE = re.compile(r"\bby\b|[被受]")
 
 

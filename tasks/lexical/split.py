@@ -15,9 +15,10 @@ _SENTENCE_STARTS = frozenset(read_words("sentence_starts"))
 _CLOSERS = r"\"'”’」』)）\]】》〉*_"
 # A full stop of Latin text ends a sentence only before space, end, a closing mark or a Chinese character.
 _BOUNDARY = re.compile(
-    r"(?=[。！？!?….\n])(?:"  # nothing else can begin a boundary: four times faster
-    rf"(?:[。！？!?]+|…+|\.+)[{_CLOSERS}]*(?:\s*\[\d+\])*(?=\s|$|[\u3400-\u9fff“「『（【])"
-    rf"|(?:[。！？]+|[!?]+(?=[A-Z])|…{{2,}})[{_CLOSERS}]*"
+    # Nothing else can begin a boundary: four times faster. A run of marks is looked at once, from its first mark.
+    r"(?=[。！？!?….\n])(?:"
+    rf"(?:(?<![。！？!?])[。！？!?]++|(?<!…)…++|(?<!\.)\.++)[{_CLOSERS}]*+(?:\s*\[\d+\])*(?=\s|$|[\u3400-\u9fff“「『（【])"
+    rf"|(?:(?<![。！？])[。！？]++|(?<![!?])[!?]++(?=[A-Z])|(?<!…)…{{2,}}+)[{_CLOSERS}]*+"
     r"|\n+)"
 )
 _OPENERS = re.compile(r"^.*[^\w.]")
@@ -91,7 +92,7 @@ def split_sentences(text: str) -> list[str]:
     return sentences
 
 
-_ALTERNATIVES = re.compile(r"\s+/\s+")
+_ALTERNATIVES = re.compile(r"(?<!\s)\s++/\s+")
 _FRACTION = re.compile(r"\d/\d")
 _LONGEST_ALTERNATIVE = 80  # characters
 
@@ -127,16 +128,16 @@ _BULLET = re.compile(
 )
 _HEADING = re.compile(r"^\s*#{1,6}\s+")
 _QUOTE = re.compile(r"^\s*(?:>\s*)+")
-_TABLE_RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
+_TABLE_RULE = re.compile(r"^\s*+(?:\|\s*+)?:?-{2,}+:?\s*+(?:\|\s*+:?-{2,}+:?\s*+)*+\|?\s*+$")
 _RULE = re.compile(r"^\s*(?:[-*_=]\s*){3,}$")
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
-_LINK = re.compile(r"!?\[([^\]]*)\]\((?:[^()\s]|\([^()]*\))*(?:\s+\"[^\"]*\")?\)")
+_LINK = re.compile(r"!?\[([^\]]{0,500}+)\]\((?:[^()\s]|\([^()]*\))*(?:\s+\"[^\"]*\")?\)")
 _EMPHASIS = re.compile(
-    r"(\*\*\*|\*\*|__|~~)(?=\S)(.+?)(?<=\S)\1|(?<![\w*])\*(?=\S)([^*\n]+?)(?<=\S)\*(?![\w*])"
+    r"(\*\*\*|\*\*|__|~~)(?=\S)(.{1,1000}?)(?<=\S)\1|(?<![\w*])\*(?=\S)([^*\n]+?)(?<=\S)\*(?![\w*])"
     r"|(?<!\w)_(?=\S)([^_\n]+?)(?<=\S)_(?!\w)"
 )
 _CODE = re.compile(r"`([^`\n]+)`")
-_CITATION = re.compile(r"\s*\[(?:\d{1,3}|C\d{1,3})(?:\s*[,-]\s*(?:\d{1,3}|C\d{1,3}))*\](?!\()|\s*【\d+[^】]*】")
+_CITATION = re.compile(r"(?:(?<!\s)\s++)?+(?:\[C?\d{1,3}(?:\s*+[,-]\s*+C?\d{1,3})*+\](?!\()|【\d[^】]{0,200}+】)")
 _LEAD_END = re.compile(r"[:：]\s*$")
 _SENTENCE_END = re.compile(r"[.!?。！？:：；;…]['\"”’」』)）]*$")
 _HAN = re.compile(r"[\u3400-\u9fff]")
@@ -319,7 +320,7 @@ def asserts_something(sentence: str) -> bool:
 
 
 _NUMBERING = re.compile(r"^[（(]?\d{1,2}(?:[.)]\s+|[)）、]\s*)(?=\S)")
-_SEMICOLON = re.compile(r"\s*[;；]\s*")
+_SEMICOLON = re.compile(r"(?:(?<!\s)\s++)?+[;；]\s*")
 _CONNECTIVE = re.compile(read_pattern("connective"), re.IGNORECASE)
 _CONNECTIVE_ZH = re.compile(read_pattern("chinese_connective"))
 # A clause boundary: a comma and a conjunction before a new subject.

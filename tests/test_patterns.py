@@ -1,0 +1,222 @@
+"""No regular expression over foreign text (replies, error pages, answers, datasets, addresses) can be kept busy by it.
+
+Every pattern of the product is found by walking the code. One that is compiled at the top of a file, or made there by
+a function, is taken for one that meets foreign text of any length, unless it stands in OWN (it meets only what we, the
+person at the keyboard, a settings file or the database wrote) or in CUT (foreign text, cut beforehand to so many
+characters). Patterns within functions have to stand in one of the two. Foreign text is made against each pattern out
+of its own letters, and the time for it may grow no faster than its length.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from re import _constants as codes
+from re import _parser as parser
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("flows", "tasks", "prompts", "warehouse")
+MADE_BY = {"compile", "match", "fullmatch", "search", "findall", "finditer", "split", "sub", "subn"}
+
+# Any pattern that is linear goes through so many characters in a millisecond.
+_SIZE = 6_000
+_SLOW_S = 0.012
+# What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
+OWN = {
+    "flows/commands/query.py", "flows/commands/report.py", "flows/display/sql_prompt.py", "flows/preparing/suites.py",
+    "flows/preparing/triggers.py", "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
+    "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
+    "tasks/settings/target.py", "tasks/trials/attack_set.py", "warehouse/engine/connection.py",
+    "warehouse/engine/migrate.py", "warehouse/location.py", "warehouse/metric_files.py", "warehouse/sandbox/catalog.py",
+    "warehouse/sandbox/query.py",
+}  # fmt: skip
+# Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
+CUT = {
+    "flows/documents/gate.py:_quote": 1_000,
+    "tasks/asking/tokens.py:_DATE": 500,  # the name of a model
+    "tasks/asking/verdicts.py:_is_draft": 1_000_000,  # a reply
+    "tasks/datasets/columns.py:_spell": 1_000,  # the name of a column
+    "tasks/datasets/encodings.py:_is_western": 1_000_000,  # the sample of a file; one class of bytes
+    "tasks/datasets/formats.py:_hint_at_nan": 65_536,
+    "tasks/grade.py:_read_marked": 1_000_000,
+    "tasks/judge/rate_headers.py:_PART": 64,
+    "tasks/judge/rate_headers.py:_DURATION": 64,
+    "tasks/lexical/split.py:_LIST_NUMBER": 24,
+    "tasks/lexical/split.py:_OPENERS": 24,
+    "tasks/models/errors.py:_WAIT_PART": 400,
+    "tasks/models/errors.py:_WAIT": 400,
+    "tasks/pipeline/expected_ratings.py:": 1_000_000,
+}
+
+
+def find_files() -> list[Path]:
+    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def find_made(path: Path) -> Iterator[str]:
+    """The function around each use of `re` in a file; "" for the top of the file."""
+
+    def walk(node: ast.AST, function: str) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            inner = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            if (
+                isinstance(child, ast.Call)
+                and isinstance(child.func, ast.Attribute)
+                and isinstance(child.func.value, ast.Name)
+                and child.func.value.id == "re"
+                and child.func.attr in MADE_BY
+            ):
+                yield function
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "")
+
+
+def is_exempt(place: str, name: str) -> bool:
+    return place in OWN or any(known in (f"{place}:{name}", f"{place}:") for known in CUT)
+
+
+def collect_patterns() -> dict[str, re.Pattern[Any]]:
+    """Every pattern that a module holds, alone or in a mapping or sequence, by file and name."""
+    patterns: dict[str, re.Pattern[Any]] = {}
+
+    def add(name: str, value: object) -> None:
+        if isinstance(value, re.Pattern):
+            patterns.setdefault(name, value)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                add(f"{name}[{key!s:.20}]", item)
+        elif isinstance(value, list | tuple):
+            for number, item in enumerate(value):
+                add(f"{name}[{number}]", item)
+
+    for path in find_files():
+        place = path.relative_to(ROOT).as_posix()
+        if "re." not in path.read_text(encoding="utf-8"):
+            continue
+        module = importlib.import_module("evalhouse." + place.removesuffix(".py").replace("/", "."))
+        for name, value in vars(module).items():
+            if not name.startswith("__") and not is_exempt(place, name):
+                add(f"{place}:{name}", value)
+    return patterns
+
+
+def read_letters(tree: Any, letters: set[str], words: set[str]) -> None:  # noqa: ANN401  # a parsed pattern
+    """The letters and the words that a pattern speaks of."""
+    word = ""
+    for code, value in tree:
+        if code is codes.LITERAL:
+            word += chr(value)
+            letters.add(chr(value))
+            continue
+        words.add(word)
+        word = ""
+        if code is codes.IN:
+            letters.update(pick_letters(value))
+        for part in value if isinstance(value, tuple | list) else ():
+            for inner in part if isinstance(part, list) else (part,):
+                if isinstance(inner, parser.SubPattern):
+                    read_letters(inner, letters, words)
+    words.add(word)
+
+
+def pick_letters(items: Any) -> Iterator[str]:  # noqa: ANN401  # a parsed class
+    for code, value in items:
+        if code is codes.LITERAL:
+            yield chr(value)
+        elif code is codes.RANGE:
+            yield chr(value[0])
+
+
+def make_pumps(pattern: re.Pattern[Any], *, pairs: bool) -> list[str]:
+    """What is repeated against a pattern: its letters, its words, and with `pairs` two of them in turn."""
+    letters, words = {"a", " ", "1", "\n"}, set[str]()
+    read_letters(parser.parse(pattern.pattern, pattern.flags), letters, words)
+    singles = sorted(letters, key=lambda letter: (letter.isalnum(), letter))[:16]
+    spoken = sorted(word for word in words if len(word) > 1)[:12]
+    marks = [letter for letter in singles if not letter.isalnum()][:4]
+    pumps = [*singles, *spoken, *(f"{word} Aa " for word in spoken), *(f"{a}{word} " for a in marks for word in spoken)]
+    if pairs:
+        pumps += [one + other for one in singles for other in singles if one != other]
+    return pumps
+
+
+def goes_through(name: str) -> bool:
+    """Whether a pattern of a file is used anywhere in a text, and not at its beginning alone."""
+    place, _, attribute = name.partition(":")
+    uses = re.findall(rf"{attribute.partition('[')[0]}\.([a-z]+)\(", (ROOT / place).read_text(encoding="utf-8"))
+    return not uses or not {"match", "fullmatch"}.issuperset(uses)
+
+
+def measure(pattern: re.Pattern[Any], text: str, *, throughout: bool) -> float:
+    """CPU seconds of going through a text from its beginning to its end, or of looking at its beginning."""
+    given: Any = text.encode() if isinstance(pattern.pattern, bytes) else text
+    started = time.process_time()
+    if throughout:
+        for _ in pattern.finditer(given):
+            pass
+    else:
+        pattern.match(given)
+        pattern.fullmatch(given)
+    return time.process_time() - started
+
+
+def find_slow(pattern: re.Pattern[Any], *, pairs: bool, throughout: bool = True) -> str | None:
+    """A text that a pattern takes more time for than in proportion to its length, if one was found."""
+    for pump in make_pumps(pattern, pairs=pairs):
+        for end in ("\x00", "a") if pairs else ("\x00",):
+            texts = [pump * (size // len(pump)) + end for size in (24, 500, _SIZE)]
+            # Linear is some milliseconds for the longest; what is not shows in the shorter ones already.
+            for text in texts:
+                if all(measure(pattern, text, throughout=throughout) > _SLOW_S for _ in range(3)):
+                    return f"{pump!r} × {len(text) // len(pump)}"
+    return None
+
+
+def test_every_pattern_within_a_function_is_known() -> None:
+    unknown = {
+        f"{place}:{function}"
+        for path in find_files()
+        if (place := path.relative_to(ROOT).as_posix())
+        for function in find_made(path)
+        if function and not is_exempt(place, function)
+    }
+    # These make patterns that a module then holds, or go through a few letters of one word.
+    assert unknown == KNOWN
+
+
+KNOWN = {
+    "prompts/render.py:_compile_control_words", "prompts/render.py:_compile_ids", "prompts/render.py:_compile_tags",
+    "tasks/lexical/split.py:_compile_silences", "tasks/lexical/texts.py:_compile_bounds",
+    "tasks/lexical/texts.py:_read_words", "tasks/lexical/texts.py:_read_fraction",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pairs", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_no_foreign_text_keeps_a_pattern_busy(pairs: bool) -> None:
+    patterns = collect_patterns()
+    assert len(patterns) > 60
+    slow = {}
+    for name, pattern in patterns.items():
+        if text := find_slow(pattern, pairs=pairs, throughout=goes_through(name)):
+            slow[name] = text
+    assert slow == {}
+
+
+def test_what_is_exempt_is_still_there() -> None:
+    places = {path.relative_to(ROOT).as_posix(): path for path in find_files()}
+    gone = {place for place in OWN if not any(True for _ in find_made(places[place]))}
+    gone |= {known for known in CUT if known.split(":")[1] not in places[known.split(":")[0]].read_text("utf-8")}
+    assert gone == set()
+
+
+@pytest.mark.parametrize("quadratic", [r"\s+$", r"<(script)\b.*?</\1>", r"(a+)+b", r"\d+(?:\.\d+)?s", r"a.*?b"])
+def test_the_search_finds_what_can_be_kept_busy(quadratic: str) -> None:
+    assert find_slow(re.compile(quadratic, re.DOTALL), pairs=False) is not None
