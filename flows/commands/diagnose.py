@@ -100,7 +100,9 @@ def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
     ]
     if len(trend) < 2 or not rows:
         return
-    columns = ["share", *(f"#{of_run['started_at']:%m-%d %H:%M}" for of_run in trend)]
+    minutes = {f"{of_run['started_at']:%m-%d %H:%M}" for of_run in trend}
+    form = "%m-%d %H:%M" if len(minutes) == len(trend) else "%m-%d %H:%M:%S"
+    columns = ["share", *(f"#{of_run['started_at']:{form}}" for of_run in trend)]
     print_section("Trend", columns, rows)
     for of_run in trend:
         if of_run["same_yardstick"] is False:

@@ -258,7 +258,9 @@ def _print_sections(document: Mapping[str, Any]) -> None:
         [row["reason"], row["n_samples"], ", ".join(row["metrics"]), shorten(row["example"], 200)]
         for row in document["unscored"]
     ]
-    print_section("Unscored", ["reason", "#samples", "metrics", "example"], rows)
+    columns = ["reason", "#samples", "metrics", "example"]
+    n_columns = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    print_section("Unscored", columns[:n_columns], [row[:n_columns] for row in rows])
 
 
 def _print_next(run: RunRow, document: Mapping[str, Any]) -> None:

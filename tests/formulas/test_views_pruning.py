@@ -49,6 +49,7 @@ VIEWS = [
     "unscored",
     "fact_lists",
     "review_items",
+    "retrieved_contexts",
     "reviewed_verdicts",
 ]
 

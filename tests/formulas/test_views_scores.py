@@ -351,3 +351,13 @@ def test_sample_history() -> None:
         ("b", 0.75, "a", 0.25, True, "Now.", None),
         ("c", None, "b", None, True, "Then.", "judge_failed"),
     ]
+
+
+def test_scores_and_their_history_say_when_and_under_which_label_and_tags_they_were_made() -> None:
+    run = {"run_id": "r", "suite": "nightly", "label": "v7", "tags": ["a", "b"], "started_at": datetime(2026, 1, 2)}
+    with open_rows() as con:
+        fill(con, "runs", run)
+        fill(con, "scores", {"run_id": "r", "sample_id": "s", "metric": "mrr", "value": 1.0})
+        for view in ("run_scores", "score_history"):
+            (row,) = read(con, f"select run_id, label, tags, started_at from {view}")
+            assert row == {name: run[name] for name in ("run_id", "label", "tags", "started_at")}
