@@ -82,7 +82,7 @@ def test_worst_of_a_metric_of_faults_are_the_highest(ask: Ask) -> None:
 def test_show_as_json(house: House, ask: Ask) -> None:
     document = ask("show", "latest", "--json").document
     assert document.keys() == {
-        "run", "metrics", "worst_by", "worst", "changes", "responses", "costs", "votes", "noise", "warnings",
+        "run", "metrics", "worst_by", "worst", "changes", "responses", "costs", "replies", "votes", "noise", "warnings",
         "corrected", "acceptances", "unscored",
     }  # fmt: skip
     assert {row["metric"] for row in document["metrics"]} == house.first.document["metrics"].keys()
