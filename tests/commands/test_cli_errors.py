@@ -80,7 +80,7 @@ AT_ONCE = [
     refuse("doctor", told="EVALHOUSE_RPM: got '-3'", EVALHOUSE_RPM="-3"),
     refuse("rnu", told=("no command 'rnu'", "did you mean run")),
     refuse("lineag", told="did you mean lineage"),
-    refuse("xyzzy", told="known: run, resume, "),
+    refuse("xyzzy", told="known: init, run, resume, "),
     refuse("--nonsense", told="--nonsense"),
 ]
 
