@@ -217,6 +217,6 @@ def test_what_is_exempt_is_still_there() -> None:
     assert gone == set()
 
 
-@pytest.mark.parametrize("quadratic", [r"\s+$", r"<(script)\b.*?</\1>", r"(a+)+b", r"\d+(?:\.\d+)?s", r"a.*?b"])
+@pytest.mark.parametrize("quadratic", [r"\s+$", r"(a+)+b", r"\d+(?:\.\d+)?s", r"a.*?b"])
 def test_the_search_finds_what_can_be_kept_busy(quadratic: str) -> None:
     assert find_slow(re.compile(quadratic, re.DOTALL), pairs=False) is not None
