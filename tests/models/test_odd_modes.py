@@ -13,10 +13,14 @@ from typing import Any
 import orjson
 import pytest
 from endpoint import Inject, Raw, running_endpoint
-from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
+from live_runs import lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 from odd_server import serving
 
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.errors import JudgeError
+from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.rank import rank_contexts
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_backoff")]
 KEY = "sk-odd-0123456789-abcdef"
@@ -86,7 +90,9 @@ async def judge(folder: Path) -> str:
     settings = make_settings(attempts=2, timeout_s=1.0, max_wait_s=1.0, concurrency=4)
     async with lay_out_run(folder, settings) as live_run:
         try:
-            works = await judge_samples(live_run, [make_sample(1), make_sample(2)])
+            works = [make_work(make_sample(number)) for number in (1, 2)]
+            # Steps that nobody waits for: a run that is stopped wakes those who do in its shard.
+            await gather_all([step(live_run, work) for step in (extract_statements, rank_contexts) for work in works])
         except JudgeError as error:
             return f"stopped: {error}"
         ends = [read_outcomes(work) for work in works]
