@@ -17,8 +17,6 @@ os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 # Where Python is told to keep nothing it has compiled, each of some hundred processes would compile everything again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# In a pipe tables are 100 wide, which tests that read their rows do without.
-os.environ["COLUMNS"] = str(UNWRAPPED)
 _FOLDER = tempfile.TemporaryDirectory(prefix="evalhouse-session-")
 # What processes tell each other of a shared limit stays in a folder of the session.
 os.environ["EVALHOUSE_LIMITS_DIR"] = f"{_FOLDER.name}/limits"
@@ -85,6 +83,13 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 def prefect_home() -> Path:
     """Prefect's folder for all `evalhouse` commands of the session, which share a server (see `cli_process.Place`)."""
     return find_home()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wide_tables() -> None:
+    """In a pipe tables are 100 wide, which tests that read their rows do without. Not set before: pytest's own lines
+    would be as wide."""
+    os.environ["COLUMNS"] = str(UNWRAPPED)
 
 
 @pytest.fixture(scope="session")

@@ -224,6 +224,7 @@ def describe(**counts: Any) -> str:  # noqa: ANN401  # the fields of Usage
     live_run: Any = SimpleNamespace(
         progress=Progress(n_samples=10_000, n_done=1234),
         asker=SimpleNamespace(counts=Usage(**counts)),
+        askers=[],
         collection=None,
     )
     return describe_progress(live_run)
