@@ -117,10 +117,11 @@ def _describe_last(kept: _Kept) -> str:
 
 def _describe_change(before: RunRow | None, kept: _Kept) -> list[str]:
     run, lines = kept.run, []
+    if is_marked(run):  # which whoever has found it crashed has said
+        return []
     if before is None or (before.status != "running" and run.status == "running"):
         lines.append(f"{run.suite}: run {run.run_id} {'goes on' if before else _describe_start(run)}")
-    # A crashed one is reported by who has found it.
-    if run.status != "running" and (before is None or before.status == "running") and not is_marked(run):
+    if run.status != "running" and (before is None or before.status == "running"):
         lines.append(f"{run.suite}: run {_describe_end(kept)}")
     return lines
 

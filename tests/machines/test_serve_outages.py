@@ -25,7 +25,7 @@ SUITE = "shop"
 def house(tmp_path: Path) -> Iterator[ServeHouse]:
     """When a run has begun by the schedule and waits for the bot's second answer."""
     with open_serve_house(tmp_path) as house:
-        suite = house.write_suite(SUITE, cron="* * * * *", more="[gate.min]\nfactual_f1 = 1.0\n")
+        suite = house.write_suite(SUITE, cron="* * * * *", more="[gate.min]\nfactual_f1 = 1.5\n")
         house.bot.configure(hold_after=1)
         house.serve(suite)
         house.bot.wait_for(2)
@@ -65,7 +65,7 @@ def test_a_server_that_dies_is_started_again_and_the_run_goes_on(house: ServeHou
     assert "Traceback" not in house.told
     assert "start it (" not in house.told
     (line,) = [line for line in house.told.splitlines() if f"{first} completed" in line]
-    assert "gate failed: factual_f1: mean at least 1.000, found" in line
+    assert "gate failed: factual_f1: mean at least 1.500, found" in line
     assert f"serve: {line[9:]}" in read_log(house)
 
 
