@@ -271,9 +271,9 @@ def _print_outcome(
     if outcome.status in ("completed", "incomplete"):
         print_line()
         print_scores(rows, run.metrics, silent.hidden, silent.line)
-        print_line()
         if note := explain_stand_in(run):
             print_line(note)
+        print_line()
     print_line(_describe_calls(outcome))
     for line in [*describe_replies(replies), *describe_local(outcome.counts, outcome.run.judge)]:
         print_line(f"warning: {line}")
