@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from evalhouse.flows.display.log import warnings_shown
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete
 from evalhouse.flows.run.prefect_page import show_end
@@ -141,6 +142,7 @@ def _opened(
 
         check_pool(settings)
     with (
+        warnings_shown(),
         Interrupts() as interrupts,
         _hold_suite(settings, wait_s),
         hold_run(Warehouse(settings.warehouse).location, run_id) if run_id is not None else nullcontext(),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from evalhouse.flows.display.log import warnings_shown
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.flows.run.estimate import ask_dry
 from evalhouse.flows.run.outcome import Watch
@@ -106,11 +107,12 @@ def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None
     """
     warehouse, judge = Warehouse(settings.warehouse), make_judge(settings)
     if run is None:
-        yield Session(live_run=make_live_run("trial", settings, plan, judge, warehouse, record=NoRecord()))
+        with warnings_shown():
+            yield Session(live_run=make_live_run("trial", settings, plan, judge, warehouse, record=NoRecord()))
         return
     status: RunStatus = "failed"
     problem = None
-    with hold_run(warehouse.location, run.run_id):
+    with warnings_shown(), hold_run(warehouse.location, run.run_id):
         session = Session(live_run=make_live_run(run.run_id, settings, plan, judge, warehouse))
         insert_run(warehouse, run)
         try:
