@@ -7,6 +7,7 @@ import sys
 
 from evalhouse.flows.server.api import PrefectApiError
 from evalhouse.flows.server.local import LocalServerError
+from evalhouse.warehouse.engine.lake import is_broken_catalogue
 from evalhouse.warehouse.errors import WarehouseBusy
 
 
@@ -20,7 +21,7 @@ def is_outage(error: BaseException | None) -> bool:
         return True
     if isinstance(error, PrefectApiError):
         return error.is_silence
-    return _is_broken_connection(error) or is_outage(error.__cause__)
+    return _is_broken_connection(error) or is_broken_catalogue(error) or is_outage(error.__cause__)
 
 
 def describe_outage(error: BaseException) -> str:

@@ -11,17 +11,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import httpx
 import pytest
 from cli_process import ROOT, Place
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.flows.server.api import PrefectApi
+from evalhouse.flows.server.api import PrefectApi, PrefectApiError
+from evalhouse.flows.server.outages import is_outage
 from evalhouse.flows.serving.backlog import catch_up, hold_flow_run, queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_flow_run
 from evalhouse.flows.serving.lines import RunLines, ServeLog
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.rows.gates import Decision, record_decision
 from evalhouse.warehouse.rows.runs import (
     KbUpdateRow,
@@ -411,3 +415,25 @@ def test_a_process_that_was_killed_holds_no_flow_run(warehouse: Warehouse) -> No
     process.stdout.close()
     assert len(sweep_crashed(api, [make_served(warehouse)])) == 1
     assert api.flow_runs[0]["state_type"] == "CRASHED"
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (WarehouseBusy("kept open"), True),
+        (WarehouseError("metric 'x' failed"), False),
+        (duckdb.Error("Failed to get table information: server closed the connection unexpectedly"), True),
+        (duckdb.Error("Binder Error: no column x"), False),
+        (PrefectApiError("cannot be asked"), True),
+        (PrefectApiError("refused", status=404), False),
+        (httpx.ConnectError("All connection attempts failed"), True),
+        (ExceptionGroup("both", [httpx.ReadError(""), WarehouseBusy("kept open")]), True),
+        (ExceptionGroup("both", [httpx.ReadError(""), ValueError("x")]), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_an_outage_is_told_from_an_error_of_ones_own(error: Exception, outage: bool) -> None:
+    assert is_outage(error) == outage
+    wrapped = RuntimeError("around it")
+    wrapped.__cause__ = error
+    assert is_outage(wrapped) == outage

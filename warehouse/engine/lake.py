@@ -77,7 +77,12 @@ def open_lake_reader(
 
 def is_broken_off(lake: Lake, error: duckdb.Error) -> bool:
     """Whether an error in the middle of a query or a transaction says that the catalogue's server has gone."""
-    return lake.catalogue == "postgres" and any(word in str(error).lower() for word in _BROKEN_OFF)
+    return lake.catalogue == "postgres" and is_broken_catalogue(error)
+
+
+def is_broken_catalogue(error: BaseException) -> bool:
+    """Whether it is an error of DuckDB that speaks of a server that has gone, wherever it was raised."""
+    return isinstance(error, duckdb.Error) and any(word in str(error).lower() for word in _BROKEN_OFF)
 
 
 def describe_commit(connection: duckdb.DuckDBPyConnection, run_id: str | None) -> None:
@@ -103,8 +108,12 @@ def _connect(location: Location, lake: Lake, *, read_only: bool, deadline: float
             _give_credentials(connection, lake)
         _attach(connection, location, lake, read_only=read_only, deadline=deadline)
         connection.execute(f"use {NAME}")
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, duckdb.Error) and is_broken_off(lake, error):
+            raise WarehouseUnreachable(
+                f"the catalogue of {location.name} has gone ({first_line(str(error))}); is its server up?"
+            ) from None
         raise
     return connection
 
