@@ -57,7 +57,8 @@ class Tools:
 class PreparedRun:
     """A run that can begin: its row, its tools, and what it reads. Nothing of it is on record yet.
 
-    `staged` is None for a run that is resumed after its dataset was loaded.
+    `staged` is None for a run that is resumed after its dataset was loaded. Unless it `is_file`, a program has made the
+    dataset and knows its columns: only what is amiss with them is said.
     """
 
     run: RunRow
@@ -66,6 +67,7 @@ class PreparedRun:
     target: "Target | None" = None
     parent: RunRow | None = None
     resumed: bool = False
+    is_file: bool = True
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
         """The live run."""
@@ -73,7 +75,8 @@ class PreparedRun:
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
         if self.staged is not None:
-            live_run.notices += announce_columns(self.staged, live_run)
+            columns, *warnings = announce_columns(self.staged, live_run)
+            live_run.notices += [columns, *warnings] if self.is_file else warnings
         return live_run
 
     def add_collection(self, live_run: LiveRun) -> None:
@@ -91,7 +94,8 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     try_own_metrics(settings, tools.plan)
     staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     run = make_row(replace(request, settings=settings), tools.plan, staged)
-    return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent)
+    is_file = isinstance(source, str) and source == settings.dataset
+    return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file)
 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:

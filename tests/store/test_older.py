@@ -20,7 +20,7 @@ Ask = Callable[..., Finished]
 _COLUMNS = "select column_name from duckdb_columns() where database_name = ? and table_name = ? order by column_index"
 
 
-@pytest.fixture(params=[12, 16])
+@pytest.fixture(params=[8, 12, 16])
 def older(request: pytest.FixtureRequest, house: House, tmp_path: Path) -> str:
     """The house's rows in the tables of an earlier state."""
     path = str(tmp_path / "older.duckdb")

@@ -20,7 +20,7 @@ from evalhouse.warehouse.queries import read_query
 Columns = dict[str, dict[str, str]]
 """By table the type of each column."""
 # What migrations fill in: columns by an expression over their table, and tables by a select.
-_FILLED_COLUMNS = ("better", "minimum")
+_FILLED_COLUMNS = ("kind", "better", "minimum")
 _FILLED_TABLES = ("gate_decisions",)
 
 
@@ -41,7 +41,8 @@ def as_of_today(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 def _lay_newest(connection: duckdb.DuckDBPyConnection) -> None:
     ((database,),) = connection.execute("""select '"' || replace(current_database(), '"', '""') || '"'""").fetchall()
     there = _read_columns(connection)
-    for table, columns in _list_columns().items():
+    # What is filled from other tables comes after these.
+    for table, columns in sorted(_list_columns().items(), key=lambda item: item[0] in _FILLED_TABLES):
         if columns.keys() - there.get(table, {}).keys():
             rows = _select(table, columns, there.get(table), f"{database}.main")
             connection.execute(f"create temp view {table} as {rows}")
@@ -52,13 +53,14 @@ def _lay_newest(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _select(table: str, columns: dict[str, str], there: dict[str, str] | None, schema: str) -> str:
     if there is None and table in _FILLED_TABLES:
-        return read_query(f"upkeep/older_{table}").format(schema=schema)
-    lacking = {name: kind for name, kind in columns.items() if name not in (there or {})}
+        return read_query(f"upkeep/older_{table}")
     added = ", ".join(
-        f"{read_query(f'upkeep/older_{name}') if name in _FILLED_COLUMNS else f'null::{kind}'} as {name}"
-        for name, kind in lacking.items()
+        f"{read_query(f'upkeep/older_{name}') if there and name in _FILLED_COLUMNS else f'null::{kind}'} as {name}"
+        for name, kind in columns.items()
+        if name not in (there or {})
     )
-    return f"select {added} where false" if there is None else f"select *, {added} from {schema}.{table}"
+    # A view has no rowid of its own, and queries of long texts go by it.
+    return f"select *, rowid, {added} from {schema}.{table}" if there else f"select {added} where false"
 
 
 @cache

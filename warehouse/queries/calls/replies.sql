@@ -1,6 +1,5 @@
 -- The narrow key is read first, the long texts of the few rows found last: replies are packed by the thousand, and a
 -- plain join would unpack all of them. Reuses (`cached`) have the same key, so they are sorted out before the texts.
--- A dry run reads the warehouse as it is, which may still be without the column `logprobs`.
 with hits as materialized (
     select rowid as place
     from llm_calls
@@ -18,6 +17,6 @@ newest as materialized (
     group by request_hash
 )
 
-select columns(c -> c in ('request_hash', 'call_id', 'reply', 'logprobs'))
+select request_hash, call_id, reply, logprobs
 from llm_calls
 where rowid in (select place from newest)

@@ -3,5 +3,5 @@ select
     run_id || '-gate' as decision_id, run_id, 'suite' as origin, gate as outcome, gate = 'passed' as is_baseline,
     null::varchar as undecided, null::varchar as against, null::varchar[] as base_run_ids, null::varchar as decided_by,
     coalesce(finished_at, started_at) as decided_at
-from {schema}.runs
+from runs
 where gate in ('passed', 'failed')
