@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import orjson
 
@@ -72,6 +72,15 @@ class Answer(Generic[T]):
     value: T
     logprobs: str | None = None
     is_cut: bool = False
+
+
+@runtime_checkable
+class Incomplete(Protocol):
+    """What was read of a reply that may lack something."""
+
+    @property
+    def shortfall(self) -> str | None:
+        """What it lacks, for the record; None where it is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +348,9 @@ class Asker:
                 reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
             self._keep_failure(call, clock, error, reply=reply)
             raise
-        call_id = self._keep(call, clock, reply, status="ok", error=getattr(value, "shortfall", None))
+        short = [_CUT] if reply.is_cut else []
+        short += [value.shortfall] if isinstance(value, Incomplete) and value.shortfall else []
+        call_id = self._keep(call, clock, reply, status="ok", error="; ".join(short) or None)
         return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
 
     def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:
