@@ -135,6 +135,7 @@ def test_a_process_that_dies_in_a_run_is_an_error(tmp_path: Path) -> None:
     assert all(waiting.is_alive for waiting in runner._idle)
 
 
+@pytest.mark.slow
 def test_a_forked_process_leaves_those_of_its_parent_alone(tmp_path: Path) -> None:
     assert judge(tmp_path) == 0.5
     child = os.fork()
