@@ -137,9 +137,11 @@ class Evaluation:
         return f"<p>{html.escape(self._describe())}</p><table>{''.join(rows)}</table><p>{more}</p>"
 
     def _describe(self) -> str:
-        n_samples = self.scores["sample_id"].n_unique()
+        from evalhouse.flows.display.output import write_count
+
+        n_samples = write_count(self.scores["sample_id"].n_unique(), "sample")
         reason = f": {self.problem}" if self.problem else ""
-        return f"run {self.run_id} {self.status}{reason} ({n_samples} sample{'' if n_samples == 1 else 's'})"
+        return f"run {self.run_id} {self.status}{reason} ({n_samples})"
 
     def _list_means(self) -> list[tuple[str, ...]]:
         """A row per metric, as text: metric, mean, interval, samples scored, and how many not, with their reasons."""

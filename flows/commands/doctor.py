@@ -39,7 +39,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
-from evalhouse.warehouse.rows.scores import try_metrics
+from evalhouse.warehouse.rows.scores import try_own_metrics
 from evalhouse.warehouse.store import Warehouse
 
 _PACKAGES = (
@@ -254,8 +254,7 @@ def _look_at_prompts(settings: RunSettings) -> CheckResult:
 def _look_at_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
-    if own := [metric for name, metric in metrics.items() if name not in load_metrics()]:
-        try_metrics(own, settings.metric_settings)
+    try_own_metrics(metrics.values(), settings.metric_settings)
     return "ok", f"a run scores {len(plan.metrics)} of {len(metrics)}"
 
 

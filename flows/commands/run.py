@@ -194,10 +194,11 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
     """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
-    from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
+    from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
     from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
+    from evalhouse.warehouse.rows.scores import try_own_metrics  # noqa: PLC0415
 
-    try_own_metrics(settings, make_plan(settings))
+    try_own_metrics(make_plan(settings).metrics, settings.metric_settings)
     if settings.target is None and settings.responses is None:
         print_estimate(estimate_run(settings), as_json=as_json)
     else:

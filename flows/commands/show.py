@@ -139,7 +139,6 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "responses": read_response_counts(warehouse, run),
         "costs": warehouse.read_rows(read_query("runs/costs"), of_run),
         "replies": replies,
-        # A warehouse that no run with votes was written to may be older than they are.
         "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
         "noise": noise,
         "warnings": [*describe_replies(replies), *_warn_of_shifts(warehouse, noise)],

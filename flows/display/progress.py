@@ -75,7 +75,6 @@ def show_progress(live_run: "LiveRun") -> Iterator[None]:
         yield
         return
     columns = (BarColumn(bar_width=_BAR_WIDTH), TextColumn("{task.description}"), _TimeLeft())
-    ended = threading.Event()
     with Progress(*columns, console=make_console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=1)
         was_asking = [live_run.asks_target]
@@ -92,19 +91,28 @@ def show_progress(live_run: "LiveRun") -> Iterator[None]:
                 refresh=True,
             )
 
-        def keep_redrawing() -> None:
-            while not ended.wait(_EVERY_S):
-                redraw()
-
         redraw()
-        thread = threading.Thread(target=keep_redrawing, name="evalhouse-progress", daemon=True)
-        thread.start()
-        try:
+        with repeating(redraw):
             yield
-        finally:
-            ended.set()
-            thread.join()
-            redraw()
+
+
+@contextmanager
+def repeating(act: Callable[[], None]) -> Iterator[None]:
+    """Act now and then as long as the block runs, in a thread, and once more at its end."""
+    ended = threading.Event()
+
+    def keep_acting() -> None:
+        while not ended.wait(_EVERY_S):
+            act()
+
+    thread = threading.Thread(target=keep_acting, name="evalhouse-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        act()
 
 
 class ProgressLine:

@@ -48,7 +48,8 @@ def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
     if counts.shortened:
         yield (
             f"the endpoint counted less than half of the tokens of {counts.shortened:,} requests: where its context "
-            "window is too small it cuts them without a word (Ollama: num_ctx); raise it, or set --request-tokens lower"
+            "window is too small it cuts them without a word (Ollama: num_ctx); raise it, or set "
+            "EVALHOUSE_REQUEST_TOKENS lower"
         )
     endpoint = os.environ.get("OPENAI_BASE_URL", "")
     if counts.reused and judge is not None and judge.startswith("openai:") and is_near(endpoint):

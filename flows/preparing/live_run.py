@@ -28,7 +28,7 @@ from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resol
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.rows.scores import try_metrics
+from evalhouse.warehouse.rows.scores import try_own_metrics
 from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
 from evalhouse.warehouse.store import Warehouse
 
@@ -91,7 +91,7 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
     settings, target, parent = _find_responses(request.settings, warehouse)
     tools = make_tools(settings, request.kind)
-    try_own_metrics(settings, tools.plan)
+    try_own_metrics(tools.plan.metrics, settings.metric_settings)
     staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     run = make_row(replace(request, settings=settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
@@ -102,7 +102,7 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
     """The same for a run that goes on; a dataset that was not loaded yet must not have changed since."""
     settings, target, parent = _find_responses(settings, warehouse)
     tools = make_tools(settings, run.kind)
-    try_own_metrics(settings, tools.plan)
+    try_own_metrics(tools.plan.metrics, settings.metric_settings)
     staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
 
@@ -147,12 +147,6 @@ def make_plan(settings: RunSettings) -> Plan:
         if name in chosen:
             resolve_parameters(chosen[name], parameters)
     return plan
-
-
-def try_own_metrics(settings: RunSettings, plan: Plan) -> None:
-    """Try the SQL of metrics that are not built in; raises WarehouseError that names the file."""
-    if settings.metric_files and (own := [metric for metric in plan.metrics if metric.name not in load_metrics()]):
-        try_metrics(own, settings.metric_settings)
 
 
 def _pick_rubrics(plan: Plan, prompts: Prompts, judge: Judge) -> tuple[Prompt, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from evalhouse.flows.display.output import write_value
+from evalhouse.flows.display.output import write_count, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.documents.gate import name_check, write_amount
 from evalhouse.flows.documents.run_origin import HEADLINE
@@ -17,7 +17,7 @@ from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, Metri
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.report import Row
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
 
 FINE: Final = ("fine", "refused_rightly")
 """Causes of samples in which nothing is wrong."""
@@ -29,7 +29,6 @@ _SAYS: Final = "One row per sample of the run: "
 _CLEAR: Final = ("worse", "better")
 _MEASURING: Final = ("judge", "formula")
 """Parts of a change that are no change of what is measured."""
-_YARDSTICKS: Final = ("judge", "embeddings", "language")
 
 
 Tone = Literal["good", "bad", "unclear"]
@@ -81,7 +80,7 @@ def lay_against(pair: RunPair, called: str, comparison: Comparison | None = None
 
 def _explain_otherwise(base: RunRow, run: RunRow) -> str:
     """That two runs were measured with something else, in half a sentence; empty where they were not."""
-    pairs = ((name, getattr(base, name), getattr(run, name)) for name in _YARDSTICKS)
+    pairs = ((name, getattr(base, name), getattr(run, name)) for name in YARDSTICKS)
     changed = ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new)
     return f"measured otherwise ({changed}), so what differs may be no change of the bot" if changed else ""
 
@@ -146,14 +145,15 @@ def _describe_result(causes: Sequence[Row], metrics: Sequence[Row]) -> str:
     if not n_judged:
         return _describe_unjudged(metrics)
     if not n_wrong:
-        return f"No problem was found in {_count(n_judged, 'judged answer')}"
+        return f"No problem was found in {write_count(n_judged, 'judged answer')}"
     have = "has" if n_wrong == 1 else "have"
-    return f"{n_wrong:,} of {_count(n_judged, 'judged answer')} {have} a problem ({write_share(n_wrong / n_judged)})"
+    share = write_share(n_wrong / n_judged)
+    return f"{n_wrong:,} of {write_count(n_judged, 'judged answer')} {have} a problem ({share})"
 
 
 def _describe_problem(causes: Sequence[Row]) -> Iterator[str]:
     for row in rank_causes([row for row in causes if _place_cause(row) == 0], ())[:1]:
-        yield f"Most often, in {_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}"
+        yield f"Most often, in {write_count(row['n_samples'], 'sample')}: {row['name']}. {row['meaning']}"
 
 
 def _describe_doubts(causes: Sequence[Row]) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _describe_doubts(causes: Sequence[Row]) -> Iterator[str]:
     if 0 < _count_judged(causes) < _FEW:
         yield "So few answers tell little: as many others may look different."
     if n_unjudged := sum(row["n_samples"] for row in causes if row["cause"] == _UNJUDGED):
-        yield f"{_count(n_unjudged, 'sample')} could not be judged."
+        yield f"{write_count(n_unjudged, 'sample')} could not be judged."
 
 
 def _count_judged(causes: Sequence[Row]) -> int:
@@ -172,7 +172,7 @@ def _describe_unjudged(metrics: Sequence[Row]) -> str:
     """What can be said where no sample has the verdicts that causes rest on."""
     scored = {str(row["metric"]): row for row in metrics if row["mean"] is not None}
     for name in sort_headline(list(scored))[:1]:
-        return f"{name} is {write_value(scored[name]['mean'])} over {_count(scored[name]['n_scored'], 'sample')}"
+        return f"{name} is {write_value(scored[name]['mean'])} over {write_count(scored[name]['n_scored'], 'sample')}"
     return "Nothing can be said of the answers: no sample was judged"
 
 
@@ -193,7 +193,7 @@ def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Agai
     """How many metrics are better or worse, for the end of the result; empty where that cannot be said."""
     if against is None or not any(way in moves for way in (*_CLEAR, "same", "undecided")):
         return ""
-    n = _count(sum(map(len, moves.values())), "score")
+    n = write_count(sum(map(len, moves.values())), "score")
     ways = [way for way in _CLEAR if way in moves]
     if not ways:
         return f"; no score is clearly better or worse than in {against.called}"
@@ -220,16 +220,15 @@ def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:
     if any(way in moves for way in _CLEAR):
         said = "; ".join(f"{way} in {_name_metrics(moves[way]) if way in moves else 'none'}" for way in _CLEAR)
     n_otherwise = len(moves.get("otherwise", ()))
-    others = (
-        f"; not said of {_count(n_otherwise, 'metric')} with another judge, prompt or formula" if n_otherwise else ""
-    )
-    return said + others
+    if not n_otherwise:
+        return said
+    return f"{said}; not said of {write_count(n_otherwise, 'metric')} with another judge, prompt or formula"
 
 
 def _name_metrics(metrics: Sequence[MetricComparison]) -> str:
     named = [f"{metric.metric} ({write_change(metric.paired.difference)})" for metric in metrics[:_MOST_NAMED]]
     n_more = len(metrics) - len(named)
-    return ", ".join(named) + (f" and {_count(n_more, 'more metric')}" if n_more else "")
+    return ", ".join(named) + (f" and {write_count(n_more, 'more metric')}" if n_more else "")
 
 
 def _describe_gate(gate: str | None, checks: Sequence[Row]) -> Iterator[str]:
@@ -249,7 +248,3 @@ def _find_tone(moves: Mapping[str, Sequence[MetricComparison]], gate: str | None
     main = [way for way in _CLEAR if any(compared.metric in HEADLINE for compared in moves.get(way, ()))]
     ways = main or [way for way in _CLEAR if way in moves]
     return "unclear" if len(ways) != 1 else "bad" if ways == ["worse"] else "good"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -29,10 +29,9 @@ from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row, read_gate
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import YARDSTICKS, find_run
 from evalhouse.warehouse.store import Warehouse
 
-_YARDSTICKS: Final = ("judge", "embeddings", "language")
 _BLANK: Final = {"mean": None, "ci_low": None, "ci_high": None, "n_scored": 0, "same_yardstick": None}
 _SHORT: Final = 160
 _MOST_MOVES: Final = 4
@@ -118,7 +117,7 @@ def _list_changes(data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Itera
     prompts = _group_prompts(data.prompts)
     for place in range(1, len(data.runs)):
         before, after = data.runs[place - 1], data.runs[place]
-        for name in _YARDSTICKS:
+        for name in YARDSTICKS:
             if before[name] != after[name]:
                 text = f"{name}: {before[name] or 'none'} → {after[name] or 'none'}"
                 yield _Change(place=place, text=text, is_break=True)

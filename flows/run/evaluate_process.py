@@ -13,12 +13,13 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress, show_run
+from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
 from evalhouse.flows.errors import explain
 from evalhouse.flows.server.held import hold_server, is_server_alive
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _IDLE_S = 600.0  # without a request this process and its server end, to be started again when there is one
 _LOOK_S = 1.0
-_PROGRESS_S = 0.2
 _RUNS_BETWEEN_COLLECTIONS = 20
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -124,26 +124,14 @@ def _is_callers(name: str) -> bool:
     return not is_installed and name.partition(".")[0] != "evalhouse"
 
 
-@contextlib.contextmanager
-def _reported(live_run: "LiveRun", send: Send) -> Iterator[None]:
+def _reported(live_run: "LiveRun", send: Send) -> AbstractContextManager[None]:
     """Send how far the run is now and then, as long as the block runs."""
-    ended = threading.Event()
 
     def report() -> None:
-        while True:
-            is_over = ended.wait(_PROGRESS_S)
-            steps = [count_steps(live_run), count_all_steps(live_run)]
-            send({"progress": [*steps, describe_progress(live_run).replace("\n", ", ")]})
-            if is_over:
-                return
+        steps = [count_steps(live_run), count_all_steps(live_run)]
+        send({"progress": [*steps, describe_progress(live_run).replace("\n", ", ")]})
 
-    thread = threading.Thread(target=report, name="evalhouse-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeating(report)
 
 
 class _Relay(io.TextIOBase):

@@ -24,7 +24,7 @@ from evalhouse.tasks.settings.run import RunSettings, leave_out
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, find_run, insert_run
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow, find_run, insert_run
 from evalhouse.warehouse.rows.scores import (
     copy_samples,
     count_changed,
@@ -122,8 +122,8 @@ def _list_unchanged(run: RunRow, warehouse: Warehouse) -> frozenset[str]:
     if previous_id is None:
         return frozenset()
     previous = find_run(warehouse, previous_id)
-    names = ("judge", "embeddings", "language")
-    if any(getattr(previous, name) != getattr(run, name) for name in names) or list_changed_settings(previous, run):
+    is_other = any(getattr(previous, name) != getattr(run, name) for name in YARDSTICKS)
+    if is_other or list_changed_settings(previous, run):
         return frozenset()
     judged_otherwise = RunPair(warehouse, previous, run).read_changed_judges()["sample_id"].to_list()
     return frozenset(list_equal_inputs(warehouse, base=previous_id, candidate=run.run_id)).difference(judged_otherwise)

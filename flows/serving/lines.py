@@ -104,8 +104,9 @@ class RunLines:
 
 def _is_before_its_gate(run: RunRow) -> bool:
     has_gate = run.kind == "evaluation" and run.config.get("gate") is not None and run.gate is None
-    is_over = run.status in ("completed", "incomplete") and run.finished_at is not None
-    return has_gate and is_over and run.finished_at is not None and now_utc() - run.finished_at < _GATE_TIME
+    if not has_gate or run.status not in ("completed", "incomplete") or run.finished_at is None:
+        return False
+    return now_utc() - run.finished_at < _GATE_TIME
 
 
 def _describe_last(kept: _Kept) -> str:

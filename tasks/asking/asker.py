@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Generic, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
@@ -20,6 +20,7 @@ from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
+    CUT_OFF,
     BudgetExhausted,
     CutReply,
     EndpointDown,
@@ -55,7 +56,6 @@ _UNUSABLE_NOTE = (
 _SHORTENED = 0.5
 LATE = "no reply within"
 """How the error of a request begins whose time was over."""
-_CUT = "the reply was cut off at the model's output limit"
 
 # Set by the caller that would retry on EndpointDown, when it will not do so again: the question is then given up.
 LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
@@ -74,15 +74,6 @@ class Answer(Generic[T]):
     is_cut: bool = False
 
 
-@runtime_checkable
-class Incomplete(Protocol):
-    """What was read of a reply that may lack something."""
-
-    @property
-    def shortfall(self) -> str | None:
-        """What it lacks, for the record; None where it is whole."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Reader(Generic[T]):
     """How a reply is read, and how one that breaks off; None where such a one is of no use."""
@@ -96,11 +87,11 @@ class _Reader(Generic[T]):
         if not reply.is_cut:
             return self.whole(text)
         if self.cut is None:
-            raise UnusableReply(_CUT)
+            raise UnusableReply(CUT_OFF)
         try:
             return self.cut(text)
         except UnusableReply:
-            raise CutReply(_CUT) from None
+            raise CutReply(CUT_OFF) from None
 
     def read_recorded(self, text: str) -> tuple[T, bool]:
         """What a reply on record says, and whether it breaks off."""
@@ -348,9 +339,9 @@ class Asker:
                 reply = replace(reply, text=reply.text[:_KEPT_OF_LONGER], logprobs=None)
             self._keep_failure(call, clock, error, reply=reply)
             raise
-        short = [_CUT] if reply.is_cut else []
-        short += [value.shortfall] if isinstance(value, Incomplete) and value.shortfall else []
-        call_id = self._keep(call, clock, reply, status="ok", error="; ".join(short) or None)
+        # What a reply that is of use lacks; only verdicts can.
+        lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
+        call_id = self._keep(call, clock, reply, status="ok", error="; ".join(filter(None, lacking)) or None)
         return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
 
     def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:

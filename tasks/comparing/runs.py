@@ -38,7 +38,7 @@ from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
 from evalhouse.warehouse.store import Warehouse
 
@@ -451,7 +451,7 @@ def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
 
 
 def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_judges: pl.DataFrame) -> Iterator[str]:
-    for name in ("judge", "embeddings", "language"):
+    for name in YARDSTICKS:
         before, after = getattr(base, name), getattr(candidate, name)
         if before != after:
             yield f"the runs differ in {name}: {before or 'none'} and {after or 'none'}"

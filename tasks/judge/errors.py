@@ -13,7 +13,7 @@ JudgeError
     └── BudgetExhausted   the run's budget is spent
 """
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from evalhouse.tasks.judge.rate_headers import RateLimits
 from evalhouse.warehouse.secrets import hide_secrets
@@ -80,6 +80,9 @@ class UnusableReply(JudgeError):
     def __init__(self, message: str, *, reply: "ModelReply | None" = None) -> None:
         super().__init__(message)
         self.reply = reply
+
+
+CUT_OFF: Final = "the reply was cut off at the model's output limit"
 
 
 class CutReply(UnusableReply):

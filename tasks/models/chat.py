@@ -22,6 +22,7 @@ from langsmith.utils import tracing_is_enabled
 
 from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.judge.errors import (
+    CUT_OFF,
     FatalJudgeError,
     JudgeError,
     RefusedRequest,
@@ -376,7 +377,7 @@ def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any])
     thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
     came = replace(reply, text=thoughts) if thoughts else reply
     if finish == "length" and thoughts:
-        raise UnusableReply("the reply was cut off at the model's output limit", reply=came)
+        raise UnusableReply(CUT_OFF, reply=came)
     if finish == "error":
         raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
     if thoughts:

@@ -20,6 +20,7 @@ from typing import Any
 
 from postgres_server import PostgresServer
 from serve_house import QUESTIONS, ServeHouse
+from warehouse_processes import open_when_free
 
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.store import Warehouse
@@ -30,16 +31,6 @@ PAUSE_S = (15.0, 45.0)  # between two blows
 HELD_S = (3.0, 30.0)
 DOWN_S = (1.0, 15.0)
 SETTLED_S = 600.0
-_HOLD = """
-import duckdb, sys, time
-while True:
-    try:
-        held = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reading")
-        break
-    except duckdb.IOException:
-        time.sleep(0.01)
-time.sleep(float(sys.argv[3]))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +212,8 @@ class Drill:
     def _hold(self, how: str) -> None:
         path = self.house.folder / f"{FILE}.duckdb"
         if path.exists():
-            seconds = str(self.chance.uniform(*HELD_S))
-            subprocess.run([sys.executable, "-c", _HOLD, str(path), how, seconds], check=True)
+            script = f"{open_when_free(read_only=how == 'reading')}time.sleep({self.chance.uniform(*HELD_S)})"
+            subprocess.run([sys.executable, "-c", script, str(path)], check=True)
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
         end = time.monotonic() + SETTLED_S

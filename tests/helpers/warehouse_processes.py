@@ -62,13 +62,23 @@ def run_script(script: str, path: Path, *more: str) -> Ended:
     return Ended(code=done.returncode, output=done.stdout.strip(), errors=done.stderr.strip())
 
 
+def open_when_free(*, read_only: bool) -> str:
+    """The beginning of a script that opens the file named by its argument, in a moment in which no writer has it."""
+    return f"""
+import duckdb, sys, time
+while True:
+    try:
+        held = duckdb.connect(sys.argv[1], read_only={read_only})
+        break
+    except duckdb.IOException:
+        time.sleep(0.01)
+"""
+
+
 @contextmanager
 def held_file(path: Path, *, read_only: bool) -> Iterator[int]:
     """The warehouse file as an analyst's notebook keeps it open; gives the process's id."""
-    script = (
-        f"import duckdb, sys\ncon = duckdb.connect(sys.argv[1], read_only={read_only})\n"
-        "print('open', flush=True)\nsys.stdin.read()"
-    )
+    script = f"{open_when_free(read_only=read_only)}print('open', flush=True)\nsys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

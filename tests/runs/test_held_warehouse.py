@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 
@@ -26,18 +24,6 @@ from evalhouse.warehouse.rows.runs import list_runs
 
 N_ROWS, N_CALLS = 16, 8
 RUN = ("run", "berths.jsonl", "--judge", "openai:judge", "--embeddings", "openai:embedder", "--concurrency", "4")
-# Our writers have it for moments, and a program that is opened in one of them is opened again.
-KEEP = """
-import duckdb, sys, time
-while True:
-    try:
-        held = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reading")
-        break
-    except duckdb.IOException:
-        time.sleep(0.01)
-print("open", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -55,18 +41,6 @@ def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
 
 def find_file(place: Place) -> Path:
     return place.folder / "evalhouse.duckdb"
-
-
-@contextmanager
-def kept_open(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
-    """The file held by another process, which opens it as soon as it can and closes it after the block."""
-    with subprocess.Popen(
-        [sys.executable, "-c", KEEP, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "open\n"
-        yield holder
-        holder.communicate("")
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
@@ -98,7 +72,7 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
 ) -> None:
     if from_request == 0:
         make_warehouse(place.folder).location.path.rename(find_file(place))
-        with kept_open(find_file(place), how) as holder:
+        with held_file(find_file(place), read_only=how == "reading") as pid:
             process = place.start(*RUN)
             said = read_until(process, "the run waits")
             assert count_requests(endpoint) == 0
@@ -106,14 +80,14 @@ def test_a_run_waits_for_a_file_that_is_kept_open_and_then_completes(
         endpoint.configure(latency=0.1)
         process = place.start(*RUN)
         wait_for(lambda: count_requests(endpoint) >= from_request, process)
-        with kept_open(find_file(place), how) as holder:
+        with held_file(find_file(place), read_only=how == "reading") as pid:
             said = read_until(process, "the run waits")
             # A reader keeps nobody from judging: what is written meanwhile waits beside the file.
             assert how == "writing" or count_requests(endpoint) == N_CALLS * N_ROWS
     said += read_until(process, "the run goes on")
     done = finish(process)
     assert done.status == 0, done.stderr
-    assert f"(PID {holder.pid}); close it there" in said
+    assert f"(PID {pid}); close it there" in said
     assert [row["status"] for row in read_rows(find_file(place), "select status from runs")] == ["completed"]
     assert set(read_recorded(find_file(place)).values()) == {1}
     assert count_requests(endpoint) == N_CALLS * N_ROWS
@@ -125,7 +99,7 @@ def test_a_signal_ends_the_waiting_and_the_run_can_be_resumed(place: Place, endp
     endpoint.configure(latency=0.05)
     process = place.start(*RUN)
     wait_for(lambda: count_requests(endpoint) >= 20, process)
-    with kept_open(find_file(place), "reading"):
+    with held_file(find_file(place), read_only=True):
         read_until(process, "the run waits")
         process.send_signal(signal.SIGTERM)
         stopped = finish(process, timeout_s=40)

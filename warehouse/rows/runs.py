@@ -20,6 +20,8 @@ from evalhouse.warehouse.tables import Batch, build_frame
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 """Words that mean a run; each may have `:SUITE` behind it."""
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
+YARDSTICKS: Final = ("judge", "embeddings", "language")
+"""Columns of `runs` that say what a run was measured with."""
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
 
 

@@ -4,7 +4,7 @@ A noise run is a row of `runs` of kind noise with calls, verdicts and scores of 
 The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -14,7 +14,7 @@ from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.metric_files import MetricFile, metric_version, resolve_parameters
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, metric_version, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
@@ -127,6 +127,12 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
                 raise _explain_metric(warehouse, metric, error) from None
         connection.execute("drop table if exists metric_scores")
         note_noise(connection, run_id)
+
+
+def try_own_metrics(metrics: Iterable[MetricFile], settings: MetricSettings) -> None:
+    """As `try_metrics`, of those among them that are not built in."""
+    if own := [metric for metric in metrics if metric.name not in load_metrics()]:
+        try_metrics(own, settings)
 
 
 def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
