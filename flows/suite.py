@@ -31,7 +31,13 @@ from evalhouse.flows.run.waiting import wait_for_warehouse
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.outages import describe_outage, is_outage
-from evalhouse.flows.serving.backlog import find_unanswered, hold_flow_run, put_answered, queue_left
+from evalhouse.flows.serving.backlog import (
+    find_unanswered,
+    hold_flow_run,
+    is_gate_due,
+    put_answered,
+    queue_left,
+)
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
@@ -113,7 +119,8 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
     if trigger not in _TRIGGERS:
         raise SettingsError(f"trigger is {trigger!r}; allowed: {', '.join(_TRIGGERS)}")
     if resume is not None:
-        if find_run(job.warehouse, resume).status == "completed":
+        run = find_run(job.warehouse, resume)
+        if run.status == "completed" and not is_gate_due(run):
             return _skip("NothingNew", f"run {resume} has completed meanwhile")
         url = job.warehouse.location.url
         watch = _watch(job, BY_HAND)

@@ -90,7 +90,54 @@ def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[st
             _mark_flow_run(api, run.flow_run_id)
         why = f" ({run.problem})" if run.problem else ""
         lines.append(f"{suite.name}: run {run.run_id} had crashed{why}: {_go_on(api, suite, run)}")
+    for run in _list_ungated(api, warehouse, suite, alive):
+        lines.append(f"{suite.name}: run {run.run_id} had crashed before its gate: {_go_on(api, suite, run)}")
     return lines + [_queue_again(api, suite, flow_run) for flow_run in _list_lost(api, suite)]
+
+
+def _list_ungated(
+    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
+) -> list[RunRow]:
+    """Runs of the last day that came to their end and whose process died before their gate was decided."""
+    ended = [run for run in _list_served(warehouse, suite.name) if is_gate_due(run) and run.run_id not in alive]
+    since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
+    return [
+        run
+        for run in ended
+        if run.finished_at is not None
+        and run.finished_at > since
+        and not _is_held(warehouse, run)
+        and not _is_queued(api, suite, run.run_id)
+    ]
+
+
+def is_gate_due(run: RunRow) -> bool:
+    """Whether a run has ended, and its suite's gate has said nothing of it."""
+    return run.status in ("completed", "incomplete") and run.config.get("gate") is not None and run.gate is None
+
+
+def _is_queued(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
+    attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run_id}"]})
+    return any(flow_run["state_type"] in _NOT_ENDED for flow_run in attempts)
+
+
+def _list_served(warehouse: Warehouse, suite: str) -> list[RunRow]:
+    """Evaluations of a suite that nobody started by hand, newest first; none of a warehouse that is not there yet."""
+    try:
+        runs = list_runs(warehouse, kinds=["evaluation"])
+    except WarehouseMissing:
+        return []
+    return [run for run in runs if run.suite == suite and run.trigger != "manual"]
+
+
+def _is_held(warehouse: Warehouse, run: RunRow) -> bool:
+    try:
+        with hold_run(warehouse.location, run.run_id):
+            return False
+    except WarehouseUnreachable:
+        raise
+    except WarehouseBusy:
+        return True
 
 
 def _list_lost(api: PrefectApi, suite: ServedSuite) -> list[Mapping[str, Any]]:

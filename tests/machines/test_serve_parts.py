@@ -258,6 +258,32 @@ def test_a_run_whose_lock_was_lost_is_left_alone_as_long_as_its_process_lives(wa
     assert len(sweep_crashed(api, [make_served(warehouse)], alone=True)) == 1
 
 
+@pytest.mark.parametrize(
+    ("columns", "is_due"),
+    [
+        ({}, True),
+        ({"status": "incomplete"}, True),
+        ({"gate": "passed"}, False),
+        ({"config": {"gate": None}}, False),
+        ({"trigger": "manual"}, False),
+        ({"suite": "other"}, False),
+        ({"finished_at": datetime(2026, 1, 1)}, False),
+    ],
+)
+def test_a_run_whose_process_died_before_its_gate_is_taken_up_once(
+    warehouse: Warehouse, columns: dict[str, Any], is_due: bool
+) -> None:
+    ended = {"status": "completed", "finished_at": now_utc(), "config": {"gate": {"min": {"faithfulness": 0.5}}}}
+    insert_run(warehouse, make_run("r1", **({"suite": "nightly", "trigger": "schedule"} | ended | columns)))
+    api = Api(make_flow_run("out", "RUNNING", name=name_flow_run("nightly", "r1")))
+    with hold_flow_run("out"):  # its process is about to decide
+        assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
+    told = sweep_crashed(api, [make_served(warehouse)], alone=True)
+    assert [line.partition(": it is")[0] for line in told] == ["nightly: run r1 had crashed before its gate"] * is_due
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}] * is_due
+    assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
+
+
 def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_apart(warehouse: Warehouse) -> None:
     api, suite = Api(), make_served(warehouse)
     for _ in range(10):
