@@ -1,9 +1,11 @@
 """The schema of a reply to one request: every id that is asked for, once, with what may be said of it.
 
 The schema of a prompt file fits any data, so that a reply which stops half way through the ids, or makes some up, fits
-it too. One that names the ids does not let that happen where the endpoint holds the model to it.
+it too, and so does a list in which a small model says the same over and over until its window is full. One for the data
+at hand does not let that happen where the endpoint holds the model to it.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,20 +14,25 @@ from evalhouse.prompts.render import BlockValue
 
 # What is longer makes grammars that some servers take long over, or refuse.
 _MOST_IDS = 64
+# Every statement takes a word of the text at least; a script without spaces counts by its characters.
+_WORD = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]")
+_LEAST_TEXTS = 8
 
 
 def name_ids(
     schema: dict[str, Any], labels: Mapping[str, Sequence[str]], data: Mapping[str, BlockValue], only: Collection[str]
 ) -> dict[str, Any]:
-    """The schema for these data; as it is where the reply has no verdicts, or more of them than a schema should name.
+    """The schema for these data; as it is where the reply has more verdicts than a schema should name.
 
-    Ids whose prefix has `labels` are those that are judged; all others are what verdicts may cite. A list of verdicts
-    of which none is asked for is left out.
+    Lists of texts end where the data have no more words to make one of. Ids whose prefix has `labels` are those that
+    are judged; all others are what verdicts may cite. A list of verdicts of which none is asked for is left out.
     """
     ids = [item.id for value in data.values() if not isinstance(value, str) for item in value]
     judged = [item_id for item_id in ids if item_id[0] in labels and (not only or item_id in only)]
     lists = pick_verdict_lists(schema["properties"], data)
-    if not lists or not 0 < len(judged) <= _MOST_IDS:
+    if not lists:
+        return _bound_texts(schema, data)
+    if not 0 < len(judged) <= _MOST_IDS:
         return schema
     cited = [item_id for item_id in ids if item_id[0] not in labels]
     named = {}
@@ -36,6 +43,16 @@ def name_ids(
     kept = [name for name in schema["properties"] if name in named or name not in lists]
     properties = {name: named.get(name, schema["properties"][name]) for name in kept}
     return schema | {"properties": properties, "required": list(properties)}
+
+
+def _bound_texts(schema: dict[str, Any], data: Mapping[str, BlockValue]) -> dict[str, Any]:
+    words = sum(len(_WORD.findall(value)) for value in data.values() if isinstance(value, str))
+    bound = {"maxItems": max(_LEAST_TEXTS, words)}
+    properties = {
+        name: part | bound if part.get("items") == {"type": "string"} else part
+        for name, part in schema["properties"].items()
+    }
+    return schema | {"properties": properties}
 
 
 def _name_list(

@@ -167,9 +167,9 @@ class ChatModelJudge:
             )
         if translated.option == "response_format" and "response_format" in sent:
             # First without the ids in it, which takes words of JSON Schema that few know, then not at all.
-            if self._names_ids and "prefixItems" in str(sent["response_format"]):
+            if self._names_ids and "maxItems" in str(sent["response_format"]):
                 self._names_ids = False
-            elif "prefixItems" not in str(sent["response_format"]):
+            elif "maxItems" not in str(sent["response_format"]):
                 self._structured = False
             return translated
         if translated.option == "seed" and "seed" in sent:

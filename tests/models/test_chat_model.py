@@ -61,7 +61,8 @@ async def test_the_wire_shape(endpoint: Endpoint, tmp_path: Path) -> None:
     assert "It is red." in body["messages"][-1]["content"]
     assert all("It is red. Its number" not in message["content"] for message in body["messages"][:-1])
     schema = body["response_format"]["json_schema"]
-    assert (schema["name"], schema["strict"], schema["schema"]) == ("extract", True, PROMPTS["extract"].reply_schema)
+    wanted = PROMPTS["extract"].build_schema(make_question().data)
+    assert (schema["name"], schema["strict"], schema["schema"]) == ("extract", True, wanted)
     assert (body["model"], body["temperature"]) == ("judge", 0.0)
 
 
@@ -300,11 +301,13 @@ async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_pa
         point_to(endpoint.base_url)
         results = await ask(tmp_path, *(make_question(number) for number in range(40)), concurrency=4, attempts=1)
         assert results == [["It is red.", f"Its number is {number}."] for number in range(40)]
-        assert endpoint.stats.statuses == {400: 4, 200: 40}  # one for each that was in flight before it was known
+        n_refused = endpoint.stats.statuses[400]
+        assert endpoint.stats.statuses == {400: n_refused, 200: 40}
+        assert n_refused <= 8  # two for each that was in flight before it was known
         assert endpoint.stats.duplicates_answered == 0
         assert "response_format" not in endpoint.stats.bodies[-1]
     calls = read_calls(tmp_path)
-    assert [call["status"] for call in calls].count("error") == 4
+    assert [call["status"] for call in calls].count("error") == n_refused
     ok = next(call for call in calls if call["status"] == "ok")
     assert "response_format" not in orjson.loads(ok["request"])
 

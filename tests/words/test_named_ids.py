@@ -57,8 +57,15 @@ def test_a_request_for_some_ids_names_those_alone() -> None:
     assert schema["required"] == ["ground_truth_statements"]
 
 
-def test_a_reply_without_verdicts_and_one_with_very_many_keep_the_prompts_schema() -> None:
-    prompts = load_prompts()
-    for name, n in (("extract", 1), ("accuracy", 1), ("rank", 65)):
-        prompt = prompts[name]
-        assert prompt.build_schema(make_data(prompt.variables, n)) == prompt.reply_schema
+@pytest.mark.parametrize(("name", "n"), [("accuracy", 1), ("rank", 65)])
+def test_a_reply_without_lists_and_one_with_very_many_verdicts_keep_the_prompts_schema(name: str, n: int) -> None:
+    prompt = load_prompts()[name]
+    assert prompt.build_schema(make_data(prompt.variables, n)) == prompt.reply_schema
+
+
+@pytest.mark.parametrize(("text", "most"), [("2, 3, 5: " * 20, 60), ("春夏秋冬" * 20, 80), ("Yes.", 8)])
+def test_a_list_of_texts_ends_where_there_are_no_more_words_to_make_one_of(text: str, most: int) -> None:
+    prompt = load_prompts()["extract"]
+    schema = prompt.build_schema({"question": "", "text": text})
+    assert schema["properties"]["statements"] == {"type": "array", "items": {"type": "string"}, "maxItems": most}
+    assert "maxItems" not in str(prompt.reply_schema), "the prompt's own schema is as it was"
