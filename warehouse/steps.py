@@ -70,6 +70,12 @@ _EVERYWHERE = ("temperature", "max_tokens", "request_tokens")
 
 TASKS: Final = (*dict.fromkeys(step.task for step in _STEPS), "grade")
 """The files in `tasks/` that take steps, in the order in which they stand in this one."""
+JUDGED_TASKS: Final = tuple(
+    task for task in TASKS if task == "grade" or any(step.prompt is not None for step in _STEPS if step.task == task)
+)
+"""Those of them that ask a judge."""
+LEXICAL_TASKS: Final = frozenset(step.task for step in _STEPS if step.lexical)
+"""Those of them that the built-in lexical judge can answer."""
 REPLY_VERSIONS: Final[Mapping[str, int]] = {step.prompt: step.version for step in _STEPS if step.prompt}
 """By prompt the version of the code that reads its replies; of a rubric's it is 1."""
 LEXICAL_PROMPTS: Final = frozenset(step.prompt for step in _STEPS if step.lexical)
@@ -99,6 +105,11 @@ def find_step(name: str) -> Step:
     )
 
 
+def find_task(call: str) -> str:
+    """The file in `tasks/` whose step sends a request of this name; the name itself where it is one of these."""
+    return find_step(call).task or call
+
+
 def add_earlier(names: Iterable[str]) -> frozenset[str]:
     """Steps with those they rest on, and those that these rest on."""
     steps = set(names)
@@ -116,11 +127,6 @@ def list_tasks(names: Collection[str]) -> tuple[str, ...]:
 def list_calls(names: Iterable[str]) -> frozenset[str]:
     """The requests that these steps send, as `llm_calls` names them."""
     return frozenset(call for name in names for call in find_step(name).calls)
-
-
-def list_model_steps(names: Iterable[str]) -> frozenset[str]:
-    """Those of these steps that ask what the built-in lexical judge cannot answer."""
-    return frozenset(name for name in names if (step := find_step(name)).prompt is not None and not step.lexical)
 
 
 def list_prompts(names: Iterable[str]) -> list[str]:

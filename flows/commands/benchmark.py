@@ -88,16 +88,17 @@ def _print_estimate(settings: "RunSettings", parts: "list[Part]", *, as_json: bo
 
 def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, half: "Half", seed: int) -> "Report":
     from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
-    from evalhouse.flows.trials.benchmark import estimate_benchmark, run_benchmark  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.trials.benchmark import estimate_benchmark, plan_parts, run_benchmark  # noqa: PLC0415  # imports all that asks
     from evalhouse.flows.trials.benchmark_tables import describe_estimate, make_report  # noqa: PLC0415
-    from evalhouse.tasks.models.make import make_judge  # noqa: PLC0415
+    from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
+    from evalhouse.tasks.settings.run import LEXICAL  # noqa: PLC0415
 
-    model = make_judge(settings).model
-    if settings.judge != "lexical":
+    models = [judge.model for judge in make_judges(settings, plan_parts(parts)).all]
+    if settings.judge != LEXICAL:
         print_notice(describe_estimate(settings.judge, parts, estimate_benchmark(settings, parts)))
     with show_run() as watch:
         outcome = run_benchmark(settings, parts, watch)
-    return make_report(settings, outcome, labelled, model=model, half=half, seed=seed)
+    return make_report(settings, outcome, labelled, model=", ".join(models), half=half, seed=seed)
 
 
 def _print_report(report: "Report", *, as_json: bool) -> int:

@@ -34,6 +34,7 @@ from evalhouse.flows.preparing.shown import CheckResult, Finding, make_finding, 
 from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
+from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
@@ -214,13 +215,19 @@ def _look_at_place(path: Path) -> CheckResult:
 
 
 def _look_at_judge(settings: RunSettings) -> CheckResult:
-    from evalhouse.tasks.models.make import check_judge_name, check_reachable  # noqa: PLC0415
+    from evalhouse.tasks.models.make import check_judge_name, check_reachable, name_judge  # noqa: PLC0415
 
-    check_judge_name(settings.judge)
-    try:
-        return "ok", asyncio.run(asyncio.wait_for(check_reachable(settings), _REACH_S))
-    except TimeoutError:
-        return "wrong", f"no answer within {_REACH_S:g} s"
+    names = list_judges(settings.judge)
+    for name in names:
+        check_judge_name(name)
+    details = []
+    for name in names:
+        try:
+            detail = asyncio.run(asyncio.wait_for(check_reachable(name_judge(settings, name)), _REACH_S))
+        except TimeoutError:
+            return "wrong", f"{name}: no answer within {_REACH_S:g} s"
+        details.append(f"{name}: {detail}" if len(names) > 1 else detail)
+    return "ok", "; ".join(details)
 
 
 def _look_at_embeddings(settings: RunSettings) -> CheckResult:
@@ -234,11 +241,16 @@ def _look_at_embeddings(settings: RunSettings) -> CheckResult:
 def _look_at_prices(settings: RunSettings) -> CheckResult:
     from evalhouse.tasks.asking.tokens import find_price, load_prices  # noqa: PLC0415
 
-    model = settings.judge.removeprefix("openai:")
-    price = find_price(load_prices(settings.prices), model)
-    if price is None:
-        return "note", f"none is known for {model}; --prices names a file with one"
-    return "ok", f"{model}: ${price.input_usd:g} in, ${price.output_usd:g} out per million tokens"
+    prices, known, unknown = load_prices(settings.prices), [], []
+    for model in dict.fromkeys(name.removeprefix("openai:") for name in list_judges(settings.judge)):
+        price = find_price(prices, model)
+        if price is None:
+            unknown.append(model)
+        else:
+            known.append(f"{model}: ${price.input_usd:g} in, ${price.output_usd:g} out per million tokens")
+    if unknown:
+        return "note", "; ".join([f"none is known for {', '.join(unknown)}; --prices names a file with one", *known])
+    return "ok", "; ".join(known)
 
 
 def _look_at_prompts(settings: RunSettings) -> CheckResult:

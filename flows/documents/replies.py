@@ -8,6 +8,7 @@ from evalhouse.tasks.asking.asker import LATE
 from evalhouse.tasks.asking.patience import is_near
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import COPIED
+from evalhouse.tasks.judge.names import list_judges
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
@@ -52,8 +53,9 @@ def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
             "EVALHOUSE_REQUEST_TOKENS lower"
         )
     endpoint = os.environ.get("OPENAI_BASE_URL", "")
-    if counts.reused and judge is not None and judge.startswith("openai:") and is_near(endpoint):
+    models = [name.removeprefix("openai:") for name in list_judges(judge or "") if name.startswith("openai:")]
+    if counts.reused and models and is_near(endpoint):
         yield (
-            f"{counts.reused:,} replies on record were those of {judge.partition(':')[2]!r} at this address, which are "
-            "known by their name alone; if another model bears it now, ask again with --fresh"
+            f"{counts.reused:,} replies on record were those of {' and '.join(map(repr, models))} at this address, "
+            "which are known by their name alone; if another model bears it now, ask again with --fresh"
         )

@@ -197,7 +197,7 @@ class PoolCounts:
         (row,) = live_run.warehouse.read_rows(read_query("pools/done"), parameters)
         live_run.progress.n_done = int(str(row["n"]))
         usage = _read_calls(live_run.warehouse, live_run.run_id) - self._before
-        usage.unpriced = usage.requests if live_run.asker.price is None else 0
+        usage.unpriced = usage.requests if any(asker.price is None for asker in live_run.asker.all) else 0
         live_run.asker.counts = usage
 
 

@@ -129,7 +129,9 @@ def _make_tools(order: PartOrder, run: RunRow) -> Tools:
     values = {**run.config, **order.changes, "warehouse": order.warehouse}
     settings = RunSettings.model_validate_json(json.dumps(values, ensure_ascii=False))
     tools = make_tools(settings, run.kind)
-    return replace(tools, judge=RepeatedJudge(tools.judge, run.run_id)) if run.kind == "noise" else tools
+    if run.kind != "noise":
+        return tools
+    return replace(tools, judges=tools.judges.change(lambda judge: RepeatedJudge(judge, run.run_id)))
 
 
 @asynccontextmanager

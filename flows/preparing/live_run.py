@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,20 +17,21 @@ from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmb
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
-from evalhouse.tasks.asking.tokens import find_price, load_prices
+from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.make import check_embeddings_name, make_judge
+from evalhouse.tasks.models.make import check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import LEXICAL, RunSettings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.scores import try_own_metrics
-from evalhouse.warehouse.steps import GRADE_STEP, list_calls, list_model_steps, list_prompts
+from evalhouse.warehouse.steps import GRADE_STEP, find_asking_steps, find_task, list_calls, list_prompts
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -42,15 +44,15 @@ _NO_PLAN = Plan(metrics=(), steps=frozenset())
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Settings, plan and judge of a run."""
+    """Settings, plan and judges of a run."""
 
     settings: RunSettings
     plan: Plan
-    judge: Judge
+    judges: Judges
 
     def make_live_run(self, run_id: str, warehouse: Warehouse) -> LiveRun:
         """The live run of a run."""
-        return make_live_run(run_id, self.settings, self.plan, self.judge, warehouse)
+        return make_live_run(run_id, self.settings, self.plan, self.judges, warehouse)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +133,9 @@ def _stage_again(settings: RunSettings, run: RunRow) -> StagedDataset:
 
 
 def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
-    """Plan and judge, checked before anything is asked; a run that only collects has nothing planned."""
+    """Plan and judges, checked before anything is asked; a run that only collects has nothing planned."""
     plan = _NO_PLAN if kind == "collection" else make_plan(settings)
-    return Tools(settings=settings, plan=plan, judge=make_judge(settings))
+    return Tools(settings=settings, plan=plan, judges=make_judges(settings, plan))
 
 
 def make_plan(settings: RunSettings) -> Plan:
@@ -149,7 +151,7 @@ def make_plan(settings: RunSettings) -> Plan:
     return plan
 
 
-def _pick_rubrics(plan: Plan, prompts: Prompts, judge: Judge) -> tuple[Prompt, ...]:
+def _pick_rubrics(plan: Plan, prompts: Prompts) -> tuple[Prompt, ...]:
     """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
     wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
     for name in wanted:
@@ -159,39 +161,36 @@ def _pick_rubrics(plan: Plan, prompts: Prompts, judge: Judge) -> tuple[Prompt, .
             )
     for name in prompts.find_missing(list_prompts(plan.steps)):
         raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
-    of_models = list_model_steps(plan.steps)
-    beyond_words = [metric.name for metric in plan.metrics if not of_models.isdisjoint(metric.needs)]
-    if judge.name == "lexical" and beyond_words:
-        raise FatalJudgeError(
-            "the lexical judge compares words; it cannot rate by a rubric or write questions "
-            f"({', '.join(beyond_words)}); name a model with --judge, or leave these metrics out"
-        )
     return tuple(prompts[name] for name in wanted)
 
 
-def make_prompts(settings: RunSettings, judge: Judge) -> Prompts:
+def make_prompts(settings: RunSettings, judges: Judges) -> Prompts:
     """The prompts of the language, by name.
 
     The lexical judge reads none of their words. What stands on record for it is its rules and their version, so
     that nobody takes a prompt's text for what made its verdicts.
     """
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
-    if judge.name != "lexical":
-        return prompts
-    return prompts.changed(partial(_state_rules, judge.model))
+    return prompts.changed(partial(_state_rules, judges))
 
 
 def make_live_run(
-    run_id: str, settings: RunSettings, plan: Plan, judge: Judge, warehouse: Warehouse, *, record: Record | None = None
+    run_id: str,
+    settings: RunSettings,
+    plan: Plan,
+    judges: Judges,
+    warehouse: Warehouse,
+    *,
+    record: Record | None = None,
 ) -> LiveRun:
     """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
     if settings.notify is not None:
         settings.notify.note_secrets(os.environ)
     if settings.budget_usd is not None or settings.prices is not None:
-        _check_budget(settings, judge)
+        _check_budget(settings, judges)
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
-    prompts = make_prompts(settings, judge)
+    prompts = make_prompts(settings, judges)
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
@@ -202,19 +201,18 @@ def make_live_run(
     def open_asking() -> Asking:
         prices = load_prices(settings.prices)
         asker = Asker(
-            judge=judge,
+            judge=judges.default,
             record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
-            limit=make_limit(settings, judge),
+            limit=make_limit(settings, judges.default),
             attempts=settings.attempts,
-            price=find_price(prices, judge.model),
+            price=find_price(prices, judges.default.model),
             budget_usd=settings.budget_usd,
             spent_usd=spent_usd,
         )
+        asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
-            price = find_price(prices, embedding_model.model)
-            limit = make_limit(settings, embedding_model, beside=asker)
-            embedder = AskedEmbedder(replace(asker, judge=embedding_model, limit=limit, price=price))
+            embedder = AskedEmbedder(_copy_asker(asker.all, embedding_model, settings, prices))
         return Asking(asker=asker, embedder=embedder)
 
     return LiveRun(
@@ -225,29 +223,46 @@ def make_live_run(
         metrics=plan.metrics,
         steps=plan.steps,
         open_asking=open_asking,
-        rubrics=_pick_rubrics(plan, prompts, judge),
+        rubrics=_pick_rubrics(plan, prompts),
     )
 
 
-def _check_budget(settings: RunSettings, judge: Judge) -> None:
+def _copy_for_steps(
+    asker: Asker, judges: Judges, settings: RunSettings, prices: Mapping[str, Price]
+) -> dict[str, Asker]:
+    """By task the copy of the asker that asks the step's own judge; one judge of several steps has one copy."""
+    copies = {id(judges.default): asker}
+    for judge in judges.all[1:]:
+        copies[id(judge)] = _copy_asker(list(copies.values()), judge, settings, prices)
+    return {task: copies[id(judge)] for task, judge in judges.of_tasks.items()}
+
+
+def _copy_asker(askers: Sequence[Asker], judge: Judge, settings: RunSettings, prices: Mapping[str, Price]) -> Asker:
+    """A copy of the first for another judge or for embeddings, with a limit beside those of the same endpoint."""
+    limit, price = make_limit(settings, judge, beside=askers), find_price(prices, judge.model)
+    return replace(askers[0], judge=judge, limit=limit, price=price, of_tasks={})
+
+
+def _check_budget(settings: RunSettings, judges: Judges) -> None:
     """Refuse a price file that cannot be read, and a budget that cannot be kept; raises FatalJudgeError."""
-    price = find_price(load_prices(settings.prices), judge.model)
-    if settings.budget_usd is not None and price is None:
+    prices = load_prices(settings.prices)
+    unpriced = [judge.model for judge in judges.all if find_price(prices, judge.model) is None]
+    if settings.budget_usd is not None and unpriced:
         raise FatalJudgeError(
-            f"there is no price for {judge.model!r}, so a budget cannot be kept; name a price file with --prices"
+            f"there is no price for {unpriced[0]!r}, so a budget cannot be kept; name a price file with --prices"
         )
 
 
-def make_limit(settings: RunSettings, judge: Judge, *, beside: Asker | None = None) -> EndpointLimit:
-    """The limit of the judge, or of the embeddings `beside` it: one endpoint of both bears them together."""
-    shared = beside is not None and beside.judge.endpoint == judge.endpoint
+def make_limit(settings: RunSettings, judge: Judge, *, beside: Sequence[Asker] = ()) -> EndpointLimit:
+    """The limit of a judge, or of embeddings: one endpoint bears all that is asked there, by those `beside` it too."""
+    at_endpoint = [asker for asker in beside if judge.endpoint and asker.judge.endpoint == judge.endpoint]
     return EndpointLimit(
         concurrency=settings.concurrency,
         rpm=settings.rpm,
         tpm=settings.tpm,
         max_wait_s=settings.max_wait_s,
         timeout_s=choose_timeout(settings.timeout_s, judge.endpoint),
-        beside=beside.limit if beside is not None and shared else None,
+        beside=at_endpoint[0].limit if at_endpoint else None,
     )
 
 
@@ -264,7 +279,11 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
     return spent_usd
 
 
-def _state_rules(model: str, prompt: Prompt) -> Prompt:
+def _state_rules(judges: Judges, prompt: Prompt) -> Prompt:
+    judge = judges.find(find_task(find_asking_steps(prompt.name)[0]))
+    if judge.name != LEXICAL:
+        return prompt
+    model = judge.model
     digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
     return replace(
         prompt,

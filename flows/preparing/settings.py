@@ -7,14 +7,15 @@ import difflib
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.settings.run import WHERE, RunSettings
+from evalhouse.tasks.judge.names import JudgeNames, parse_judges
+from evalhouse.tasks.settings.run import LEXICAL, WHERE, RunSettings
 from evalhouse.warehouse.sample_data import SAMPLE, is_sample
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
     values: dict[str, Any] = {}
     origins = dict.fromkeys(RunSettings.model_fields, "default")
     for name in RunSettings.model_fields:
+        if name == "judge":
+            continue
         variable = find_variable(name)
         text = os.environ.get(variable) if variable else None
         if flags.get(name) not in (None, (), {}):
@@ -64,16 +67,41 @@ def resolve_settings(flags: Mapping[str, Any], *, suite: "Suite | None" = None) 
             values[name], origins[name] = of_suite[name], f"{SUITE_ORIGIN}{suite.path.name}"
         if name in _BY_NAME and name in values and of_suite.get(name):
             values[name] = _add_by_name(of_suite[name], values[name])
-    if "judge" not in values and is_sample(values.get("dataset")):
-        # What a newcomer types first costs nothing, whatever keys there are.
-        origins["judge"] = f"default, because the dataset is {SAMPLE!r}"
-    elif "judge" not in values and os.environ.get("OPENAI_API_KEY"):
-        values["judge"], origins["judge"] = _DEFAULT_MODEL, "default, because OPENAI_API_KEY is set"
-    elif "judge" not in values:
-        origins["judge"] = "default, because no OPENAI_API_KEY is set"
-    if "embeddings" not in values and str(values.get("judge")).startswith("openai:") and _is_openai():
+    values["judge"], origins["judge"] = _resolve_judges(flags, suite, dataset=values.get("dataset"))
+    if "embeddings" not in values and values["judge"].startswith("openai:") and _is_openai():
         values["embeddings"], origins["embeddings"] = _DEFAULT_EMBEDDINGS, "default beside an openai: judge"
     return Resolved(settings=validate_settings(values, origins), origins=origins)
+
+
+def _resolve_judges(flags: Mapping[str, Any], suite: "Suite | None", *, dataset: object) -> tuple[str, str]:
+    """The text of the judges, and where it came from. Whoever names a default names the judge of all other steps."""
+    names, origins = JudgeNames(), []
+    suite_origin = f"{SUITE_ORIGIN}{suite.path.name}" if suite else ""
+    variable = "EVALHOUSE_JUDGE"
+    for given, origin in (
+        (flags.get("judge"), find_flag("judge")),
+        (os.environ.get(variable) or None, variable),
+        (suite.values.get("judge") if suite else None, suite_origin),
+    ):
+        if given is not None and names.default is None:
+            names = names.lay_over(_parse_judges(given, origin))
+            origins.append(origin)
+    if names.default is not None:
+        return str(names), ", ".join(origins)
+    default, why = LEXICAL, "no OPENAI_API_KEY is set"
+    if is_sample(dataset):
+        # What a newcomer types first costs nothing, whatever keys there are.
+        why = f"the dataset is {SAMPLE!r}"
+    elif os.environ.get("OPENAI_API_KEY"):
+        default, why = _DEFAULT_MODEL, "OPENAI_API_KEY is set"
+    return str(replace(names, default=default)), ", ".join([f"default, because {why}", *origins])
+
+
+def _parse_judges(given: Any, origin: str) -> JudgeNames:  # noqa: ANN401  # whatever a caller from Python gives
+    try:
+        return parse_judges(given)
+    except ValueError as error:
+        raise SettingsError(f"{origin}: got {given!r}; {error}") from None
 
 
 def _is_openai() -> bool:

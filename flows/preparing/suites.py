@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name, explain_bad_timezone
+from evalhouse.tasks.judge.names import JudgeNames, parse_judges
 from evalhouse.tasks.messages import quote_value
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
@@ -148,7 +149,7 @@ def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _LIMITS = list_settings(lambda where: where.place == LIMITS)
 _TOP = list_settings(lambda where: where.place == TOP)
-_TABLES = ("map", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
+_TABLES = ("map", "judges", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
 _MODELS: Final[Mapping[str | int, type[BaseModel]]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
 _PATHS = list_settings(lambda where: where.is_path)
 _SAMPLE = "sample"
@@ -223,6 +224,8 @@ def load_suite(path: str | Path) -> Suite:
     if reading.problems or settings is None:
         raise text.refuse(reading.problems)
     values = {field: getattr(settings, field) for field in reading.flat}
+    if "judge" in values:
+        values["judge"] = str(parse_judges(reading.flat["judge"]))  # without a default that is named elsewhere
     if settings.notify is not None and not settings.notify.keeps_secret:
         del values["notify"]  # settings are stored with the run, and this address is enough to post
     paths = {name: _find_path(name, values[name], path.parent) for name in _PATHS if values.get(name) is not None}
@@ -276,11 +279,10 @@ class _Reading:
             problem = f"there is no `dataset`; name a file, or {_SAMPLE!r} for the dataset that ships with evalhouse"
             self._refuse((), problem)
         # Nothing is left out of the check because of a judge that is named elsewhere.
-        judge = {} if "judge" in self.flat else {"judge": _ANY_JUDGE}
-        values = self.flat
+        values = {**self.flat, "judge": _add_judge(self.flat.get("judge", {}))}
         if values.get("temperature") == "none":
             values = {**values, "temperature": None}
-        return self._validate(RunSettings, {**judge, **values}, self._places)
+        return self._validate(RunSettings, values, self._places)
 
     def read_table(self, key: str, model: type[_Model]) -> _Model | None:
         """A table that is not part of a run's settings."""
@@ -311,6 +313,10 @@ class _Reading:
             noise = self.read_table("noise", _Noise)
             if noise is not None:
                 self._take("noise_share", ("noise", "share"), noise.share)
+        elif key == "judges":
+            if "judge" in self._text.values:
+                self._refuse((key,), "there is a `judge` as well; write it as `default` into [judges]")
+            self._take("judge", (key,), value)
         elif key == "map":
             self._take("mapping", (key,), value)
         elif key in RunSettings.model_fields:
@@ -333,6 +339,15 @@ class _Reading:
                 path = _find_place(problem["loc"], places, within)
                 self._refuse(path, _explain(problem, path, model))
             return None
+
+
+def _add_judge(given: Any) -> object:  # noqa: ANN401  # whatever the file has
+    """The judges of a suite, with a default; what is wrong with them is found later."""
+    try:
+        names = parse_judges(given) if isinstance(given, str) or given else JudgeNames()
+    except (AttributeError, ValueError):
+        return given
+    return str(replace(names, default=names.default or _ANY_JUDGE))
 
 
 def _find_place(loc: Sequence[str | int], places: Mapping[str, KeyPath], within: KeyPath) -> KeyPath:

@@ -33,7 +33,7 @@ from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
@@ -119,12 +119,13 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord
     is_known = warehouse.exists() and not settings.fresh
     record = DryRecord(finder=ReplyFinder(warehouse) if is_known else None)
     unlimited = settings.model_copy(update={"rpm": None, "tpm": None})
-    live_run = make_live_run("dry-run", unlimited, plan, StandInJudge(make_judge(settings)), warehouse, record=record)
+    judges = make_judges(settings, plan).change(StandInJudge)
+    live_run = make_live_run("dry-run", unlimited, plan, judges, warehouse, record=record)
     if isinstance(live_run.embedder, AskedEmbedder):
         live_run.embedder.asker.judge = StandInJudge(live_run.embedder.asker.judge)
     for asker in live_run.askers:
         asker.budget_usd = None
-    record.price = live_run.asker.price
+    record.prices = {asker.judge.name: asker.price for asker in live_run.asker.all}
 
     async def go_through() -> T:
         try:

@@ -80,7 +80,8 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
         "noise", settings, parent=run.run_id, tags=settings.tags, n_samples=len(selection.sample_ids), repeats=run
     )
     tools = make_tools(settings, "noise")
-    live_run = replace(tools, judge=RepeatedJudge(tools.judge, again.run_id)).make_live_run(again.run_id, warehouse)
+    judges = tools.judges.change(lambda judge: RepeatedJudge(judge, again.run_id))
+    live_run = replace(tools, judges=judges).make_live_run(again.run_id, warehouse)
     repeat_embeddings(live_run.embedder, again.run_id)
     live_run.progress.n_samples = len(selection.sample_ids)
     live_run.progress.what = "samples judged again"

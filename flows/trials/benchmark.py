@@ -14,8 +14,9 @@ from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import LEXICAL, RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.metric_files import Plan
@@ -48,7 +49,7 @@ class BenchmarkOutcome:
 
 def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) -> BenchmarkOutcome:
     """Ask about all rows; raises FatalJudgeError when the judge cannot be asked at all."""
-    plan = _plan(parts)
+    plan = plan_parts(parts)
     warehouse = Warehouse(settings.warehouse)
     warehouse.migrate()
     check_room(warehouse)
@@ -63,7 +64,7 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
 
 def estimate_benchmark(settings: RunSettings, parts: Sequence[Part]) -> list[Usage]:
     """What asking about each part would take, less what is on record, with nothing asked and nothing written."""
-    return [part.usage for part in rehearse(settings, _plan(parts), partial(_ask_in_turn, parts=parts))]
+    return [part.usage for part in rehearse(settings, plan_parts(parts), partial(_ask_in_turn, parts=parts))]
 
 
 async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPart]:
@@ -81,13 +82,14 @@ async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPa
 def _shape(live_run: LiveRun, part: Part) -> LiveRun:
     """The live run with the steps of the part's kind and the prompts of its language."""
     settings = live_run.settings.model_copy(update={"language": part.language})
-    judge = live_run.asker.judge
-    prompts = make_prompts(settings, judge)
-    rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judge.name != "lexical" else ()
+    asker = live_run.asker
+    judges = Judges(default=asker.judge, of_tasks={task: other.judge for task, other in asker.of_tasks.items()})
+    prompts = make_prompts(settings, judges)
+    rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judges.find("grade").name != LEXICAL else ()
     return replace(live_run, settings=settings, prompts=prompts, steps=frozenset(STEPS[part.kind]), rubrics=rubrics)
 
 
-def _plan(parts: Sequence[Part]) -> Plan:
+def plan_parts(parts: Sequence[Part]) -> Plan:
     """The steps of all kinds there are; refuses what these cannot be asked with."""
     if not any(part.rows for part in parts):
         raise SettingsError("no row is left to judge; take another --half, or more folders")

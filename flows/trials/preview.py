@@ -11,6 +11,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.prompts import Message, Prompt
 from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.stand_ins import NoRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -90,8 +91,8 @@ def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Que
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
     )
     plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)))
-    judge = StandInJudge(None, heard=questions)
-    return make_live_run("preview", quiet, plan, judge, Warehouse(settings.warehouse), record=NoRecord())
+    judges = Judges(default=StandInJudge(None, heard=questions))
+    return make_live_run("preview", quiet, plan, judges, Warehouse(settings.warehouse), record=NoRecord())
 
 
 def _explain_nothing(work: SampleWork) -> str:

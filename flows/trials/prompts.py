@@ -23,10 +23,11 @@ from evalhouse.prompts import Item, Prompt, load_prompts
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.names import find_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
-from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.run import LEXICAL, RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
@@ -122,12 +123,14 @@ def plan_comparison(
 
     A content that several runs have verdicts on is asked about in the newest of them.
     """
-    if settings.judge == "lexical":
+    wordless = [name for name in REVIEWED_PROMPTS if find_judge(settings.judge, name) == LEXICAL]
+    if len(wordless) == len(REVIEWED_PROMPTS):
         raise SettingsError(
             "the lexical judge reads no prompt, so that other words change none of its verdicts; name a model with "
             "--judge"
         )
-    steps = tuple(name for name in REVIEWED_PROMPTS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash)
+    differing = [name for name in REVIEWED_PROMPTS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
+    steps = tuple(name for name in differing if name not in wordless)
     if not steps:
         raise SettingsError(
             f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_PROMPTS)}, which are what "

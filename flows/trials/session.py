@@ -24,7 +24,7 @@ from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.load import keep_prompts
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
@@ -105,15 +105,15 @@ def open_session(settings: RunSettings, plan: Plan, *, run: RunRow | None = None
 
     Raises FatalJudgeError for what cannot be asked; nothing is on record then.
     """
-    warehouse, judge = Warehouse(settings.warehouse), make_judge(settings)
+    warehouse, judges = Warehouse(settings.warehouse), make_judges(settings, plan)
     if run is None:
         with warnings_shown():
-            yield Session(live_run=make_live_run("trial", settings, plan, judge, warehouse, record=NoRecord()))
+            yield Session(live_run=make_live_run("trial", settings, plan, judges, warehouse, record=NoRecord()))
         return
     status: RunStatus = "failed"
     problem = None
     with warnings_shown(), hold_run(warehouse.location, run.run_id):
-        session = Session(live_run=make_live_run(run.run_id, settings, plan, judge, warehouse))
+        session = Session(live_run=make_live_run(run.run_id, settings, plan, judges, warehouse))
         insert_run(warehouse, run)
         try:
             yield session

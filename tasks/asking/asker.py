@@ -35,6 +35,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
+from evalhouse.warehouse.steps import find_task
 
 T = TypeVar("T")
 
@@ -187,6 +188,7 @@ class StopSign:
 class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
 
+    `of_tasks` has, by task, the copies that ask for steps with a judge of their own.
     `spent_usd` is what the run had spent before it was resumed; the budget is for all of it.
     """
 
@@ -199,6 +201,7 @@ class Asker:
     spent_usd: float = 0.0
     counts: Usage = field(default_factory=Usage)
     stop_sign: StopSign = field(default_factory=StopSign)
+    of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -212,6 +215,15 @@ class Asker:
         self._n_unexplained = 0
         self._n_dropped = 0
         self.stop_sign.listen(self._wind_down)
+
+    def find(self, step: str) -> "Asker":
+        """Whoever asks for a step, as `llm_calls` names it: this one, unless the step has a judge of its own."""
+        return self.of_tasks.get(find_task(step), self) if self.of_tasks else self
+
+    @property
+    def all(self) -> "list[Asker]":
+        """This one and those of steps, each once."""
+        return list({id(asker): asker for asker in (self, *self.of_tasks.values())}.values())
 
     async def ask(
         self,
@@ -228,6 +240,9 @@ class Asker:
         Raises JudgeFailed when the question is given up, EndpointDown when that was for transport errors alone,
         and FatalJudgeError when the run cannot go on. `attempts` are those of the run unless given.
         """
+        asker = self.find(question.step)
+        if asker is not self:
+            return await asker.ask(question, read, attempts=attempts, read_cut=read_cut)
         self.raise_if_stopped()
         reader = _Reader(whole=read, cut=read_cut)
         request, n_dropped = self.judge.prepare(question), self._n_dropped

@@ -195,7 +195,7 @@ class RepeatedJudge:
 
     def __init__(self, judge: Judge, run_id: str) -> None:
         self._judge, self._run_id = judge, run_id
-        self.name, self.model, self.endpoint = judge.name, judge.model, judge.endpoint
+        self.name, self.model, self.endpoint, self.tasks = judge.name, judge.model, judge.endpoint, judge.tasks
 
     def prepare(self, question: Question) -> ModelRequest:
         """The judge's request under a key of this run's own."""

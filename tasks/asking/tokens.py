@@ -113,7 +113,7 @@ def load_prices(path: str | None) -> dict[str, Price]:
     return prices
 
 
-def find_price(prices: dict[str, Price], model: str) -> Price | None:
+def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
     """The price of a model, also under a dated name such as gpt-4.1-2025-04-14; None when it is not in the table."""
     if model.startswith("lexical"):
         return Price(input_usd=0.0, output_usd=0.0)

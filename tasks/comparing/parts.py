@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats
 from evalhouse.tasks.comparing.paired import ROUNDING
+from evalhouse.tasks.judge.names import find_judge
 from evalhouse.tasks.pipeline.step_inputs import NO_TEMPLATES, Templates, list_step_inputs
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.steps import JUDGE_SETTINGS, find_step, reaches
@@ -197,7 +198,7 @@ def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
     """Whether the runs had another judge, embeddings, language or setting in a step, and so for every sample."""
     if step == "similarity":
         return base.embeddings != candidate.embeddings
-    if base.judge != candidate.judge or base.language != candidate.language:
+    if find_judge(base.judge, step) != find_judge(candidate.judge, step) or base.language != candidate.language:
         return True
     return any(reaches(name, step) for name in list_changed_settings(base, candidate))
 

@@ -96,6 +96,10 @@ class Judge(Protocol):
         """The model asked for, as prices know it."""
 
     @property
+    def tasks(self) -> frozenset[str] | None:
+        """The steps that it can answer, by their files in `tasks/`; None where these are all."""
+
+    @property
     def endpoint(self) -> str | None:
         """Where the model is asked, for limits that are shared; None when asking costs nobody anything."""
 

@@ -26,7 +26,7 @@ from evalhouse.tasks.lexical.match import (
     score_contexts,
 )
 from evalhouse.tasks.lexical.split import split_statements
-from evalhouse.warehouse.steps import REPLY_VERSIONS
+from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
 LEXICAL_VERSION = "3"  # part of every request's key: raise it whenever any verdict may come out differently
 
@@ -145,6 +145,7 @@ class LexicalJudge:
     name = "lexical"
     model = f"lexical-{LEXICAL_VERSION}"
     endpoint = None
+    tasks = LEXICAL_TASKS
 
     def prepare(self, question: Question) -> ModelRequest:
         """The question's data under the version of the rules; `note` is for models and is left out."""

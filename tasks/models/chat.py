@@ -70,6 +70,8 @@ class ChatModelJudge:
     Limits are shared by all who ask the same model at `endpoint`.
     """
 
+    tasks = None  # a prompt can ask it anything
+
     def __init__(
         self,
         *,

@@ -39,6 +39,8 @@ Close = Callable[[], Awaitable[None]]
 class EmbeddingModel:
     """An embedding model behind the judge protocol: the reply's text is the vector, packed."""
 
+    tasks: frozenset[str] = frozenset()
+
     def __init__(self, *, name: str, model: str, endpoint: str, embed: Embed, close: Close | None = None) -> None:
         self.name = name
         self.model = model

@@ -1,10 +1,15 @@
 """From a name after `--judge` or `--embeddings` to the thing itself."""
 
 import re
+from collections.abc import Sequence
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.judges import Judges
+from evalhouse.tasks.judge.names import DEFAULT, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.metric_files import Plan
+from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ALLOWED = (
@@ -25,8 +30,57 @@ def check_embeddings_name(name: str) -> None:
         raise FatalJudgeError(f"{name!r} names no embeddings; {_EMBEDDINGS_ALLOWED}")
 
 
+def make_judges(settings: RunSettings, plan: Plan) -> Judges:
+    """The judges that the plan's steps ask, of a plan without steps all that are named; others need no key.
+
+    Raises FatalJudgeError when one cannot be made, or cannot answer what it is named for.
+    """
+    for name in list_judges(settings.judge):
+        check_judge_name(name)
+    tasks = [task for task in list_tasks(plan.steps) if task in JUDGED_TASKS] if plan.steps else JUDGED_TASKS
+    named = {task: find_judge(settings.judge, task) for task in tasks}
+    default = find_judge(settings.judge, DEFAULT)
+    if named and default not in named.values():
+        default = next(iter(named.values()))
+    made = {name: make_judge(name_judge(settings, name)) for name in {default, *named.values()}}
+    judges = Judges(
+        default=made[default], of_tasks={task: made[name] for task, name in named.items() if name != default}
+    )
+    if plan.steps:
+        _check_able(judges, tasks, plan)
+    return judges
+
+
+def name_judge(settings: RunSettings, name: str) -> RunSettings:
+    """The settings of one judge alone."""
+    return settings.model_copy(update={"judge": name})
+
+
+def _check_able(judges: Judges, tasks: Sequence[str], plan: Plan) -> None:
+    """Refuse a judge that cannot answer what its steps ask; raises FatalJudgeError."""
+    for judge in judges.all:
+        unable = [task for task in tasks if judges.find(task) is judge and not _is_able(judge, task)]
+        if not unable:
+            continue
+        resting = [metric.name for metric in plan.metrics if set(list_tasks(add_earlier(metric.needs))) & set(unable)]
+        named = ",".join(f"{task}=openai:MODEL" for task in unable)
+        raise FatalJudgeError(
+            f"the judge {judge.name!r} cannot take {_write_steps(unable)} ({', '.join(resting)}), only "
+            f"{', '.join(name for name in JUDGED_TASKS if _is_able(judge, name))}; name another judge, for all steps "
+            f"or with --judge {named}, or leave these metrics out"
+        )
+
+
+def _is_able(judge: Judge, task: str) -> bool:
+    return judge.tasks is None or task in judge.tasks
+
+
+def _write_steps(tasks: Sequence[str]) -> str:
+    return f"the step{'s' if len(tasks) > 1 else ''} {', '.join(tasks)}"
+
+
 def make_judge(settings: RunSettings) -> Judge:
-    """The judge of the settings; raises FatalJudgeError when it cannot be made."""
+    """The one judge of the settings; raises FatalJudgeError when it cannot be made."""
     check_judge_name(settings.judge)
     if settings.judge == "lexical":
         from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs

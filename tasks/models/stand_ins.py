@@ -55,11 +55,11 @@ class NoRecord:
 class DryRecord(NoRecord):
     """Finds what is on record and keeps nothing, but counts calls by step and remembers what was answered once.
 
-    `price` is the judge's: embeddings share no beginnings, so that a provider's cache saves nothing of them.
+    `prices` are the judges', by name: embeddings share no beginnings, so that a provider's cache saves nothing of them.
     """
 
     finder: ReplyFinder | None
-    price: Price | None = None
+    prices: Mapping[str, Price | None] = field(default_factory=dict)
     by_step: dict[str, Usage] = field(default_factory=dict)
     counted: dict[str, RecordedReply] = field(default_factory=dict)
 
@@ -86,8 +86,9 @@ class DryRecord(NoRecord):
         if call.status == "cached":
             return Usage(reused=1)
         saved_usd = 0.0
-        if self.price is not None and call.cached_tokens:
-            whole, less = (self.price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
+        price = self.prices.get(call.judge)
+        if price is not None and call.cached_tokens:
+            whole, less = (price.cost_usd(call.cached_tokens, 0, n_cached) for n_cached in (0, call.cached_tokens))
             saved_usd = (whole or 0.0) - (less or 0.0)
         return Usage(
             requests=1,
@@ -107,6 +108,7 @@ class StandInJudge:
     """
 
     endpoint = None  # where nothing is asked there are no limits to share
+    tasks = None
 
     def __init__(self, judge: Judge | None, *, heard: dict[str, Question] | None = None) -> None:
         self._judge = judge

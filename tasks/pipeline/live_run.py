@@ -90,7 +90,7 @@ class LiveRun:
 
     @property
     def asker(self) -> Asker:
-        """What asks the judge."""
+        """What asks the judge, of each step its own."""
         return self._asking.asker
 
     @property
@@ -125,7 +125,8 @@ class LiveRun:
         if self.collection is not None:
             await self.collection.close()
         if self.is_open:
-            await self.asker.judge.close()
+            for asker in self.asker.all:
+                await asker.judge.close()
             if self.embedder is not None:
                 await self.embedder.close()
 
@@ -137,7 +138,8 @@ class LiveRun:
     @property
     def askers(self) -> tuple[Asker, ...]:
         """Whoever sends requests in this run."""
-        return (self.asker, self.embedder.asker) if isinstance(self.embedder, AskedEmbedder) else (self.asker,)
+        embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
+        return (*self.asker.all, *embedding)
 
     @property
     def shared_limits(self) -> dict[str, EndpointLimit]:

@@ -4,17 +4,21 @@ Secrets are no part of it: they come from the environment when a model is made a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from evalhouse.tasks.judge.names import find_judge, parse_judges
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.steps import STEPS
 
 TOP: Final = "the top of the file, above the first table"
 LIMITS: Final = "[limits]"
+LEXICAL: Final = "lexical"
+_VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "votes" in step.settings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,9 @@ class RunSettings(BaseModel):
     limit: Annotated[int | None, Where(place=LIMITS)] = Field(
         default=None, ge=1, description="judge only the first N samples"
     )
-    judge: Annotated[str, Where(judges=True, compares="given")] = "lexical"
+    judge: Annotated[str, Where(judges=True, compares="given")] = Field(
+        default=LEXICAL, description="the default judge, and behind it those of steps, as in `J,classify=J2`"
+    )
     embeddings: Annotated[str, Where(judges=True)] = "hashing"
     language: Annotated[str, Where(compares="given")] = "en"
     prompts: Annotated[str | None, Where(is_path=True, judges=True)] = Field(
@@ -154,12 +160,23 @@ class RunSettings(BaseModel):
     def _fit_into_part(cls, shard_size: int, info: ValidationInfo) -> int:
         return min(shard_size, int(info.data.get("part_size", shard_size)))
 
+    @field_validator("judge", mode="before")
+    @classmethod
+    def _write_judges(cls, given: object) -> object:
+        if not isinstance(given, str | Mapping):
+            return given
+        try:
+            names = parse_judges(given)
+        except ValueError as error:
+            raise PydanticCustomError("judges", "{why}", {"why": str(error)}) from None
+        return str(replace(names, default=names.default or LEXICAL))
+
     @field_validator("votes")
     @classmethod
     def _check_votes(cls, votes: int, info: ValidationInfo) -> int:
         if votes % 2 == 0:
             raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
-        if votes > 1 and info.data.get("judge") == "lexical":
+        if votes > 1 and all(find_judge(info.data.get("judge", ""), task) == LEXICAL for task in _VOTING):
             raise PydanticCustomError(
                 "equal_votes", "the lexical judge says the same each time; name a model with --judge, or take one vote"
             )

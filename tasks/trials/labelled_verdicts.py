@@ -30,6 +30,7 @@ from evalhouse.tasks.lexical.judge import read_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
+from evalhouse.tasks.settings.run import LEXICAL
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.warehouse.rows.samples import StoredSample
 
@@ -113,7 +114,8 @@ async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
     (verdict,) = work.rows["attributions"]
     label = "supported" if verdict["supported"] else "unsupported"
     return Judged(
-        row=row, verdicts=(ScoredLabel(label=label, score=_score(live_run, verdict, yes=label == "supported")),)
+        row=row,
+        verdicts=(ScoredLabel(label=label, score=_score(live_run, "attribute", verdict, yes=label == "supported")),),
     )
 
 
@@ -123,7 +125,7 @@ async def _judge_relevance(live_run: LiveRun, sample_id: str, row: Row) -> Judge
     verdicts = [
         ScoredLabel(
             label="useful" if verdict["useful"] else "not_useful",
-            score=_score(live_run, verdict, yes=bool(verdict["useful"])),
+            score=_score(live_run, "rank", verdict, yes=bool(verdict["useful"])),
         )
         for verdict in work.rows["context_verdicts"]
     ]
@@ -207,7 +209,7 @@ async def _compare(live_run: LiveRun, sample_id: str, row: Row, answer: str) -> 
     scores: dict[str, list[float]] = {"A": [], "G": []}
     for verdict in work.rows["classifications"]:
         side, is_right = str(verdict["statement_id"])[0], verdict["label"] == "TP"
-        scores[side].append(_score(live_run, verdict, yes=is_right))
+        scores[side].append(_score(live_run, "classify", verdict, yes=is_right))
         if side == "G":
             stated.append(float(is_right))
     return _Compared(stated=stated, scores=scores)
@@ -258,9 +260,10 @@ async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, 
             raise _NoVerdict(str(outcome["detail"] or outcome["reason"]))
 
 
-def _score(live_run: LiveRun, verdict: Mapping[str, Any], *, yes: bool) -> float:
+def _score(live_run: LiveRun, step: str, verdict: Mapping[str, Any], *, yes: bool) -> float:
     """What the judge says of how near it was, or 1 and 0 where it says nothing of that."""
-    score = read_score(str(verdict["reason"])) if live_run.asker.judge.name == "lexical" else None
+    is_lexical = live_run.asker.find(step).judge.name == LEXICAL
+    score = read_score(str(verdict["reason"])) if is_lexical else None
     return float(yes) if score is None else score
 
 

@@ -16,7 +16,7 @@ from realistic_judge import make_script
 
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.warehouse.rows.calls import sum_cost
 
@@ -36,7 +36,8 @@ async def judge_within(folder: Path, budget_usd: float, *, run_id: str = "run-1"
     chosen = make_settings(
         judge=MODEL, budget_usd=budget_usd, metrics=("answer_correctness", "faithfulness"), **settings
     )
-    live_run = make_live_run(run_id, chosen, make_plan(chosen), make_judge(chosen), open_warehouse(folder))
+    plan = make_plan(chosen)
+    live_run = make_live_run(run_id, chosen, plan, make_judges(chosen, plan), open_warehouse(folder))
     try:
         return await judge_samples(live_run, [make_sample(number) for number in range(1, N + 1)])
     finally:

@@ -18,7 +18,7 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import make_stand_in
 from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.tasks.relevancy import regenerate_questions
@@ -39,7 +39,8 @@ async def judge_for_real(settings: RunSettings) -> Usage:
     warehouse = Warehouse(settings.warehouse)
     warehouse.migrate()
     staged = stage_dataset(settings.dataset, mapping={}, limit=settings.limit)
-    live_run = make_live_run("run-1", settings, make_plan(settings), make_judge(settings), warehouse)
+    plan = make_plan(settings)
+    live_run = make_live_run("run-1", settings, plan, make_judges(settings, plan), warehouse)
     for samples in staged.staging.read_parts():
         works = [make_work(sample) for sample in samples]
         steps = (*SAMPLE_STEPS, grade_sample, regenerate_questions)

@@ -151,7 +151,7 @@ async def lay_out_run(
     embedder: Any = HashingEmbedder()
     if settings.embeddings != "hashing":
         model = make_embedding_model(settings.embeddings, settings)
-        limit = make_limit(settings, model, beside=asker)
+        limit = make_limit(settings, model, beside=[asker])
         embedder = AskedEmbedder(replace(asker, judge=model, limit=limit))
     live_run = LiveRun(
         run_id=run_id,

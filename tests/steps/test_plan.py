@@ -107,7 +107,7 @@ def test_other_names_are_refused_with_the_allowed_ones(name: str) -> None:
     with pytest.raises(FatalJudgeError, match="names no judge; allowed: lexical, openai:MODEL"):
         check_judge_name(name)
     with pytest.raises(FatalJudgeError, match="names no judge"):
-        make_judge(RunSettings(judge=name))
+        make_judge(RunSettings().model_copy(update={"judge": name}))
 
 
 def test_names_of_embeddings() -> None:

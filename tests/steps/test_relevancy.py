@@ -207,6 +207,6 @@ def test_the_lexical_judge_says_which_metrics_it_cannot_give(tmp_path: Path, pre
     metrics = "answer_relevancy,accuracy,faithfulness"
     done = place.call("run", "one.jsonl", "--judge", "lexical", "--metrics", metrics)
     assert done.status == 2
-    assert "the lexical judge compares words" in done.stderr
+    assert "the judge 'lexical' cannot take the steps relevancy, grade" in done.stderr
     assert "(answer_relevancy, accuracy)" in done.stderr
     assert "Traceback" not in done.stderr
