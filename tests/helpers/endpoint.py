@@ -158,8 +158,8 @@ class Endpoint:
             case "POST /reset":
                 self._reset()
                 return web.Response(body=b"{}", content_type="application/json")
-        if request.method == "POST" and (found := find_wire(request.path)):
-            return await self._handle_model(request, request.path, *found)
+        if request.method == "POST" and find_wire(request.path):
+            return await self._handle_model(request, request.path)
         known = f"POST {CHAT}, POST {EMBEDDINGS}, GET {MODELS}, GET /stats, POST /reset"
         return self._send(make_error(404, f"{route} is not served; known: {known}"))
 
@@ -176,10 +176,9 @@ class Endpoint:
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "evalhouse"} for name in names]
         return self._send(Raw(body={"object": "list", "data": data}))
 
-    async def _handle_model(
-        self, request: web.BaseRequest, path: str, wire: Wire = OPENAI, model: str = ""
-    ) -> web.StreamResponse:
+    async def _handle_model(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         arrived_at = time.monotonic()
+        wire, model = find_wire(path) or (OPENAI, "")
         content = await request.content.read()
         digest = hashlib.sha256(content).digest()
         chances = self._count_arrival(path, digest)
