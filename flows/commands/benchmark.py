@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
+@click.option(
+    "--judge",
+    metavar="J",
+    help="lexical, openai:MODEL, or module:factory of a LangChain chat model; `J,classify=K` asks K in one step.",
+)
 @click.option(
     "--data",
     "folders",
@@ -90,8 +94,8 @@ def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, 
     from evalhouse.flows.display.progress import show_run  # noqa: PLC0415
     from evalhouse.flows.trials.benchmark import estimate_benchmark, plan_parts, run_benchmark  # noqa: PLC0415  # imports all that asks
     from evalhouse.flows.trials.benchmark_tables import describe_estimate, make_report  # noqa: PLC0415
+    from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
-    from evalhouse.tasks.settings.run import LEXICAL  # noqa: PLC0415
 
     models = [judge.model for judge in make_judges(settings, plan_parts(parts)).all]
     if settings.judge != LEXICAL:

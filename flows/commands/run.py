@@ -49,6 +49,7 @@ from evalhouse.flows.preparing.settings import (
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.run.waiting import wait_for_warehouse
+from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
@@ -65,7 +66,11 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 
 @click.command()
 @click.argument("dataset", metavar="DATASET|SUITE.toml")
-@click.option("--judge", metavar="J", help="lexical, openai:MODEL, or module:factory of a LangChain chat model.")
+@click.option(
+    "--judge",
+    metavar="J",
+    help="lexical, openai:MODEL, or module:factory of a LangChain chat model; `J,classify=K` asks K in one step.",
+)
 @click.option(
     "--embeddings",
     metavar="E",
@@ -222,10 +227,14 @@ def _warn_of_variables() -> None:
 
 def _introduce_judge(resolved: Resolved) -> str | None:
     """Who judges, when nobody has named a judge: verdicts without a model, or calls that cost money."""
-    judge = resolved.settings.judge
+    names = parse_judges(resolved.settings.judge)
+    judge = names.default
     if resolved.judge_was_chosen:
         return None
-    if judge != "lexical":
+    if names.of_tasks:
+        why = resolved.origins["judge"].partition(", because ")[2].partition(",")[0]
+        return f"No judge was named for the other steps and {why}, so {judge} takes them."
+    if judge != LEXICAL:
         return f"OPENAI_API_KEY is set, so {judge} is asked; --judge names another, such as lexical."
     why = resolved.origins["judge"].removeprefix("default, because ")
     return (

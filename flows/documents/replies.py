@@ -56,6 +56,6 @@ def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
     models = [name.removeprefix("openai:") for name in list_judges(judge or "") if name.startswith("openai:")]
     if counts.reused and models and is_near(endpoint):
         yield (
-            f"{counts.reused:,} replies on record were those of {' and '.join(map(repr, models))} at this address, "
+            f"{counts.reused:,} replies on record were those of {' or '.join(map(repr, models))} at this address, "
             "which are known by their name alone; if another model bears it now, ask again with --fresh"
         )

@@ -21,10 +21,11 @@ from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.judges import Judges
+from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.settings.run import LEXICAL, RunSettings
+from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.rows.calls import sum_cost

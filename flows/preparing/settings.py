@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.judge.names import JudgeNames, parse_judges
-from evalhouse.tasks.settings.run import LEXICAL, WHERE, RunSettings
+from evalhouse.tasks.judge.names import LEXICAL, JudgeNames, parse_judges
+from evalhouse.tasks.settings.run import WHERE, RunSettings
 from evalhouse.warehouse.sample_data import SAMPLE, is_sample
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ SAMPLES = "samples"
 _ARGUMENTS = {find_flag(name): name for name in RunSettings.model_fields}
 # What is to be typed at the command line stays as it is.
 _COMMAND = re.compile(r"(`evalhouse [^`]*`|evalhouse [a-z][^;,()\n]*)")
-_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =](\w+=[\w.\[\]]+)|[ =]([a-z_]+:[\w./-]+|lexical|hashing)\b)?(?=(:)?)")
+_JUDGES = r"(?:\w+=)?[a-z_]+:[\w./-]+(?:,\w+=[a-z_]+:[\w./-]+)*|lexical|hashing"
+_FLAG = re.compile(rf"(--[a-z][a-z-]*)(?:[ =]({_JUDGES})\b|[ =](\w+=[\w.\[\]]+))?(?=(:)?)")
 _LINE = re.compile(r"(?m)(?:(?<=^  )|(?<= that of ))line ([\d,]+)")
 
 
@@ -43,7 +44,7 @@ class CallWords:
 
 
 def _name_argument(found: "re.Match[str]") -> str:
-    flag, pair, value, colon = found.groups()
+    flag, value, pair, colon = found.groups()
     if flag not in _ARGUMENTS:
         return found[0]
     name = _ARGUMENTS[flag]

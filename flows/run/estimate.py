@@ -33,6 +33,7 @@ from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.judge.names import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
 from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -95,6 +96,18 @@ class Estimate:
         """Of all steps."""
         return sum(self.steps.values(), start=Usage())
 
+    def find_judge(self, step: str) -> str:
+        """Who is asked in a step: its judge, or the embeddings."""
+        return self.embeddings or "" if step == "similarity" else find_judge(self.judge, step)
+
+    @property
+    def by_judge(self) -> dict[str, Usage]:
+        """What each judge would be asked, and the embeddings."""
+        sums: dict[str, Usage] = {}
+        for step, usage in self.steps.items():
+            sums[self.find_judge(step)] = sums.get(self.find_judge(step), Usage()) + usage
+        return sums
+
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it: `cost_usd` is the sum without a provider's cache, `cached_usd` with one."""
         return {
@@ -102,7 +115,11 @@ class Estimate:
             "judge": self.judge,
             "embeddings": self.embeddings,
             **self.usage.pick(*_SHOWN),
-            "steps": [{"step": step, **usage.pick(*_SHOWN)} for step, usage in self.steps.items()],
+            "steps": [
+                {"step": step, "judge": self.find_judge(step), **usage.pick(*_SHOWN)}
+                for step, usage in self.steps.items()
+            ],
+            "judges": {name: usage.pick(*_SHOWN) for name, usage in self.by_judge.items()},
             "budget_usd": self.budget_usd,
             "noise": asdict(self.noise) if self.noise else None,
         }
@@ -177,6 +194,11 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
     usage = estimate.usage
     rows = [([name], of_step) for name, of_step in (*estimate.steps.items(), ("total", usage))]
     print_table(usage_table(["step"], rows, _SHOWN))
+    if len(list_judges(estimate.judge)) > 1:
+        print_line()
+        print_table(
+            usage_table(["judge"], [([name], of_judge) for name, of_judge in estimate.by_judge.items()], _SHOWN)
+        )
     print_line()
     tools = f"judged by {estimate.judge}" + (f", embeddings {estimate.embeddings}" if estimate.embeddings else "")
     print_line(

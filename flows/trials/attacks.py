@@ -66,7 +66,7 @@ class AttackPlan:
         live_run = session.live_run
         results = await measure_attacks(live_run.asker, live_run.prompts, self.trials, session.note_done)
         return AttackReport(
-            judge=live_run.asker.judge.name,
+            judge=self.settings.judge,
             language=self.settings.language,
             n_trials=len(self.trials),
             results=results,

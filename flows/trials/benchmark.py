@@ -15,8 +15,9 @@ from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.judges import Judges
+from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.settings.run import LEXICAL, RunSettings
+from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.metric_files import Plan

@@ -22,6 +22,7 @@ import orjson
 from evalhouse.prompts import VERDICTS, BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.names import is_fixed
 from evalhouse.tasks.judge.protocol import Question
 
 T = TypeVar("T")
@@ -124,9 +125,10 @@ class _Poll:
 async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> dict[str, JudgedItem]:
     """A verdict for every id; raises JudgeFailed when some are still missing after the last attempt.
 
-    Of several votes some may fail, as long as those that came are a majority of all for every id.
+    Of several votes some may fail, as long as those that came are a majority of all for every id. A judge that says the
+    same each time has one.
     """
-    if inquiry.votes > 1:
+    if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
         return await _ask_by_vote(asker, inquiry, ids)
     poll = await _take_vote(asker, inquiry, ids, number=0)
     if poll.failure is not None:

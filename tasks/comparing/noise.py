@@ -27,7 +27,7 @@ from scipy.special import betaincinv, ndtri, stdtrit
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
 from evalhouse.tasks.comparing.shifts import Shift, find_shifts
-from evalhouse.tasks.judge.names import list_judges
+from evalhouse.tasks.judge.names import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.rows.scores import (
@@ -129,7 +129,7 @@ def pick_samples(sample_ids: Sequence[str], *, share: float, seed: str) -> list[
 
 def has_noise(judge: str, embeddings: str | None) -> bool:
     """Whether the judge or the embeddings may say something else the second time. Those without a model do not."""
-    return list_judges(judge) != ["lexical"] or embeddings not in (None, "hashing")
+    return not all(map(is_fixed, list_judges(judge))) or embeddings not in (None, "hashing")
 
 
 def count_picked(n_samples: int, share: float) -> int:

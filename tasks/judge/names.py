@@ -15,6 +15,8 @@ from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, STEPS, TASKS, fi
 
 DEFAULT: Final = "default"
 """What the default judge is called where judges are listed by name, as in a suite's `[judges]`."""
+LEXICAL: Final = "lexical"
+"""The built-in judge, which asks no model."""
 # The name of a judge may hold `=`, but only behind its colon.
 _ITEM: Final = re.compile(r"([^:=]*)=(.*)", re.DOTALL)
 
@@ -55,6 +57,11 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
             raise ValueError(_explain_repeated(task, judges[task], name))
         judges[task] = name.strip()
     return JudgeNames(default=judges.pop(DEFAULT, None), of_tasks=judges)
+
+
+def is_fixed(name: str) -> bool:
+    """Whether a judge says the same each time it is asked, so that asking it again says nothing."""
+    return name == LEXICAL
 
 
 def find_judge(text: str, call: str) -> str:

@@ -72,9 +72,10 @@ def _check_able(judges: Judges, tasks: Sequence[str], plan: Plan) -> None:
         if not unable:
             continue
         resting = [metric.name for metric in plan.metrics if set(list_tasks(add_earlier(metric.needs))) & set(unable)]
+        for_what = f" ({', '.join(resting)})" if resting else ""
         named = ",".join(f"{task}=openai:MODEL" for task in unable)
         raise FatalJudgeError(
-            f"the judge {judge.name!r} cannot take {_write_steps(unable)} ({', '.join(resting)}), only "
+            f"the judge {judge.name!r} cannot take {_write_steps(unable)}{for_what}, only "
             f"{', '.join(name for name in JUDGED_TASKS if _is_able(judge, name))}; name another judge, for all steps "
             f"or with --judge {named}, or leave these metrics out"
         )

@@ -10,14 +10,13 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.tasks.judge.names import find_judge, parse_judges
+from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.steps import STEPS
 
 TOP: Final = "the top of the file, above the first table"
 LIMITS: Final = "[limits]"
-LEXICAL: Final = "lexical"
 _VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "votes" in step.settings))
 
 
@@ -176,7 +175,7 @@ class RunSettings(BaseModel):
     def _check_votes(cls, votes: int, info: ValidationInfo) -> int:
         if votes % 2 == 0:
             raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
-        if votes > 1 and all(find_judge(info.data.get("judge", ""), task) == LEXICAL for task in _VOTING):
+        if votes > 1 and all(is_fixed(find_judge(info.data.get("judge", ""), task)) for task in _VOTING):
             raise PydanticCustomError(
                 "equal_votes", "the lexical judge says the same each time; name a model with --judge, or take one vote"
             )

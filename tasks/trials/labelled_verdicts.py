@@ -26,11 +26,11 @@ from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
+from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.lexical.judge import read_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
-from evalhouse.tasks.settings.run import LEXICAL
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.warehouse.rows.samples import StoredSample
 

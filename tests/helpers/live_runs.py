@@ -61,6 +61,7 @@ class ScriptedJudge:
     name = "scripted"
     model = "scripted-1"
     endpoint = None
+    tasks = None
 
     def __init__(self, says: Says, *, latency_s: float = 0.0) -> None:
         self.says = says

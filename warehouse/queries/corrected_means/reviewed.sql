@@ -13,6 +13,7 @@ asked as (
     select
         llm_calls.call_id,
         llm_calls.prompt,
+        llm_calls.judge,
         llm_calls.prompt_hash,
         coalesce(prompts.version || ' ', '') || left(llm_calls.prompt_hash, 8) as prompt_version
     from llm_calls
@@ -34,7 +35,7 @@ select
     reviewed.stratum,
     reviewed.probability,
     coalesce(corrected_strata.n_picked / corrected_strata.n_labelled, 1) / nullif(reviewed.probability, 0) as weight,
-    runs.judge,
+    coalesce(asked.judge, runs.judge) as judge,
     -- Of the question; prompts in one language may ask about texts in another.
     if(regexp_matches(samples.question, '\p{Han}'), 'zh', if(runs.language = 'zh', 'en', runs.language)) as language,
     asked.prompt_hash,

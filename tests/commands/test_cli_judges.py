@@ -1,0 +1,176 @@
+"""A judge per step, as a user names them: at the command line, in a suite, by a variable, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_house import make_rows, write_dataset
+from cli_process import Place
+from endpoint import Endpoint, running_endpoint
+
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.preparing.suites import load_suite
+
+MIXED = "openai:judge,classify=openai:other,attribute=lexical"
+METRICS = "factual_f1,faithfulness,context_precision"
+ALL_LEXICAL = "openai:judge,extract=lexical,classify=lexical,attribute=lexical,rank=lexical"
+SUITE = """
+dataset = "berths.jsonl"
+metrics = ["factual_f1", "faithfulness", "context_precision"]
+[judges]
+default = "openai:judge"
+classify = "openai:other"
+attribute = "lexical"
+"""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(models=("judge", "other")) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
+    write_dataset(tmp_path, make_rows(3), "berths.jsonl")
+    (tmp_path / "berths.toml").write_text(SUITE)
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "none"}
+    return Place(folder=tmp_path, variables=variables)
+
+
+def read(place: Place, sql: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(place.folder / "evalhouse.duckdb"), read_only=True) as connection:
+        return connection.sql(sql).fetchall()
+
+
+def test_a_step_with_another_judge_is_asked_alone_and_is_another_yardstick(place: Place, endpoint: Endpoint) -> None:
+    chat = "/v1/chat/completions"
+    base = place.call("run", "berths.jsonl", "--judge", "openai:judge", "--metrics", METRICS, "--json").document
+    n_before = endpoint.stats.requests[chat]
+    dry = place.call("run", "berths.toml", "--dry-run", "--json").document
+    mixed = place.call("run", "berths.toml", "--json").document
+    # Classifying is asked of the other one, attributing of nobody; the rest is on record.
+    assert (base["judge"], mixed["judge"]) == ("openai:judge", MIXED)
+    assert endpoint.stats.requests[chat] - n_before == 3
+    assert {name: usage["requests"] for name, usage in dry["judges"].items()} == {
+        "openai:judge": 0, "openai:other": 3, "lexical": 3,
+    }  # fmt: skip
+    assert {(step["step"], step["judge"]) for step in dry["steps"]} >= {("classify", "openai:other")}
+    asked = "select distinct step, judge, model, status from llm_calls where run_id = '{}' order by step"
+    assert read(place, asked.format(mixed["run_id"])) == [
+        ("attribute_answer", "lexical", "lexical-3", "ok"),
+        ("classify", "openai:other", "other", "ok"),
+        ("extract_answer", "openai:judge", "judge", "cached"),
+        ("extract_ground_truth", "openai:judge", "judge", "cached"),
+        ("rank", "openai:judge", "judge", "cached"),
+    ]
+    assert read(place, f"select judge, config ->> 'judge' from runs where run_id = '{mixed['run_id']}'") == [
+        (MIXED, MIXED)
+    ]
+    # The same once more, by a variable: all of it is on record.
+    again = place.with_variables(EVALHOUSE_JUDGE="attribute=lexical,openai:judge,classify=openai:other")
+    assert again.call("run", "berths.jsonl", "--metrics", METRICS, "--json").document["judge"] == MIXED
+    assert endpoint.stats.requests[chat] - n_before == 3
+    check_yardsticks(place, base["run_id"], mixed["run_id"])
+
+
+def check_yardsticks(place: Place, base: str, mixed: str) -> None:
+    compared = place.call("compare", base, mixed, "--json").document
+    assert compared["warnings"][0] == f"the runs differ in judge: openai:judge and {MIXED}"
+    parts = {metric["metric"]: [part["name"] for part in metric["parts"]] for metric in compared["metrics"]}
+    assert parts["context_precision"] == ["noise"]
+    assert parts["factual_f1"] == parts["faithfulness"] == ["judge"]
+    limits = ("--max-drop", "faithfulness=0.5", "--max-drop", "context_precision=0.5", "--against", base)
+    gated = place.call("gate", mixed, *limits, "--json").document
+    reasons = {check["metric"]: check["reason"] for check in gated["checks"] if check["kind"] == "max_drop"}
+    assert reasons["faithfulness"] == "other_judge"
+    assert reasons["context_precision"] != "other_judge"
+    history = "select distinct judge, same_yardstick from score_history where metric = 'faithfulness' order by 1, 2"
+    assert {("openai:judge", None), (MIXED, False)} <= set(read(place, history))
+    assert f"judge {MIXED}" in place.call("show", mixed).stdout
+
+
+def test_a_run_whose_judges_are_all_lexical_needs_no_key(tmp_path: Path, prefect_home: Path) -> None:
+    write_dataset(tmp_path, make_rows(2), "berths.jsonl")
+    place = Place(folder=tmp_path, variables={"PREFECT_HOME": str(prefect_home)})
+    free = place.call("run", "berths.jsonl", "--judge", ALL_LEXICAL, "--metrics", METRICS, "--json")
+    assert (free.status, free.document["calls"]["cost_usd"]) == (0, 0.0)
+    needs_one = place.call("run", "berths.jsonl", "--judge", MIXED, "--metrics", METRICS)
+    assert "OPENAI_API_KEY is not set" in needs_one.stderr
+
+
+@pytest.mark.parametrize(
+    ("judge", "metrics", "told"),
+    [
+        (
+            "openai:a,clasify=lexical",
+            METRICS,
+            "--judge: got 'openai:a,clasify=lexical'; there is no step 'clasify'",
+        ),
+        ("openai:a,overlap=lexical", METRICS, "the step 'overlap' asks no judge; those that do: extract, classify"),
+        ("rank=lexical,rank=lexical", METRICS, "the step 'rank' has two judges"),
+        ("openai:judge,classify=gpt", METRICS, "'gpt' names no judge"),
+        ("openai:judge,classify=nowhere:make", METRICS, "nowhere"),
+        ("openai:judge,grade=lexical", "accuracy", "cannot take the step grade (accuracy), only extract, classify,"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_asked(
+    place: Place, endpoint: Endpoint, judge: str, metrics: str, told: str
+) -> None:
+    refused = place.call("run", "berths.jsonl", "--judge", judge, "--metrics", metrics)
+    assert (refused.status, endpoint.stats.requests.total()) == (2, 0)
+    assert told in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ('[judges]\nclasify = "lexical"', "line 2: judges: there is no step 'clasify'; did you mean classify?"),
+        ('judge = "lexical"\n[judges]\nrank = "lexical"', "judges: there is a `judge` as well; write it as `default`"),
+        ("[judges]\nrank = 3", "judges: rank names no judge"),
+        ('judges = "lexical"', "this is a table: write [judges] on a line of its own"),
+    ],
+)
+def test_a_suite_says_what_is_wrong_with_its_judges(place: Place, lines: str, told: str) -> None:
+    (place.folder / "odd.toml").write_text(f'dataset = "berths.jsonl"\n{lines}\n')
+    refused = place.call("run", "odd.toml")
+    assert refused.status == 2
+    assert told in refused.stderr
+
+
+def test_a_default_that_is_named_above_replaces_the_judges_below(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = load_suite(place.folder / "berths.toml")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    def resolve(judge: object, variable: str = "", *, suite: Any = suite) -> tuple[str, str]:  # noqa: ANN401
+        monkeypatch.setenv("EVALHOUSE_JUDGE", variable)
+        resolved = resolve_settings({"judge": judge, "dataset": "berths.jsonl"}, suite=suite)
+        return resolved.settings.judge, resolved.origins["judge"]
+
+    assert resolve(None) == (MIXED, "suite berths.toml")
+    assert resolve("lexical") == ("lexical", "--judge")
+    assert resolve({"rank": "m:f"}) == (f"{MIXED},rank=m:f", "--judge, suite berths.toml")
+    assert resolve("attribute=openai:judge", "classify=m:f") == (
+        "openai:judge,classify=m:f", "--judge, EVALHOUSE_JUDGE, suite berths.toml",
+    )  # fmt: skip
+    assert resolve("rank=m:f", suite=None) == (
+        "lexical,rank=m:f", "default, because no OPENAI_API_KEY is set, --judge",
+    )  # fmt: skip
+
+
+def test_doctor_looks_at_every_judge(place: Place) -> None:
+    found = place.call("doctor", "--judge", f"{MIXED},rank=openai:gone", "--json")
+    judge = next(finding for finding in found.document["findings"] if finding["what"].startswith("judge "))
+    assert (found.status, judge["verdict"]) == (2, "wrong")
+    assert "does not list 'gone'" in judge["detail"]
+    judge = place.call("doctor", "--judge", MIXED, "--json").document["findings"][2]
+    assert judge["detail"].split("; ") == [
+        "openai:judge: the endpoint lists it, with 1 others",
+        "openai:other: the endpoint lists it, with 1 others",
+        "lexical: built in: no model, no network, no key",
+    ]
