@@ -64,7 +64,16 @@ _REACH_S = 10.0
     help="Measure how often the judge is fooled by texts that forge ends, ids and replies or give it orders. "
     "Sends about 370 requests, which cost money; their number and price are shown first.",
 )
-@click.option("--dry-run", is_flag=True, help="With --attack: say what would be asked and its cost, and ask nothing.")
+@click.option(
+    "--try",
+    "tries",
+    is_flag=True,
+    help="Find out with four small requests what the judge's endpoint can (schemas, JSON mode, seeds, "
+    "log-probabilities, requests at once, context window), and what a run will therefore do. The price is shown first.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="With --try or --attack: say what would be asked and its cost, and ask nothing."
+)
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
 def doctor(
@@ -74,6 +83,7 @@ def doctor(
     embeddings: str | None,
     warehouse: str | None,
     attack: bool,
+    tries: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -82,10 +92,11 @@ def doctor(
     With SUITE.toml these are the settings of its next run, and its dataset, target, schedule, gate and webhook are
     checked too, without asking the application or notifying anyone. Asks the judge's endpoint for its list
     of models, which costs nothing. Exit status 2 when something is wrong. With --attack the judge is put to the test
-    as well; however often it is fooled is a measurement and not an error, so the exit status stays 0.
+    as well; however often it is fooled is a measurement and not an error, so the exit status stays 0. With --try its
+    endpoint is asked what it can.
     """
-    if dry_run and not attack:
-        raise SettingsError("--dry-run belongs to --attack; all else that doctor does costs nothing")
+    if dry_run and not (attack or tries):
+        raise SettingsError("--dry-run belongs to --try and --attack; all else that doctor does costs nothing")
     chosen = load_suite(suite) if suite else None
     resolved = resolve_settings({"judge": judge, "embeddings": embeddings, "warehouse": warehouse}, suite=chosen)
     settings = resolved.settings
@@ -99,11 +110,32 @@ def doctor(
     document = _to_document(resolved, findings)
     if not as_json:
         _print(resolved, findings)
+    if tries:
+        status = _try(settings, document, dry_run=dry_run, as_json=as_json) or status
     if attack:
         status = _attack(settings, findings, document, dry_run=dry_run, as_json=as_json) or status
     if as_json:
         print_json(document)
     return status
+
+
+def _try(settings: RunSettings, document: dict[str, object], *, dry_run: bool, as_json: bool) -> int:
+    """Find out what the judge's endpoint can, put it into the document or print it; returns an exit status of its own.
+
+    A judge with which something is wrong is tried as well: its own answer says what.
+    """
+    from evalhouse.flows.trials import endpoint  # noqa: PLC0415  # imports all that asks
+
+    plan = endpoint.plan_trials(settings)
+    print_notice(f"{plan.describe()}. {'Nothing was asked.' if dry_run else ''}".rstrip())
+    if dry_run:
+        document["try"] = plan.estimate()
+        return 0
+    tried = plan.run()
+    document["try"] = endpoint.to_document(tried)
+    if not as_json:
+        endpoint.print_report(tried)
+    return BAD_INPUT if any(item.trial.problem for item in tried) else 0
 
 
 def _attack(
@@ -227,7 +259,8 @@ def _look_at_judge(settings: RunSettings) -> CheckResult:
         except TimeoutError:
             return "wrong", f"{name}: no answer within {_REACH_S:g} s"
         details.append(f"{name}: {detail}" if len(names) > 1 else detail)
-    return "ok", "; ".join(details)
+    hint = "" if names == ["lexical"] else "; --try finds out what it can"
+    return "ok", "; ".join(details) + hint
 
 
 def _look_at_embeddings(settings: RunSettings) -> CheckResult:

@@ -111,6 +111,32 @@ def test_an_endpoint_is_asked_for_its_models(ask: Ask, monkeypatch: pytest.Monke
         assert finished.document["environment"]["OPENAI_API_KEY"] == "set"
 
 
+def test_an_endpoint_is_tried_when_asked_to_and_the_price_is_said_first(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("priced: [1000, 2000]\n", encoding="utf-8")
+    monkeypatch.setenv("EVALHOUSE_PRICES", str(prices))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with running_endpoint(expected_key=KEY) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        rehearsed = ask("doctor", "--judge", "openai:priced", "--try", "--dry-run", "--json")
+        assert rehearsed.document["try"]["cost_usd"] > 0.1
+        assert "cost $" in rehearsed.stderr
+        assert "/v1/chat/completions" not in endpoint.stats.requests
+        tried = ask("doctor", "--judge", "openai:nobody", "--try")
+        assert "4 small requests to openai:nobody" in tried.stderr
+        assert "cost unknown" in tried.stderr
+        for words in ("Tried openai:nobody", "schema that names ids", "What a run will do"):
+            assert words in tried.stdout
+        assert endpoint.stats.requests["/v1/chat/completions"] == 4
+        endpoint.configure(expected_key="another")
+        refused = ask("doctor", "--judge", "openai:priced", "--try", "--json")
+    assert refused.status == 2
+    assert "OPENAI_API_KEY" in refused.document["try"][0]["problem"]
+    assert KEY not in refused.stdout + refused.stderr + tried.stdout
+
+
 def test_an_endpoint_that_is_down_is_said(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

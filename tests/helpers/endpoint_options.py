@@ -50,6 +50,7 @@ class Options:
     latency: float | str = 0.0
     faults: Mapping[Fault, float] = field(default_factory=dict)
     max_in_flight: int | None = None  # more at once are answered 429
+    slots: int | None = None  # so many are answered at once; the others wait their turn
     rpm: int | None = None  # requests let in within a window; more are answered 429
     tpm: int | None = None  # tokens of prompts let in within a window
     rpm_window_s: float = 60.0
@@ -58,6 +59,8 @@ class Options:
     rate_limit_headers: bool = False  # x-ratelimit-* for rpm and tpm on every answer of a model
     expected_key: str | None = None
     models: tuple[str, ...] = ()  # the only models known; empty knows every name
+    model_fields: Mapping[str, Any] = field(default_factory=dict)  # beside the usual ones of each model listed
+    documents: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # what else is served, by path
     context_limit: int | None = None  # tokens of a prompt; longer ones are refused
     no_json_schema: bool = False
     no_temperature: bool = False

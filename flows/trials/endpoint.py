@@ -1,0 +1,220 @@
+"""`doctor --try`: what a judge's endpoint can, by four small requests, and what a run will therefore do with it.
+
+What is asked and seen is in `tasks/models/probe.py`, what the server says of itself in `tasks/models/serving.py`; here
+it is said in words. The price is said before anything is asked, and nothing is written to a warehouse.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from evalhouse.flows.display.output import print_line, print_notice, print_section, write_count, write_dollars
+from evalhouse.prompts import load_prompts
+from evalhouse.tasks.asking.patience import choose_timeout, is_near
+from evalhouse.tasks.asking.tokens import find_price, load_prices
+from evalhouse.tasks.judge.names import list_judges
+from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.models.make import make_judge, name_judge
+from evalhouse.tasks.models.probe import N_REQUESTS, Form, Probe, Trial
+from evalhouse.tasks.models.serving import Serving, read_serving
+from evalhouse.tasks.settings.run import RunSettings
+
+# Instructions, worked examples and a reply take so much of a window beside the data; data are counted by a quick rule.
+_BESIDE_DATA = 2_500
+_SURE_SHARE = 0.7
+_LEAST_DATA = 500
+_LOCAL_SLOTS = 2
+
+_FORM_WORDS: dict[Form, str] = {
+    "ids": "each request carries a schema that names its ids",
+    "schema": "each request carries the schema of its prompt",
+    "json_object": "requests ask for JSON of any shape, and their words say which",
+    "words": "the form of a reply is asked for in words alone, and its JSON is read out of the text",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeTrial:
+    """What is known of one judge after its trial, with the settings of the run that would ask it."""
+
+    settings: RunSettings
+    endpoint: str
+    trial: Trial
+    serving: Serving
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPlan:
+    """The judges of the settings that ask a model; none where all are built in."""
+
+    settings: RunSettings
+    judges: Sequence[tuple[RunSettings, Judge]]
+
+    def estimate(self) -> dict[str, object]:
+        """Requests, tokens and dollars; None dollars where a price is not known."""
+        prices = load_prices(self.settings.prices)
+        counts = [_make_probe(settings, judge).count_tokens() for settings, judge in self.judges]
+        found = [find_price(prices, judge.model) for _, judge in self.judges]
+        costs = [price.cost_usd(*count) if price else None for price, count in zip(found, counts, strict=True)]
+        known = [cost for cost in costs if cost is not None]
+        return {
+            "requests": N_REQUESTS * len(self.judges),
+            "prompt_tokens": sum(prompt for prompt, _ in counts),
+            "completion_tokens": sum(completion for _, completion in counts),
+            "cost_usd": sum(known) if len(known) == len(costs) else None,
+        }
+
+    def describe(self) -> str:
+        """A sentence for the person who is about to pay for it."""
+        if not self.judges:
+            return f"--try: {self.settings.judge} is built in, so there is no endpoint to ask"
+        told = self.estimate()
+        names = ", ".join(settings.judge for settings, _ in self.judges)
+        cost = told["cost_usd"] if isinstance(told["cost_usd"], float) else None
+        return (
+            f"{told['requests']} small requests to {names}, about {told['prompt_tokens']:,} + "
+            f"{told['completion_tokens']:,} tokens, cost {write_dollars(cost)}"
+        )
+
+    def run(self) -> list[JudgeTrial]:
+        """Ask all judges, one after the other."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> list[JudgeTrial]:
+        return [await _try_judge(settings, judge) for settings, judge in self.judges]
+
+
+def plan_trials(settings: RunSettings) -> TrialPlan:
+    """Make the judges; raises FatalJudgeError for one that cannot be made."""
+    named = [name_judge(settings, name) for name in list_judges(settings.judge)]
+    made = [(one, make_judge(one)) for one in named]
+    return TrialPlan(settings=settings, judges=[(one, judge) for one, judge in made if judge.endpoint is not None])
+
+
+def _make_probe(settings: RunSettings, judge: Judge) -> Probe:
+    prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
+    return Probe(judge, prompts["rank"], settings.timeout_s)
+
+
+async def _try_judge(settings: RunSettings, judge: Judge) -> JudgeTrial:
+    trial = await _make_probe(settings, judge).run()
+    # Afterwards, when the model is loaded: some servers know its window only then.
+    is_openai = settings.judge.startswith("openai:")
+    serving = await read_serving(judge.model) if is_openai and trial.problem is None else Serving()
+    return JudgeTrial(settings=settings, endpoint=judge.endpoint or "", trial=trial, serving=serving)
+
+
+def to_document(tried: Sequence[JudgeTrial]) -> list[dict[str, object]]:
+    """Each judge as JSON has it."""
+    return [
+        {
+            "judge": item.settings.judge,
+            **asdict(item.trial),
+            **asdict(item.serving),
+            "therefore": list_consequences(item),
+        }
+        for item in tried
+    ]
+
+
+def print_report(tried: Sequence[JudgeTrial]) -> None:
+    """For each judge a table of what was seen, and what a run will do."""
+    for item in tried:
+        trial = item.trial
+        if trial.problem is not None:
+            print_notice(f"{item.settings.judge}: {trial.problem}")
+            continue
+        rows = [[seen.ability, seen.status, seen.detail] for seen in trial.seen] + [_make_window_row(item.serving)]
+        print_section(f"Tried {item.settings.judge}", ["what", "can it", "seen"], rows)
+        asked = write_count(trial.n_answered, "request")
+        print_line(
+            f"{asked} answered and {trial.n_refused} refused in {trial.seconds:.1f} s, "
+            f"{trial.prompt_tokens:,} + {trial.completion_tokens:,} tokens"
+        )
+        print_line()
+        print_line("What a run will do", bold=True)
+        for line in list_consequences(item):
+            print_line(f"- {line}")
+
+
+def _make_window_row(serving: Serving) -> list[object]:
+    if serving.window is None:
+        return ["context window", "unknown", "the server does not say"]
+    return ["context window", f"{serving.window:,}", f"tokens, says {serving.said_at}"]
+
+
+def list_consequences(item: JudgeTrial) -> list[str]:
+    """What a run does with this judge, a sentence each; nothing where the trial came to nothing."""
+    if item.trial.problem is not None:
+        return []
+    return [
+        _describe_form(item.trial),
+        _describe_sampling(item),
+        *_describe_dropped(item.trial),
+        _describe_pace(item),
+        _describe_window(item),
+    ]
+
+
+def _describe_form(trial: Trial) -> str:
+    words = _FORM_WORDS[trial.form]
+    if trial.is_held:
+        return f"Form of replies: {words}, and the endpoint holds the model to it."
+    return f"Form of replies: {words}; what is missing in a reply or wrong is asked for again."
+
+
+def _describe_sampling(item: JudgeTrial) -> str:
+    temperature = item.settings.temperature
+    if "temperature" in item.trial.refused:
+        return "Temperature: none is sent, for it is refused."
+    sent = "none is sent, so the model's own counts" if temperature is None else f"{temperature:g} is sent"
+    return f"Temperature: {sent}."
+
+
+def _describe_dropped(trial: Trial) -> list[str]:
+    """What is lost by what the endpoint does not take."""
+    lines = []
+    cannot = {seen.ability for seen in trial.seen if seen.status == "no"}
+    if "seed" in cannot:
+        lines.append("Seeds are left out: votes (--votes) are taken all the same, and cannot be repeated exactly.")
+    if "log-probabilities" in cannot:
+        lines.append("Log-probabilities are left out: with --logprobs grades are the ratings as the model says them.")
+    return lines
+
+
+def _describe_pace(item: JudgeTrial) -> str:
+    concurrency, slots = item.settings.concurrency, item.serving.slots
+    timeout_s = choose_timeout(item.settings.timeout_s, item.endpoint)
+    line = f"Pace: up to {concurrency} requests at once (--concurrency), each waited for {timeout_s:g} s (--timeout)"
+    if item.trial.side_by_side is False and (slots is None or slots == 1):
+        slots = 1
+    if slots is None or slots >= concurrency:
+        return f"{line}."
+    queue = "answers one after the other" if slots == 1 else f"answers {slots} at once"
+    return (
+        f"{line}. The server {queue}: the others wait in its queue, where their time does not run; "
+        f"--concurrency {max(slots, _LOCAL_SLOTS)} is as quick."
+    )
+
+
+def _describe_window(item: JudgeTrial) -> str:
+    window, most = item.serving.window, item.settings.request_tokens
+    if window is None:
+        silent = (
+            "; a prompt that the server cuts without a word is noticed by its token count"
+            if is_near(item.endpoint)
+            else ""
+        )
+        return f"Length: up to {most:,} tokens of data go into one request; the window is not known{silent}."
+    fitting = int((window - _BESIDE_DATA) * _SURE_SHARE)
+    if fitting >= most:
+        return f"Length: up to {most:,} tokens of data go into one request, which the window holds."
+    if fitting < _LEAST_DATA:
+        return (
+            f"Length: a window of {window:,} tokens is too small for the prompts; serve the model with 8,192 or more."
+        )
+    return (
+        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: "
+        f"set EVALHOUSE_REQUEST_TOKENS={fitting // 500 * 500 or _LEAST_DATA}, or serve the model with a larger window."
+    )
