@@ -34,7 +34,7 @@ Embeddings = Literal["model", "hashing"]
 HEADER_KEYS: Final = (
     "metric", "version", "needs", "parameter", "better", "minimum", "embeddings", "default", "correctable", "meaning",
 )  # fmt: skip
-_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # bound by warehouse/rows/scores.py
+_RESERVED: Final = ("run_id", "metric_name", "metric_version")  # kept for warehouse/rows/scores.py
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION: Final = re.compile(r"[1-9][0-9]*")
 _KEY_LINE: Final = re.compile(r"--\s*([A-Za-z_]+):\s+(.*)")
@@ -59,7 +59,7 @@ class MetricFile:
     `ratio`, a quotient of counts; `joined`, two verdicts on a statement; `ranks`, all verdicts of a ranking. It is None
     for a metric that rests on no verdict which people review. `embeddings` is the kind that it has a value with; None
     where it takes any. `meaning` is a phrase for a reader who does not know the formula, None where the file has none;
-    `place` is how errors speak of the file.
+    `place` is how errors speak of the file; `is_own` says that it is a user's own, not built in.
     """
 
     name: str
@@ -76,6 +76,7 @@ class MetricFile:
     default_place: int | None = None
     correctable: str | None = None
     meaning: str | None = None
+    is_own: bool = True
 
     def fits(self, embeddings: str | None) -> bool:
         """Whether it has a value in a run with these embeddings; None stands for any."""
@@ -122,10 +123,10 @@ def load_metrics(folder: Path | None = None) -> dict[str, MetricFile]:
 @cache
 def _load_built_in() -> dict[str, MetricFile]:
     texts = _read_folder("metrics")
-    return {name: parse_metric(text, name=name, place=f"{name}.sql") for name, text in texts.items()}
+    return {name: parse_metric(text, name=name, place=f"{name}.sql", is_own=False) for name, text in texts.items()}
 
 
-def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
+def parse_metric(text: str, *, name: str, place: str, is_own: bool = True) -> MetricFile:
     """The metric in `text`; `name` is what its file is called, `place` is how errors speak of it."""
     lines = text.splitlines()
     length = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
@@ -162,6 +163,7 @@ def parse_metric(text: str, *, name: str, place: str) -> MetricFile:
         default_place=_read_default_place(header.values.get("default", "no"), place),
         correctable=_read_choice(header, "correctable", _CORRECTABLE, place),
         meaning=header.values.get("meaning"),
+        is_own=is_own,
     )
 
 
@@ -211,6 +213,27 @@ def metric_version(metric: MetricFile, settings: Mapping[str, float]) -> str:
         if resolved[name] != metric.parameters[name]
     ]
     return ";".join([metric.version, *changed])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetMetric:
+    """A metric with a value for each parameter, and what `scores.metric_version` says of it then."""
+
+    file: MetricFile
+    parameters: dict[str, float]
+    version: str
+
+
+def set_metrics(metrics: Iterable[MetricFile], settings: Mapping[str, Mapping[str, float]]) -> list[SetMetric]:
+    """Metrics with the parameters that `settings` has by metric; errors as resolve_parameters."""
+    return [
+        SetMetric(
+            file=metric,
+            parameters=resolve_parameters(metric, settings.get(metric.name, {})),
+            version=metric_version(metric, settings.get(metric.name, {})),
+        )
+        for metric in metrics
+    ]
 
 
 def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewScript]:

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.secrets import hide_in, note_environment
+from evalhouse.warehouse.secrets import hide_in_rows, note_environment
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -206,7 +206,8 @@ class Mover:
 
     def keep(self, row: dict[str, object]) -> None:
         """Put a row on disk, without secrets; raises OSError when the disk does not take it."""
-        self._journal.append({name: hide_in(value) for name, value in row.items()})
+        (kept,) = hide_in_rows([row])
+        self._journal.append(dict(kept))
         if len(self._journal) >= _WAYS[self._table].most_rows:
             self._wake.set()
 

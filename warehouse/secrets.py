@@ -12,7 +12,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 import orjson
@@ -63,6 +63,11 @@ def hide_in(value: object) -> object:
     if isinstance(value, str):
         return hide_secrets(value)
     return [hide_in(item) for item in value] if isinstance(value, list | tuple) and _noted else value
+
+
+def hide_in_rows(rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+    """Rows whose values have lost every secret; the very same rows where none is known."""
+    return [{name: hide_in(value) for name, value in row.items()} for row in rows] if _noted else rows
 
 
 @functools.lru_cache(maxsize=4)

@@ -26,7 +26,6 @@ from evalhouse.warehouse.engine.connection import explain_failure, open_reader, 
 from evalhouse.warehouse.engine.lake import describe_commit
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.engine.older import as_of_today
-from evalhouse.warehouse.engine.waiting import in_a_hurry
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
@@ -41,6 +40,7 @@ class Warehouse:
 
     def __init__(self, url: str) -> None:
         self.location: Location = parse_location(url)
+        self._is_of_today = False
 
     def exists(self) -> bool:
         """Whether anything has been written there yet; raises the errors of a warehouse that cannot be reached."""
@@ -52,7 +52,9 @@ class Warehouse:
 
     def migrate(self) -> list[str]:
         """Create or update the tables and views; returns the names of what was applied."""
-        return migrate(self.location)
+        names = migrate(self.location)
+        self._is_of_today = True
+        return names
 
     def append(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> bool:
         """Write a batch together with all spooled ones; False when it had to be spooled instead.
@@ -60,8 +62,7 @@ class Warehouse:
         A batch whose key is known is not written again. Raises WarehouseUnwritable when the disk is full.
         """
         try:
-            with in_a_hurry():
-                self.append_now(batch, patience_s=patience_s)
+            self.append_now(batch, patience_s=patience_s, waits=False)
         except WarehouseBusy:
             try:
                 spool_batch(self.location.spool_path, batch)
@@ -73,9 +74,9 @@ class Warehouse:
             return False
         return True
 
-    def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> None:
+    def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S, waits: bool = True) -> None:
         """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
-        with self.writing(patience_s=patience_s, run_id=batch.run_id) as connection:
+        with self.writing(patience_s=patience_s, run_id=batch.run_id, waits=waits) as connection:
             _write_batch(connection, batch)
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
@@ -95,14 +96,14 @@ class Warehouse:
 
     @contextlib.contextmanager
     def writing(
-        self, *, patience_s: float = WRITE_PATIENCE_S, run_id: str | None = None
+        self, *, patience_s: float = WRITE_PATIENCE_S, run_id: str | None = None, waits: bool = True
     ) -> Iterator[duckdb.DuckDBPyConnection]:
         """One transaction on a short-lived connection, after taking the spool in.
 
         Of a lake the snapshot it makes is named after the run. Raises WarehouseBusy, WarehouseUnwritable (then nothing
-        of the transaction is kept), or WarehouseError.
+        of the transaction is kept), or WarehouseError; `waits` as for `open_writer`.
         """
-        with open_writer(self.location, patience_s=patience_s) as connection:
+        with open_writer(self.location, patience_s=patience_s, waits=waits) as connection:
             try:
                 self._take_in_spool(connection)
                 connection.begin()
@@ -130,7 +131,7 @@ class Warehouse:
                 connection.register(name, frame.to_arrow())
             try:
                 # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
-                with as_of_today(connection):
+                with contextlib.nullcontext() if self._is_of_today else as_of_today(connection):
                     rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(

@@ -13,7 +13,7 @@ from importlib.resources import files
 import polars as pl
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.secrets import hide_in
+from evalhouse.warehouse.secrets import hide_in_rows
 from evalhouse.warehouse.steps import ColumnType
 
 _TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
@@ -41,11 +41,9 @@ def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
     for row in rows:
         if not row.keys() <= columns.keys():
             raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
+    rows = hide_in_rows(rows)
     return pl.DataFrame(
-        {
-            name: pl.Series(name, [hide_in(row.get(name)) for row in rows], dtype=dtype)
-            for name, dtype in columns.items()
-        }
+        {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )
 
 

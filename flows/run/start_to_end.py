@@ -254,7 +254,9 @@ class _RunProcess:
         try:
             with self.interrupts.answered_by(stop):
                 flow = collect_run if kind == "collection" else evaluate_run
-                await flow.with_options(flow_run_name=_name_flow_run(live_run))(live_run.run_id)
+                named = flow.with_options(flow_run_name=_name_flow_run(live_run))
+                # A task, so that what wakes the flow does not come through here each time.
+                await asyncio.create_task(named(live_run.run_id))
         except (JudgeError, WarehouseError) as error:
             if isinstance(error, WarehouseBusy) and self.interrupts.taken is not None:  # while it was waited for
                 return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/trace.py            # the figures
     python tests/benchmarks/trace.py --files    # and each file, in the order of its first entry, with its entries
+    python tests/benchmarks/trace.py --pairs    # and which function is entered after which file's, where it is often
 
 One row of a JSON Lines file is judged by the lexical judge, in this process, under a profiler. Counted are the frames
 of our own functions: importing a module is left out. A passage is the entry of a function that stands in another file
@@ -35,6 +36,7 @@ class Walk:
 
     root: str
     entries: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[str] = field(default_factory=Counter)
     passages: int = 0
     files_before_flow: int = 0
     passages_before_flow: int = 0
@@ -59,6 +61,7 @@ class Walk:
             self.files_before_flow, self.passages_before_flow = len(self.entries), self.passages
         if name != self._last.get(thread):
             self.passages += self._last.get(thread) is not None
+            self.pairs[f"{self._last.get(thread)} -> {name}:{code.co_name}"] += 1
             self.entries[name] += 1
             self._last[thread] = name
 
@@ -73,7 +76,8 @@ class Walk:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="list every file with its entries")
-    wants_files = parser.parse_args().files
+    parser.add_argument("--pairs", action="store_true", help="list the passages by file and function entered")
+    options = parser.parse_args()
     from evalhouse.flows import cli  # noqa: PLC0415  # what is measured
 
     root = str(Path(cli.__file__).resolve().parents[1]) + "/"
@@ -91,9 +95,12 @@ def main() -> None:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
     print(f"\nstatus {status}")
-    if wants_files:
+    if options.files:
         for name, n_entries in walk.entries.items():
             print(f"{n_entries:5} {name}")
+    if options.pairs:
+        for pair, n_passages in walk.pairs.most_common(60):
+            print(f"{n_passages:5} {pair}")
     print(f"files entered: {len(walk.entries)}, before the flow: {walk.files_before_flow}")
     print(f"passages from file to file: {walk.passages}, before the flow: {walk.passages_before_flow}")
 

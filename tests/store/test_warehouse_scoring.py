@@ -1,13 +1,14 @@
 """Scores of a run: replaced as a whole, by the metric's own settings, and never from a metric that breaks the rules."""
 
+import re
 from pathlib import Path
 
 import pytest
 from warehouse_processes import count_rows, make_warehouse
 
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric
-from evalhouse.warehouse.rows.scores import score_run, try_metrics
+from evalhouse.warehouse.metric_files import MetricFile, load_metrics, parse_metric, view_scripts
+from evalhouse.warehouse.rows.scores import VIEWS_OF_METRICS, score_run, try_metrics
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -58,6 +59,19 @@ def test_a_run_is_scored_anew_and_others_are_left_alone(warehouse: Warehouse) ->
         ("r", "b", "half", 0.25, "2;weight=0.5"),
         ("r", "b", "kept", 0.5, "1"),
     ]
+
+
+def test_metrics_of_ours_read_the_runs_part_of_a_view_and_a_users_own_all_of_it(warehouse: Warehouse) -> None:
+    """The views that ours read are made once for all of them, with the rows of the run alone."""
+    views = {script.name for script in view_scripts()}
+    ours = load_metrics()
+    used = {view for metric in ours.values() for view in views & set(re.findall(r"\w+", metric.sql))}
+    assert used - {"contexts"} == set(VIEWS_OF_METRICS)
+    count = "(select count(distinct run_id) from sample_steps)"
+    own = make_metric("own", _CHOOSE.format(value=count, reason="null", join=""))
+    score_run(warehouse, "r", [ours["faithfulness"], own, ours["mrr"]], {})
+    scores = warehouse.read("select distinct metric, value, unscored_reason from scores order by all").rows()
+    assert scores == [("faithfulness", None, "cancelled"), ("mrr", None, "no_reference_ids"), ("own", 2.0, None)]
 
 
 def test_a_metric_may_end_in_a_comment_and_leave_samples_unscored(warehouse: Warehouse) -> None:

@@ -9,9 +9,8 @@ read-write openings apart, which DuckDB refuses to mix.
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import is_broken_off, open_lake_reader, open_lake_writer
-from evalhouse.warehouse.engine.waiting import entered
+from evalhouse.warehouse.engine.waiting import ATTEMPT_S, try_again
 from evalhouse.warehouse.errors import (
     WarehouseBusy,
     WarehouseError,
@@ -58,14 +57,26 @@ _path_locks_guard = threading.Lock()
 
 
 @contextmanager
-def open_writer(location: Location, *, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_writer(location: Location, *, patience_s: float, waits: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the file for one transaction and make it where there is none.
 
-    Raises WarehouseBusy when others keep it longer than `patience_s` and nobody waits (`waiting`), WarehouseUnwritable,
-    or WarehouseError for a file that is not a warehouse.
+    Raises WarehouseBusy when others keep it longer than `patience_s` and the caller's run does not wait for them
+    (`waiting`; with `waits` false none does), WarehouseUnwritable, or WarehouseError for what is not a warehouse.
     """
-    with entered(partial(_open_writer, location), patience_s=patience_s) as connection:
-        yield connection
+    with ExitStack() as stack:
+
+        def attempt(seconds: float) -> duckdb.DuckDBPyConnection:
+            return stack.enter_context(_open_writer(location, seconds))
+
+        yield _enter(attempt, patience_s) if waits else attempt(patience_s)
+
+
+def _enter(attempt: Callable[[float], duckdb.DuckDBPyConnection], patience_s: float) -> duckdb.DuckDBPyConnection:
+    seconds = min(patience_s, ATTEMPT_S)
+    try:
+        return attempt(seconds)
+    except WarehouseBusy as busy:
+        return try_again(busy, attempt, tried_s=seconds, patience_s=patience_s)
 
 
 @contextmanager
@@ -94,8 +105,8 @@ def open_reader(
 
     A caller that changes settings of the connection asks for its own (`is_own`): of a lake it may be used again.
     """
-    with entered(partial(_open_reader, location, is_own), patience_s=patience_s) as connection:
-        yield connection
+    with ExitStack() as stack:
+        yield _enter(lambda seconds: stack.enter_context(_open_reader(location, is_own, seconds)), patience_s)
 
 
 @contextmanager

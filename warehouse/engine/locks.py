@@ -8,14 +8,13 @@ there and holds over all machines. With SQLite all processes are on one machine.
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.waiting import entered
+from evalhouse.warehouse.engine.waiting import try_again
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnreachable, WarehouseUnwritable
 from evalhouse.warehouse.location import Lake, Location
 from evalhouse.warehouse.queries import read_query
@@ -67,8 +66,15 @@ def hold(location: Location, name: str, *, patience_s: float = SWEPT_S, busy: Bu
         lock: _SessionLock | _FileLock = _SessionLock(location, location.lake, name)
     else:
         lock = _FileLock(find_lock_file(location, name))
-    make = partial(_held, lock, busy)
-    with entered(make, patience_s=patience_s, waits_for=WarehouseUnreachable):
+    with ExitStack() as stack:
+
+        def attempt(seconds: float) -> None:
+            stack.enter_context(_held(lock, busy, seconds))
+
+        try:
+            attempt(patience_s)
+        except WarehouseUnreachable as error:
+            try_again(error, attempt, tried_s=patience_s, patience_s=patience_s, kind=WarehouseUnreachable)
         yield lock
 
 

@@ -2,21 +2,21 @@
 
 By itself an opening gives up after its patience and raises WarehouseBusy. Within `waiting_for_others`, which a run is,
 it is tried again for as long as it takes, and what is waited for is said. Only threads and tasks that were started with
-the context of that block wait; `in_a_hurry` is for those who have another place for their rows.
+the context of that block wait. Whoever opens something comes here only when it could not be had at once.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from evalhouse.warehouse.errors import WarehouseBusy
 
 T = TypeVar("T")
-# A run that waits anyway gives up an attempt sooner than others do, and so says sooner what it waits for.
-_ATTEMPT_S = 5.0
+ATTEMPT_S: Final = 5.0
+"""The longest of an attempt: a run that waits anyway shall soon say what it waits for."""
 Say = Callable[[str], None]
 
 
@@ -60,35 +60,25 @@ def waiting_for_others(say: Say, *, is_stopped: Callable[[], bool]) -> Iterator[
         _wait.reset(token)
 
 
-@contextmanager
-def in_a_hurry() -> Iterator[None]:
-    """Do not wait within this block."""
-    token = _wait.set(None)
-    try:
-        yield
-    finally:
-        _wait.reset(token)
-
-
-@contextmanager
-def entered(
-    make: Callable[[float], AbstractContextManager[T]],
+def try_again(
+    busy: WarehouseBusy,
+    attempt: Callable[[float], T],
     *,
+    tried_s: float,
     patience_s: float,
-    waits_for: type[WarehouseBusy] = WarehouseBusy,
-) -> Iterator[T]:
-    """What `make` makes with a patience, entered, however often that takes; the block itself is not tried again."""
+    kind: type[WarehouseBusy] = WarehouseBusy,
+) -> T:
+    """Make an attempt again that was `busy` for `tried_s`: until `patience_s` are over, or where the caller waits for
+    others as often as it takes. Raises the last error of this kind."""
     wait = _wait.get()
-    if wait is not None and waits_for is WarehouseBusy:
-        patience_s = min(patience_s, _ATTEMPT_S)
-    with ExitStack() as stack:
-        while True:
-            try:
-                thing = stack.enter_context(make(patience_s))
-                break
-            except waits_for as busy:
-                if wait is None or not wait.goes_on(busy, waited_s=patience_s):
-                    raise
-        if wait is not None:
+    if wait is None and tried_s < patience_s:
+        return attempt(patience_s - tried_s)
+    while wait is not None and wait.goes_on(busy, waited_s=tried_s):
+        try:
+            result = attempt(tried_s)
+        except kind as error:
+            busy = error
+        else:
             wait.end()
-        yield thing
+            return result
+    raise busy

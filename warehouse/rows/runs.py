@@ -13,7 +13,7 @@ from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.secrets import hide_in
+from evalhouse.warehouse.secrets import hide_in_rows
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -74,9 +74,7 @@ def insert_run(warehouse: Warehouse, run: RunRow) -> None:
     names = ", ".join(f'"{name}"' for name in values)
     marks = ", ".join("?" for _ in values)
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run.run_id) as connection:
-        connection.execute(
-            f"insert into runs ({names}) values ({marks})", [_to_plain(value) for value in values.values()]
-        )
+        connection.execute(f"insert into runs ({names}) values ({marks})", _to_plain(values))
 
 
 def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_PATIENCE_S, **columns: object) -> None:
@@ -91,8 +89,7 @@ def update_run(warehouse: Warehouse, run_id: str, *, patience_s: float = FLUSH_P
         # Asked first, because a lake's updates return nothing.
         if not connection.execute("select 1 from runs where run_id = ?", [run_id]).fetchone():
             raise WarehouseError(f"run {run_id} is not on record in {warehouse.location.name}")
-        values = [_to_plain(value) for value in columns.values()]
-        connection.execute(f"update runs set {assignments} where run_id = ?", [*values, run_id])
+        connection.execute(f"update runs set {assignments} where run_id = ?", [*_to_plain(columns), run_id])
 
 
 def list_runs(
@@ -176,8 +173,10 @@ def _write_config(config: object) -> str:
     return json.dumps(config, ensure_ascii=False, sort_keys=True)
 
 
-def _to_plain(value: object) -> object:
-    return hide_in(list(value) if isinstance(value, tuple) else value)
+def _to_plain(columns: Mapping[str, object]) -> list[object]:
+    """The values of columns as DuckDB takes them, without secrets."""
+    (row,) = hide_in_rows([columns])
+    return [list(value) if isinstance(value, tuple) else value for value in row.values()]
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:

@@ -4,8 +4,9 @@ A noise run is a row of `runs` of kind noise with calls, verdicts and scores of 
 The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import duckdb
 import polars as pl
@@ -14,7 +15,7 @@ from evalhouse.warehouse.engine.connection import explain_failure
 from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import parse_location
-from evalhouse.warehouse.metric_files import MetricFile, load_metrics, metric_version, resolve_parameters
+from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
@@ -107,6 +108,8 @@ def _list(warehouse: Warehouse, sql: str, parameters: Mapping[str, object]) -> l
 
 
 MetricSettings = Mapping[str, Mapping[str, float]]
+VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings")
+"""What the built-in metrics read besides tables: views that take longer to plan than a metric does over their rows."""
 
 
 def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
@@ -115,23 +118,40 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
 
     `settings` gives parameters by metric where they differ from the file's own.
     """
+    wanted = set_metrics(metrics, settings)
+    names = [metric.name for metric in metrics]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
         connection.execute(
-            "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))",
-            [run_id, [metric.name for metric in metrics]],
+            "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
         )
-        for metric in metrics:
-            try:
-                _score_metric(connection, run_id, metric, settings.get(metric.name, {}))
-            except duckdb.Error as error:
-                raise _explain_metric(warehouse, metric, error) from None
-        connection.execute("drop table if exists metric_scores")
+        connection.execute(read_query("runs/metric_scores"))
+        built_in = [metric for metric in wanted if not metric.file.is_own]
+        with _views_of_run(connection, run_id, built_in):
+            for metric in built_in:
+                _score_metric(warehouse, connection, run_id, metric)
+        for metric in wanted:
+            if metric.file.is_own:
+                _score_metric(warehouse, connection, run_id, metric)
+        _check_scores(connection, run_id, names)
+        _write_scores(connection, wanted, run_id)
+        connection.execute("drop table metric_scores")
         note_noise(connection, run_id)
+
+
+@contextmanager
+def _views_of_run(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric]) -> Iterator[None]:
+    """Within this block the views that these metrics read are tables with the rows of one run, made once for all."""
+    views = [view for view in VIEWS_OF_METRICS if any(view in metric.file.sql for metric in metrics)]
+    for view in views:
+        connection.execute(f"create temp table {view} as from main.{view} where run_id = ?", [run_id])
+    yield
+    for view in views:
+        connection.execute(f"drop table temp.{view}")
 
 
 def try_own_metrics(metrics: Iterable[MetricFile], settings: MetricSettings) -> None:
     """As `try_metrics`, of those among them that are not built in."""
-    if own := [metric for metric in metrics if metric.name not in load_metrics()]:
+    if own := [metric for metric in metrics if metric.is_own]:
         try_metrics(own, settings)
 
 
@@ -142,17 +162,17 @@ def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None
     """
     with duckdb.connect() as connection:
         apply_migrations(connection, parse_location("scratch.duckdb"), load_migrations())
-        for metric in metrics:
-            parameters = {"run_id": "scratch", **resolve_parameters(metric, settings.get(metric.name, {}))}
+        for metric in set_metrics(metrics, settings):
+            parameters = {"run_id": "scratch", **metric.parameters}
             try:
-                connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
+                connection.execute(f"create or replace temp table metric_scores as\n{metric.file.sql}", parameters)
                 faults = connection.sql(read_query("runs/score_types")).fetchall()
             except duckdb.Error as error:
                 faults = [(first_line(str(error)),)]
             if faults:
                 raise WarehouseError(
-                    f"{metric.place}: {faults[0][0]}; its SELECT was tried on an empty warehouse, before anything was "
-                    "asked, and has to give run_id, sample_id, value (a number) and unscored_reason (text)"
+                    f"{metric.file.place}: {faults[0][0]}; its SELECT was tried on an empty warehouse, before anything "
+                    "was asked, and has to give run_id, sample_id, value (a number) and unscored_reason (text)"
                 )
 
 
@@ -163,30 +183,38 @@ def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Erro
     return WarehouseError(f"metric {metric.name!r} ({metric.place}) failed: {first_line(str(error))}")
 
 
-def _score_metric(
-    connection: duckdb.DuckDBPyConnection, run_id: str, metric: MetricFile, settings: Mapping[str, float]
-) -> None:
-    parameters = {"run_id": run_id, **resolve_parameters(metric, settings)}
-    version = metric_version(metric, settings)
-    connection.execute(f"create or replace temp table metric_scores as\n{metric.sql}", parameters)
-    found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
-    faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
-    for fault, number in faults.items():
-        if number:
-            raise WarehouseError(
-                f"metric {metric.name!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
-                "with a value or else an unscored_reason"
-            )
-    connection.execute(
-        read_query("runs/write_scores"),
-        {
-            "run_id": run_id,
-            "metric": metric.name,
-            "version": version,
-            "better": metric.better,
-            "minimum": metric.minimum,
-        },
-    )
+def _score_metric(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, run_id: str, metric: SetMetric) -> None:
+    columns = f"select '{metric.file.name}' as metric, sample_id, value, unscored_reason"
+    sql = f"insert into metric_scores by name {columns} from (\n{metric.file.sql}\n)"
+    try:
+        connection.execute(sql, {"run_id": run_id, **metric.parameters})
+    except duckdb.Error as error:
+        raise _explain_metric(warehouse, metric.file, error) from None
+
+
+def _check_scores(connection: duckdb.DuckDBPyConnection, run_id: str, names: Sequence[str]) -> None:
+    """Raise WarehouseError for the first metric whose rows cannot be scores."""
+    found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id, "metrics": list(names)})
+    faults = [column[0] for column in found.description]
+    for row in found.fetchall():
+        metric, *numbers = row
+        for fault, number in zip(faults[1:], numbers, strict=True):
+            if number:
+                raise WarehouseError(
+                    f"metric {metric!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
+                    "with a value or else an unscored_reason"
+                )
+
+
+def _write_scores(connection: duckdb.DuckDBPyConnection, metrics: Sequence[SetMetric], run_id: str) -> None:
+    rows = [
+        {"metric": m.file.name, "metric_version": m.version, "better": m.file.better, "minimum": m.file.minimum}
+        for m in metrics
+    ]
+    if rows:
+        connection.register("scored_metrics", pl.DataFrame(rows).to_arrow())
+        connection.execute(read_query("runs/write_scores"), {"run_id": run_id})
+        connection.unregister("scored_metrics")
 
 
 def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
