@@ -74,6 +74,8 @@ async def judge_shards(live_run: LiveRun) -> None:
         await live_run.judge_elsewhere(numbers)
         return
     at_once = count_turns(live_run.settings.concurrency, live_run)
+    if live_run.parkings:
+        at_once = len(numbers) or 1  # what waits for a batch lies still, and all of it makes one round
     await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
 
 
@@ -104,7 +106,8 @@ async def judge_shard(live_run: LiveRun, number: int) -> None:
     """
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size
-    await live_run.open_shard(number, number * size + 1, (number + 1) * size)
+    with live_run.asker.activity.moving():
+        await live_run.open_shard(number, number * size + 1, (number + 1) * size)
     steps = find_tasks(live_run.tasks)
     ended = await asyncio.gather(*(step(live_run.run_id, number) for step in steps), return_exceptions=True)
     await write(live_run.run_id, number)

@@ -92,6 +92,10 @@ limit_options = _join_options(
     ),
     click.option("--attempts", type=int, metavar="N", help="Ask a question at most this often. Default: 5."),
     click.option(
+        "--batch/--no-batch", default=None, help="Send requests by the provider's batches: within a day, at half price."
+    ),
+    click.option("--deadline", metavar="TIME", help="Wait for batches until 06:00, or for 8h; then ask without them."),
+    click.option(
         "--prices", metavar="FILE", help="Your own prices: `model: [input, output, cached input]`, $ per million."
     ),
 )

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalhouse.flows.preparing.batches import add_parking, check_batch
 from evalhouse.flows.preparing.columns import announce_columns
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
@@ -186,6 +187,7 @@ def make_live_run(
 ) -> LiveRun:
     """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
+    check_batch(settings)
     if settings.notify is not None:
         settings.notify.note_secrets(os.environ)
     if settings.budget_usd is not None or settings.prices is not None:
@@ -214,6 +216,9 @@ def make_live_run(
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
             embedder = AskedEmbedder(_copy_asker(asker.all, embedding_model, settings, prices))
+        if settings.batch and record is None:
+            for of_judge in asker.all:
+                add_parking(of_judge, settings, run_id, warehouse)
         return Asking(asker=asker, embedder=embedder)
 
     return LiveRun(

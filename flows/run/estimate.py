@@ -26,6 +26,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
 )
 from evalhouse.flows.documents.run_origin import explain_surface
+from evalhouse.flows.preparing.batches import price_as_batches
 from evalhouse.flows.preparing.columns import announce_columns, describe_columns
 from evalhouse.flows.preparing.live_run import make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
@@ -142,6 +143,8 @@ def ask_dry(settings: RunSettings, plan: Plan, ask: Callable[[LiveRun, DryRecord
         live_run.embedder.asker.judge = StandInJudge(live_run.embedder.asker.judge)
     for asker in live_run.askers:
         asker.budget_usd = None
+    if settings.batch:
+        price_as_batches(live_run.asker.all, settings)
     record.prices = {asker.judge.name: asker.price for asker in live_run.asker.all}
 
     async def go_through() -> T:

@@ -8,14 +8,16 @@ given up with a reason at the end. Each attempt is a row, written before its rep
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
+from evalhouse.tasks.asking.activity import Activity
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
+from evalhouse.tasks.asking.parking import Arrival, Parking
 from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
@@ -130,6 +132,9 @@ class _Attempts:
     last_problem: str = ""
 
 
+# A call in the making, when it was begun (None for one that came by batch), and the reply.
+_Answered = tuple[Call, float | None, ModelReply]
+
 # How long requests that are under way may still take.
 DRAIN_S = 3.0
 
@@ -189,7 +194,8 @@ class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
 
     `of_tasks` has, by task, the copies that ask for steps with a judge of their own.
-    `spent_usd` is what the run had spent before it was resumed; the budget is for all of it.
+    `spent_usd` is what the run had spent before it was resumed; the budget is for all of it. With `parking` requests go
+    by batch, at the `batch_price`.
     """
 
     judge: Judge
@@ -202,6 +208,10 @@ class Asker:
     counts: Usage = field(default_factory=Usage)
     stop_sign: StopSign = field(default_factory=StopSign)
     of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
+    activity: Activity = field(default_factory=Activity)
+    parking: Parking | None = None
+    batch_price: Price | None = None
+    _awaited_usd: dict[str, float] = field(default_factory=dict)  # of what is in batches
     _in_flight: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -244,10 +254,14 @@ class Asker:
         if asker is not self:
             return await asker.ask(question, read, attempts=attempts, read_cut=read_cut)
         self.raise_if_stopped()
-        reader = _Reader(whole=read, cut=read_cut)
+        with self.activity.moving():
+            return await self._ask(question, _Reader(whole=read, cut=read_cut), attempts or self.attempts)
+
+    async def _ask(self, question: Question, reader: _Reader[T], most: int) -> Answer[T]:
         request, n_dropped = self.judge.prepare(question), self._n_dropped
         while (other := self._in_flight.get(request.request_hash)) is not None:
-            await asyncio.wait([other])
+            with self.activity.still():
+                await asyncio.wait([other])
             _share_failure(other)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[request.request_hash] = mine
@@ -256,7 +270,6 @@ class Asker:
             if recorded is not None:
                 return recorded
             tokens = guess_tokens(request.payload, self.counts)
-            most = attempts or self.attempts
             counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
             return await self._send_until_usable(question, reader, counted)
         except (JudgeFailed, EndpointDown) as error:
@@ -326,26 +339,7 @@ class Asker:
         raise JudgeFailed(message)
 
     async def _send_once(self, question: Question, reader: _Reader[T], attempts: _Attempts) -> Answer[T]:
-        # One that was not answered in time is asked again at once: what the model has read of it may still be there.
-        async with self.limit.slot(attempts.tokens, first=attempts.late > 0) as slot:
-            self._check_budget()
-            request = attempts.request
-            if question.note or attempts.prepared_after != self._n_dropped:
-                # A request sent meanwhile has found out what the endpoint does not take.
-                request = self.judge.prepare(question)
-            attempts.sent += 1
-            self.counts.requests += 1
-            clock = time.perf_counter()
-            call = self._describe(
-                question,
-                request,
-                status="error",
-                attempt=attempts.sent,
-                request=orjson.dumps(request.payload).decode(),
-                started_at=time.time(),
-            )
-            reply = await self._reply(request, call, clock, slot, attempts)
-            self._note_success(slot, reply, request.payload)
+        call, clock, reply = await self._send_by_batch(question, attempts) or await self._send(question, attempts)
         self._was_answered = True
         try:
             value = reader.read(reply)
@@ -358,6 +352,72 @@ class Asker:
         lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
         call_id = self._keep(call, clock, reply, status="ok", error="; ".join(filter(None, lacking)) or None)
         return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
+
+    async def _send(self, question: Question, attempts: _Attempts) -> _Answered:
+        # One that was not answered in time is asked again at once: what the model has read of it may still be there.
+        async with self.limit.slot(attempts.tokens, first=attempts.late > 0) as slot:
+            self._check_budget()
+            request = self._prepare_again(question, attempts)
+            clock = time.perf_counter()
+            call = self._begin_call(question, request, attempts, started_at=time.time())
+            reply = await self._reply(request, call, clock, slot, attempts)
+            self._note_success(slot, reply, request.payload)
+        return call, clock, reply
+
+    async def _send_by_batch(self, question: Question, attempts: _Attempts) -> _Answered | None:
+        """What came by batch; None where the request has to be sent by itself."""
+        if self.parking is None:
+            return None
+        self._check_budget()
+        request = self._prepare_again(question, attempts)
+        try:
+            arrival = await self.parking.park(request)
+        except FatalJudgeError as error:
+            self.stop(error)
+            raise
+        finally:
+            self._awaited_usd.pop(request.request_hash, None)
+        return None if arrival is None else self._read_arrival(self.parking, arrival, question, request, attempts)
+
+    def _read_arrival(
+        self, parking: Parking, arrival: Arrival, question: Question, request: ModelRequest, attempts: _Attempts
+    ) -> _Answered:
+        call = self._begin_call(question, request, attempts, started_at=arrival.sent_at, batch_id=arrival.batch_id)
+        try:
+            return call, None, arrival.read(parking.service, request)
+        except JudgeError as error:
+            if isinstance(error, FatalJudgeError):
+                self.stop(error)
+            self._keep_error(call, None, error)
+            raise
+
+    def count_affordable(self, requests: Iterable[ModelRequest]) -> int:
+        """How many of these, from the first on, the budget is enough for, at a batch's price and by a quick guess."""
+        asked, total_usd = list(requests), self.spent_usd + self.counts.spent_usd + sum(self._awaited_usd.values())
+        if self.budget_usd is None or self.batch_price is None:
+            return len(asked)
+        for number, request in enumerate(asked):
+            prompt_tokens = estimate_prompt(request.payload)
+            reply_tokens = guess_tokens(request.payload, self.counts) - prompt_tokens
+            cost_usd = self.batch_price.cost_usd(prompt_tokens, reply_tokens) or 0.0
+            total_usd += cost_usd
+            if total_usd > self.budget_usd:
+                return number
+            self._awaited_usd[request.request_hash] = cost_usd
+        return len(asked)
+
+    def _prepare_again(self, question: Question, attempts: _Attempts) -> ModelRequest:
+        """The request as it is to be sent now."""
+        if question.note or attempts.prepared_after != self._n_dropped:
+            # A request sent meanwhile has found out what the endpoint does not take.
+            return self.judge.prepare(question)
+        return attempts.request
+
+    def _begin_call(self, question: Question, request: ModelRequest, attempts: _Attempts, /, **columns: object) -> Call:
+        attempts.sent += 1
+        self.counts.requests += 1
+        text = orjson.dumps(request.payload).decode()
+        return self._describe(question, request, status="error", attempt=attempts.sent, request=text, **columns)
 
     def _note_success(self, slot: Slot, reply: ModelReply, payload: Mapping[str, object]) -> None:
         # What the endpoint reported first: the others may let waiting requests start.
@@ -403,8 +463,7 @@ class Asker:
             self._keep_failure(call, clock, RunCancelled("cancelled before a reply came"))
             raise
         except (UnusableReply, RefusedRequest) as error:
-            status = "refused" if isinstance(error, RefusedRequest) else "error"
-            self._keep_failure(call, clock, error, reply=error.reply, status=status)
+            self._keep_error(call, clock, error)
             raise
         except (FatalJudgeError, TransientJudgeError, UnsupportedOption) as error:
             if isinstance(error, FatalJudgeError):
@@ -476,25 +535,38 @@ class Asker:
             **columns,  # type: ignore[arg-type]  # the remaining columns of Call, by name
         )
 
+    def _keep_error(self, call: Call, clock: float | None, error: JudgeError) -> None:
+        """Put on record what came instead of a reply, with what was paid for, if anything was."""
+        status = "refused" if isinstance(error, RefusedRequest) else "error"
+        reply = error.reply if isinstance(error, UnusableReply | RefusedRequest) else None
+        self._keep_failure(call, clock, error, reply=reply, status=status)
+
     def _keep_failure(
-        self, call: Call, clock: float, error: JudgeError, *, reply: ModelReply | None = None, status: str = "error"
+        self,
+        call: Call,
+        clock: float | None,
+        error: JudgeError,
+        *,
+        reply: ModelReply | None = None,
+        status: str = "error",
     ) -> None:
         self.counts.failed += 1
         self.counts.unreadable += reply is not None and status == "error"
         self._keep(call, clock, reply, status=status, error=str(error))
 
     def _keep(
-        self, call: Call, clock: float, reply: ModelReply | None, *, status: str, error: str | None = None
+        self, call: Call, clock: float | None, reply: ModelReply | None, *, status: str, error: str | None = None
     ) -> str:
         prompt_tokens = reply.prompt_tokens if reply else None
         completion_tokens = reply.completion_tokens if reply else None
         cached_tokens = reply.cached_tokens if reply else None
-        cost = price_reply(self.price, call.request, reply) if self.price and reply else None
+        price = self.price if call.batch_id is None else self.batch_price
+        cost = price_reply(price, call.request, reply) if price and reply else None
         self.counts.prompt_tokens += prompt_tokens or 0
         self.counts.cached_tokens += cached_tokens or 0
         self.counts.completion_tokens += completion_tokens or 0
         self.counts.spent_usd += cost or 0.0
-        self.counts.unpriced += self.price is None
+        self.counts.unpriced += price is None
         return self._put_on_record(
             replace(
                 call,
@@ -507,7 +579,7 @@ class Asker:
                 cached_tokens=cached_tokens,
                 completion_tokens=completion_tokens,
                 cost_usd=cost,
-                latency_ms=(time.perf_counter() - clock) * 1000,
+                latency_ms=None if clock is None else (time.perf_counter() - clock) * 1000,
             )
         )
 

@@ -15,6 +15,7 @@ import orjson
 
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.judge.batches import find_batches
 from evalhouse.tasks.judge.errors import (
     JudgeFailed,
     UnusableReply,
@@ -196,6 +197,7 @@ class RepeatedJudge:
     def __init__(self, judge: Judge, run_id: str) -> None:
         self._judge, self._run_id = judge, run_id
         self.name, self.model, self.endpoint, self.tasks = judge.name, judge.model, judge.endpoint, judge.tasks
+        self.batches = find_batches(judge)
 
     def prepare(self, question: Question) -> ModelRequest:
         """The judge's request under a key of this run's own."""

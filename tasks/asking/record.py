@@ -61,6 +61,7 @@ class Call:
     latency_ms: float | None = None
     reused_call_id: str | None = None
     started_at: float = 0.0
+    batch_id: str | None = None
 
 
 class Record(Protocol):

@@ -73,6 +73,7 @@ def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
 # A snapshot of a model costs what the model costs: gpt-4.1-2025-04-14, qwen-plus-20250428. Shorter endings (-2407,
 # -001) mark versions that differ in price, so these stand in the table by their whole names.
 _DATE = re.compile(r"[-@](20\d\d)(-?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])", re.ASCII)
+_BATCH = "batch"
 _FORM = "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less"
 
 
@@ -83,6 +84,11 @@ class Price:
     input_usd: float
     output_usd: float
     cached_usd: float | None = None
+
+    def at_rate(self, rate: float) -> "Price":
+        """The same at a share of it."""
+        cached_usd = None if self.cached_usd is None else rate * self.cached_usd
+        return Price(input_usd=rate * self.input_usd, output_usd=rate * self.output_usd, cached_usd=cached_usd)
 
     def cost_usd(
         self, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None = None
@@ -101,7 +107,31 @@ class Price:
 
 def load_prices(path: str | None) -> dict[str, Price]:
     """Our table with the user's file over it; raises FatalJudgeError for a file that cannot be read as one."""
-    prices = _parse(files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8"), "prices.yaml")
+    prices: dict[str, Price] = {}
+    for where, table in _read_tables(path):
+        models = {str(model): numbers for model, numbers in table.items() if model != _BATCH}
+        prices |= {model: _read_price(numbers, f"{where}, model {model!r}") for model, numbers in models.items()}
+    return prices
+
+
+def load_batch_rates(path: str | None) -> dict[str, float]:
+    """By provider, as a judge's name begins, the share of its price that a request costs in a batch."""
+    rates: dict[str, float] = {}
+    for where, table in _read_tables(path):
+        rates |= _read_rates(table.get(_BATCH, {}), where)
+    return rates
+
+
+def _read_rates(listed: object, where: str) -> dict[str, float]:
+    if not isinstance(listed, dict) or not all(_is_price(rate) and rate <= 1 for rate in listed.values()):
+        raise FatalJudgeError(f"{where}, {_BATCH}: {listed!r} are not shares of a price; write `{{openai: 0.5}}`")
+    return {str(provider): float(rate) for provider, rate in listed.items()}
+
+
+def _read_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
+    """Our table and the user's, each with its name."""
+    own = files("evalhouse.tasks.asking").joinpath("prices.yaml").read_text(encoding="utf-8")
+    tables = [("prices.yaml", _parse(own, "prices.yaml"))]
     if path is not None:
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -109,8 +139,8 @@ def load_prices(path: str | None) -> dict[str, Price]:
             raise FatalJudgeError(f"cannot read the price file {path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise FatalJudgeError(f"cannot read the price file {path}: it is not UTF-8") from None
-        prices |= _parse(text, path)
-    return prices
+        tables.append((path, _parse(text, path)))
+    return tables
 
 
 def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
@@ -123,7 +153,7 @@ def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
     return prices.get(model[: date.start()]) if date and date.end() == len(model) else None
 
 
-def _parse(text: str, where: str) -> dict[str, Price]:
+def _parse(text: str, where: str) -> dict[Any, Any]:
     try:
         # The parser in C takes a tenth of the time, which every run would wait for.
         table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -133,7 +163,7 @@ def _parse(text: str, where: str) -> dict[str, Price]:
         raise FatalJudgeError(f"{where}{place} is not valid YAML; each line of a price table is {_FORM}") from None
     if not isinstance(table, dict) or not table:
         raise FatalJudgeError(f"{where} is not a price table; each line is {_FORM}")
-    return {str(model): _read_price(numbers, f"{where}, model {model!r}") for model, numbers in table.items()}
+    return table
 
 
 def _read_price(numbers: object, where: str) -> Price:

@@ -21,6 +21,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from langsmith.utils import tracing_is_enabled
 
 from evalhouse.tasks.asking.patience import choose_timeout
+from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import (
     CUT_OFF,
     FatalJudgeError,
@@ -44,10 +45,12 @@ from evalhouse.tasks.models.completions import (
     Completions,
     find_endpoint,
     make_login_header,
+    read_answer,
     read_openai_key,
     strip_credentials,
 )
 from evalhouse.tasks.models.errors import translate_error
+from evalhouse.tasks.models.openai_batches import OpenAIBatches
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
@@ -100,6 +103,7 @@ class ChatModelJudge:
         self._keyed = keyed
         self._completions = completions
         self._close = close
+        self.batches: BatchService | None = None
 
     def prepare(self, question: Question) -> ModelRequest:
         """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
@@ -143,6 +147,15 @@ class ChatModelJudge:
         except JudgeError:
             raise
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
+            raise self._translate(error, sent=request.payload) from None
+
+    def read_batched(self, status: int, content: bytes, request: ModelRequest) -> ModelReply:
+        """The reply in an answer that came by batch; raises as `reply` does."""
+        try:
+            return _read_completion(read_answer(status, content, {}), sent=request.payload)
+        except JudgeError:
+            raise
+        except Exception as error:  # what is not a completion, as in `reply`
             raise self._translate(error, sent=request.payload) from None
 
     async def close(self) -> None:
@@ -204,7 +217,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
     )
     completions = None if traced else Completions(chat.root_async_client)
-    return ChatModelJudge(
+    judge = ChatModelJudge(
         name=name,
         chat=chat,
         endpoint=strip_credentials(endpoint),
@@ -216,18 +229,27 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         completions=completions,
         close=chat.root_async_client.close if completions is None else completions.close,
     )
+    if settings.batch:
+        client = _make_client(endpoint, settings)
+        judge.batches = OpenAIBatches(client, name=name, endpoint=judge.endpoint, shape=_shape, read=judge.read_batched)
+    return judge
 
 
-async def list_models(settings: RunSettings) -> list[str]:
-    """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
-    endpoint = find_endpoint()
-    client = openai.AsyncOpenAI(
+def _make_client(endpoint: str, settings: RunSettings) -> openai.AsyncOpenAI:
+    """A client for whatever is not a judge's request."""
+    return openai.AsyncOpenAI(
         api_key=read_openai_key(endpoint).get_secret_value(),
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
         max_retries=0,
         timeout=choose_timeout(settings.timeout_s, None),
     )
+
+
+async def list_models(settings: RunSettings) -> list[str]:
+    """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
+    endpoint = find_endpoint()
+    client = _make_client(endpoint, settings)
     try:
         return [model.id for model in (await client.models.list()).data]
     except openai.OpenAIError as error:

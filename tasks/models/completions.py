@@ -126,18 +126,24 @@ class Completions:
         # says nothing of the reason.
         sent = await self._session.send("POST", self._url, content=orjson.dumps(payload), headers=self._headers)
         async with sent as response:
-            is_good = 200 <= response.status < 300
-            most = _MOST_BYTES if is_good else MOST_ERROR_BYTES
+            most = _MOST_BYTES if 200 <= response.status < 300 else MOST_ERROR_BYTES
             content = await read_beginning(response, most)
-        if not is_good:
-            raise StatusError(response.status, response.headers, read_error_body(content[:most]))
-        if len(content) > most:
-            raise UnusableReply(f"the endpoint sent more than {most // 1024**2} MB for one reply")
-        return _parse(content, response.headers, self._items)
+        return read_answer(response.status, content, response.headers, self._items)
 
     async def close(self) -> None:
         """Give the connections back."""
         await self._session.close()
+
+
+def read_answer(status: int, content: bytes, headers: Mapping[str, str], items: str = "choices") -> Completion:
+    """The completion in an answer; raises StatusError, UnusableReply, or ValueError for what is not a completion."""
+    is_good = 200 <= status < 300
+    most = _MOST_BYTES if is_good else MOST_ERROR_BYTES
+    if not is_good:
+        raise StatusError(status, headers, read_error_body(content[:most]))
+    if len(content) > most:
+        raise UnusableReply(f"the endpoint sent more than {most // 1024**2} MB for one reply")
+    return _parse(content, headers, items)
 
 
 def _parse(content: bytes, headers: Mapping[str, str], items: str) -> Completion:

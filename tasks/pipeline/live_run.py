@@ -16,6 +16,7 @@ from evalhouse.prompts import Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder
 from evalhouse.tasks.asking.limits import EndpointLimit
+from evalhouse.tasks.asking.parking import Parking
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError
@@ -127,6 +128,8 @@ class LiveRun:
         if self.is_open:
             for asker in self.asker.all:
                 await asker.judge.close()
+            for parking in self.parkings:
+                await parking.close()
             if self.embedder is not None:
                 await self.embedder.close()
 
@@ -140,6 +143,11 @@ class LiveRun:
         """Whoever sends requests in this run."""
         embedding = [self.embedder.asker] if isinstance(self.embedder, AskedEmbedder) else []
         return (*self.asker.all, *embedding)
+
+    @property
+    def parkings(self) -> tuple[Parking, ...]:
+        """Where requests wait that go by batch."""
+        return tuple(asker.parking for asker in self.asker.all if asker.parking is not None)
 
     @property
     def shared_limits(self) -> dict[str, EndpointLimit]:

@@ -5,12 +5,14 @@ Secrets are no part of it: they come from the environment when a model is made a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_judges
+from evalhouse.tasks.settings.deadline import find_deadline
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.steps import STEPS
@@ -136,6 +138,13 @@ class RunSettings(BaseModel):
     logprobs: bool = Field(
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )
+    batch: Annotated[bool, Where(judges=True)] = Field(
+        default=False,
+        description="send requests through the provider's batch API: answered within a day, at a discount",
+    )
+    deadline: Annotated[str | None, Where(judges=True)] = Field(
+        default=None, description="local time, or time from now, from which nothing waits for a batch any more"
+    )
     fresh: Annotated[bool, Where(compares="always")] = Field(
         default=False, description="ask again although a reply is on record"
     )
@@ -169,6 +178,13 @@ class RunSettings(BaseModel):
         except ValueError as error:
             raise PydanticCustomError("judges", "{why}", {"why": str(error)}) from None
         return str(replace(names, default=names.default or LEXICAL))
+
+    @field_validator("deadline")
+    @classmethod
+    def _check_deadline(cls, deadline: str | None) -> str | None:
+        if deadline is not None:
+            find_deadline(deadline, datetime.now().astimezone())
+        return deadline
 
     @field_validator("votes")
     @classmethod
