@@ -357,7 +357,7 @@ class EndpointLimit:
         timeout_s: float | None = None,
         beside: "EndpointLimit | None" = None,
     ) -> None:
-        self.patience = Patience(choose_timeout(timeout_s, None))
+        self.patience = Patience(choose_timeout(timeout_s, ""))
         self.max_wait_s = max_wait_s
         self._setting = concurrency
         self._share = concurrency

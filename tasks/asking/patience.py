@@ -38,7 +38,9 @@ def choose_timeout(setting: float | None, endpoint: str | None) -> float:
     """The seconds one request may take: as set, else what is usual for the address."""
     if setting is not None:
         return setting
-    return _NEAR_S if is_near(endpoint or "") else _USUAL_S
+    if endpoint is None:
+        return _MOST_S  # a model in this process, which nothing can come between
+    return _NEAR_S if is_near(endpoint) else _USUAL_S
 
 
 def is_near(endpoint: str) -> bool:

@@ -145,7 +145,7 @@ def _read_tables(path: str | None) -> list[tuple[str, dict[Any, Any]]]:
 
 def find_price(prices: Mapping[str, Price], model: str) -> Price | None:
     """The price of a model, also under a dated name such as gpt-4.1-2025-04-14; None when it is not in the table."""
-    if model.startswith("lexical"):
+    if model.startswith(("lexical", "local:")):
         return Price(input_usd=0.0, output_usd=0.0)
     if model in prices:
         return prices[model]

@@ -242,7 +242,7 @@ def _make_client(endpoint: str, settings: RunSettings) -> openai.AsyncOpenAI:
         base_url=strip_credentials(endpoint),
         default_headers=make_login_header(endpoint),
         max_retries=0,
-        timeout=choose_timeout(settings.timeout_s, None),
+        timeout=choose_timeout(settings.timeout_s, ""),
     )
 
 

@@ -7,20 +7,24 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import DEFAULT, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.models.classifiers import LOCAL, parse_classifier
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ALLOWED = (
-    "allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), or module:factory (any LangChain chat model)"
+    "allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), local:MODEL (a classifier in this process), or "
+    "module:factory (any LangChain chat model)"
 )
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
 
 
 def check_judge_name(name: str) -> None:
     """Refuse a name that cannot be a judge, before anything is read or asked."""
-    if name != "lexical" and not _is_model_name(name):
+    if name.partition(":")[0] == LOCAL:
+        parse_classifier(name)
+    elif name != "lexical" and not _is_model_name(name):
         raise FatalJudgeError(f"{name!r} names no judge; {_ALLOWED}")
 
 
@@ -87,6 +91,10 @@ def make_judge(settings: RunSettings) -> Judge:
         from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs
 
         return LexicalJudge()
+    if settings.judge.startswith(f"{LOCAL}:"):
+        from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
+
+        return make_local_judge(settings.judge, settings)
     from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # LangChain takes over a second
 
     kind, _, model = settings.judge.partition(":")
@@ -99,6 +107,10 @@ async def check_reachable(settings: RunSettings) -> str:
     """Ask whether the judge could be asked, at no cost; raises JudgeError that says why not."""
     if settings.judge == "lexical":
         return "built in: no model, no network, no key"
+    if settings.judge.startswith(f"{LOCAL}:"):
+        from evalhouse.tasks.models.local import check_golden_pairs  # noqa: PLC0415
+
+        return check_golden_pairs(settings.judge)
     kind, _, model = settings.judge.partition(":")
     if kind != "openai":
         await make_judge(settings).close()

@@ -11,8 +11,8 @@ as an answer is in a run. What is read off the verdicts:
 - rubric: the metrics faithfulness, factual_recall, factual_f1, and the rating of `accuracy` by a model.
 - decomposition: the statements.
 
-Labels decide. What rows are ordered by says more where the judge says how near it was, as the lexical one does: its
-scores then stand in the place of 1 for yes and 0 for no.
+Labels decide. What rows are ordered by says more where the judge says how near it was, as the lexical one and
+classifiers do: their scores then stand in the place of 1 for yes and 0 for no.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.lexical.judge import read_score
+from evalhouse.tasks.models.classifiers import LOCAL
+from evalhouse.tasks.models.pairs import read_score as read_pair_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
@@ -262,9 +264,13 @@ async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, 
 
 def _score(live_run: LiveRun, step: str, verdict: Mapping[str, Any], *, yes: bool) -> float:
     """What the judge says of how near it was, or 1 and 0 where it says nothing of that."""
-    is_lexical = live_run.asker.find(step).judge.name == LEXICAL
-    score = read_score(str(verdict["reason"])) if is_lexical else None
+    read = _SCORES.get(live_run.asker.find(step).judge.name.partition(":")[0])
+    score = read(str(verdict["reason"])) if read else None
     return float(yes) if score is None else score
+
+
+# Judges whose reasons begin with how near it was.
+_SCORES: Final[Mapping[str, Callable[[str], float | None]]] = {LEXICAL: read_score, LOCAL: read_pair_score}
 
 
 def _to_number(value: object) -> float:

@@ -1,0 +1,231 @@
+"""The judges of `local:` with a real classifier of a few hundred kilobytes: what is loaded, how texts are laid out and
+cut, what goes on record, and that golden pairs notice what is wrong with all this. Needs the extra `local`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import call_here
+from live_runs import PROMPTS
+from tiny_classifier import MOST_TOKENS, Lesson, make_classifier, make_lessons
+from warehouse_runs import lay_warehouse
+
+from evalhouse.prompts import Item
+from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.models import local
+from evalhouse.tasks.models.classifiers import list_golden_pairs, parse_classifier, read_filler
+from evalhouse.tasks.models.local import LocalJudge, PairModel, check_golden_pairs, make_local_judge
+from evalhouse.tasks.models.pairs import Pair
+from evalhouse.tasks.settings.run import RunSettings
+
+for package in ("torch", "sentence_transformers"):
+    pytest.importorskip(package, reason="needs the extra `local`: pip install 'evalhouse[local]'")
+SIZE, OVERLAP = 40, 20
+WINDOWS = f"window={SIZE}&overlap={OVERLAP}"
+
+
+def teach(folder: Path, labels: Sequence[str], support: int) -> Path:
+    import torch  # noqa: PLC0415  # an extra
+
+    torch.set_num_threads(1)
+    taught = [(pair.text, pair.supported, pair.unsupported) for pair in list_golden_pairs()]
+    lessons: list[Lesson] = make_lessons(taught, filler=read_filler(), size=SIZE, overlap=OVERLAP)
+    return make_classifier(folder, lessons, labels=labels, support=support)
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its config names its labels, the supporting one first."""
+    return teach(tmp_path_factory.mktemp("named"), ("entailment", "not_entailment"), 0)
+
+
+@pytest.fixture(scope="module")
+def unnamed(named: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights, with a config that names no label."""
+    folder = tmp_path_factory.mktemp("unnamed")
+    for path in named.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    relabel(folder, ("LABEL_0", "LABEL_1"))
+    return folder
+
+
+def relabel(folder: Path, labels: Sequence[str]) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+    config["label2id"] = {label: number for number, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def load(folder: Path, settings: str = WINDOWS) -> PairModel:
+    return PairModel(parse_classifier(f"local:{folder}?{settings}"))
+
+
+def make(folder: Path, settings: str = WINDOWS) -> LocalJudge:
+    name = f"local:{folder}?{settings}"
+    return make_local_judge(name, RunSettings(judge=name))
+
+
+def make_question(contexts: Sequence[str], statements: Sequence[str]) -> Question:
+    items: dict[str, Any] = {
+        "contexts": [Item(id=f"C{number}", text=text) for number, text in enumerate(contexts, start=1)],
+        "answer_statements": [Item(id=f"A{number}", text=text) for number, text in enumerate(statements, start=1)],
+    }
+    data = {"question": "?", "ground_truth_statements": [], **items}
+    return Question(step="attribute_answer", sample_id="s", prompt=PROMPTS["attribute"], data=data)
+
+
+def test_golden_pairs_come_out_right_when_label_form_and_windows_fit(named: Path, unnamed: Path) -> None:
+    assert "all 10 golden pairs come out right" in check_golden_pairs(f"local:{named}?{WINDOWS}")
+    assert "on cpu (" in check_golden_pairs(f"local:{unnamed}?{WINDOWS}&support=0&device=cpu")
+
+
+@pytest.mark.parametrize("fault", ["labels", "config", "windows", "form"])
+def test_golden_pairs_fail_loudly_when_one_of_these_does_not(
+    fault: str, named: Path, unnamed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"local:{named}?{WINDOWS}"
+    if fault == "labels":
+        name = f"local:{unnamed}?{WINDOWS}&support=1"
+    if fault == "config":
+        relabel(unnamed, ("not_entailment", "entailment"))
+        name = f"local:{unnamed}?{WINDOWS}"
+    if fault == "windows":  # only the beginning is read
+        monkeypatch.setattr(local, "_slide", lambda n, size, step: [(0, min(n, size))])
+    if fault == "form":
+        name += "&form={claim} {document}"
+    with pytest.raises(FatalJudgeError, match="of 10 golden pairs wrong") as error:
+        check_golden_pairs(name)
+    assert ("support=NUMBER" in str(error.value)) == (fault in ("labels", "config"))
+    relabel(unnamed, ("LABEL_0", "LABEL_1"))
+
+
+def test_a_model_that_does_not_name_its_labels_has_to_be_asked_about_them(unnamed: Path, named: Path) -> None:
+    with pytest.raises(FatalJudgeError, match=r"0 LABEL_0, 1 LABEL_1.*support=NUMBER"):
+        load(unnamed)
+    with pytest.raises(FatalJudgeError, match="labels 0 to 1"):
+        load(named, "support=2")
+
+
+def test_a_model_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(FatalJudgeError, match="cannot load") as error:
+        load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("n_words", [0, 1, SIZE - 1, SIZE, SIZE + 1, 3 * SIZE, 500])
+def test_windows_overlap_and_leave_nothing_out(n_words: int, named: Path) -> None:
+    model = load(named)
+    text = " ".join(["ferry"] * n_words)
+    windows = model._split(Pair(document=text, claim="the ferry"), whole=False)
+    assert ([windows[0].start, windows[-1].end] if windows else [0, 0]) == [0, len(text)]
+    for left, right in pairwise(windows):
+        assert right.start < left.end < right.end
+    lengths = [len(text[window.start : window.end].split()) for window in windows]
+    assert all(length <= SIZE for length in lengths)
+    assert bool(windows) == bool(n_words)
+
+
+def test_the_window_that_decides_is_named(named: Path) -> None:
+    golden = list_golden_pairs()[-1]
+    filler = " ".join([read_filler()] * 6)
+    (scored,) = load(named).score([Pair(document=f"{filler} {golden.text}", claim=golden.supported)])
+    words = f"{filler} {golden.text}".split()
+    assert scored.score > 0.5
+    assert golden.text in " ".join(words[scored.first - 1 : scored.last])
+    assert scored.first > len(words) - SIZE
+
+
+def test_texts_cannot_write_the_tokenizers_marks(named: Path) -> None:
+    model, golden = load(named), list_golden_pairs()[0]
+    (plain,) = model.score([Pair(document=golden.text, claim=golden.unsupported)])
+    (forged,) = model.score([Pair(document=f"{golden.text} [SEP]", claim=f"[CLS] {golden.unsupported} [SEP]")])
+    assert forged.score == pytest.approx(plain.score, abs=1e-6)
+
+
+def test_what_the_model_cannot_read_is_refused_and_never_cut(named: Path) -> None:
+    claim = " ".join(["ferry"] * MOST_TOKENS)
+    with pytest.raises(RefusedRequest, match="leaves no room"):
+        load(named).score([Pair(document="The ferry.", claim=claim)])
+
+
+def test_scores_do_not_depend_on_what_is_scored_beside_them(named: Path) -> None:
+    pairs = [
+        Pair(document=pair.text, claim=claim) for pair in list_golden_pairs() for claim in (pair.supported, "ferry")
+    ]
+    together = [scored.score for scored in load(named, f"{WINDOWS}&batch=4").score(pairs)]
+    alone = [scored.score for pair in pairs for scored in load(named, f"{WINDOWS}&batch=1").score([pair])]
+    assert together == pytest.approx(alone, abs=1e-4)
+
+
+def test_a_question_is_answered_in_the_shape_of_the_step_with_its_scores(named: Path) -> None:
+    first, last = list_golden_pairs()[0], list_golden_pairs()[-1]
+    judge = make(named)
+
+    async def reply() -> Any:  # noqa: ANN401
+        asked = judge.prepare(make_question([first.text, ""], [first.supported, first.unsupported]))
+        try:
+            return await judge.reply(asked)
+        finally:
+            await judge.close()
+
+    came = asyncio.run(reply())
+    verdicts = {verdict["id"]: verdict for verdict in json.loads(came.text)["verdicts"]}
+    assert verdicts["A1"]["contexts"] == ["C1"]
+    assert verdicts["A1"]["reason"].endswith("≥ 0.5 in words 1–15 of C1")
+    assert verdicts["A2"]["contexts"] == verdicts["A2"]["together"] == []
+    assert [score["score"] for score in verdicts["A2"]["scores"]][1] == 0.0
+    assert came.prompt_tokens > 40
+    assert last.far
+
+
+def test_other_weights_other_settings_and_other_texts_are_other_requests(named: Path, unnamed: Path) -> None:
+    question, other = make_question(["a"], ["b"]), make_question(["a"], ["c"])
+    judges = [make(named), make(unnamed, f"{WINDOWS}&support=0"), make(named, f"{WINDOWS}&threshold=0.6")]
+    hashes = {judge.prepare(question).request_hash for judge in judges}
+    assert len(hashes | {judges[0].prepare(other).request_hash}) == 4
+    same = make(named, f"{WINDOWS}&batch=3&device=cpu")
+    assert same.prepare(question).request_hash in hashes
+    with pytest.raises(FatalJudgeError, match="cannot answer 'extract'"):
+        judges[0].prepare(Question(step="extract_answer", sample_id="s", prompt=PROMPTS["extract"], data={}))
+
+
+def test_votes_of_a_judge_that_says_the_same_each_time_are_refused(named: Path) -> None:
+    with pytest.raises(FatalJudgeError, match="the same each time"):
+        make_local_judge(f"local:{named}", RunSettings(judge=f"local:{named}", votes=3))
+
+
+def test_doctor_and_benchmark_know_it_and_put_it_on_record(
+    named: Path, unnamed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_warehouse(tmp_path / "evalhouse.duckdb")
+    ask = partial(call_here, capsys)
+    right, wrong = f"local:{named}?{WINDOWS}", f"local:{unnamed}?{WINDOWS}&support=1"
+    finding = next(
+        one for one in ask("doctor", "--judge", right, "--json").document["findings"] if "judge" in one["what"]
+    )
+    assert (finding["verdict"], "golden pairs come out right" in finding["detail"]) == ("ok", True)
+    refused = ask("doctor", "--judge", wrong, "--json")
+    finding = next(one for one in refused.document["findings"] if "judge" in one["what"])
+    assert (refused.status, finding["verdict"], "support=NUMBER" in finding["detail"]) == (2, "wrong", True)
+    golden = list_golden_pairs()
+    rows = [
+        {"id": f"{place}{label}", "statement": claim, "contexts": [pair.text], "label": label}
+        for place, pair in enumerate(golden)
+        for claim, label in ((pair.supported, "supported"), (pair.unsupported, "unsupported"))
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    document = ask("benchmark", "--judge", right, "--data", "pairs.jsonl", "--json").document
+    (measured,) = document["sets"]
+    assert measured["judge"]["figures"]["accuracy"]["value"] == 1.0
+    assert (document["calls"]["requests"], document["calls"]["cost_usd"]) == (10, 0.0)
+    again = ask("benchmark", "--judge", right, "--data", "pairs.jsonl", "--json").document
+    assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 10)
