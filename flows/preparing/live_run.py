@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from evalhouse.flows.preparing.batches import add_parking, check_batch
 from evalhouse.flows.preparing.columns import announce_columns
@@ -22,7 +22,7 @@ from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.judges import Judges
-from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.make import check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
@@ -169,8 +169,8 @@ def _pick_rubrics(plan: Plan, prompts: Prompts) -> tuple[Prompt, ...]:
 def make_prompts(settings: RunSettings, judges: Judges) -> Prompts:
     """The prompts of the language, by name.
 
-    The lexical judge reads none of their words. What stands on record for it is its rules and their version, so
-    that nobody takes a prompt's text for what made its verdicts.
+    The lexical judge and classifiers read none of their words. What stands on record for them is their rules and
+    version, so that nobody takes a prompt's text for what made its verdicts.
     """
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
     return prompts.changed(partial(_state_rules, judges))
@@ -285,9 +285,14 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
     return spent_usd
 
 
+# Judges that read no prompt, by the kind in their names, and where their rules stand.
+_RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "tasks/models/pairs.py"}
+
+
 def _state_rules(judges: Judges, prompt: Prompt) -> Prompt:
     judge = judges.find(find_task(find_asking_steps(prompt.name)[0]))
-    if judge.name != LEXICAL:
+    rules = _RULES.get(judge.name.partition(":")[0])
+    if rules is None:
         return prompt
     model = judge.model
     digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
@@ -296,5 +301,5 @@ def _state_rules(judges: Judges, prompt: Prompt) -> Prompt:
         prompt_hash=digest,
         version=model,
         language="",
-        template=f"No prompt was used: {model} gave its verdicts by the rules in tasks/lexical/judge.py.",
+        template=f"No prompt was used: {model} gave its verdicts by the rules in {rules}.",
     )

@@ -16,6 +16,7 @@ from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, STEPS, TASKS, fi
 DEFAULT: Final = "default"
 """What the default judge is called where judges are listed by name, as in a suite's `[judges]`."""
 LEXICAL: Final = "lexical"
+LOCAL: Final = "local"
 """The built-in judge, which asks no model."""
 # The name of a judge may hold `=`, but only behind its colon.
 _ITEM: Final = re.compile(r"([^:=]*)=(.*)", re.DOTALL)
@@ -61,7 +62,7 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
 
 def is_fixed(name: str) -> bool:
     """Whether a judge says the same each time it is asked, so that asking it again says nothing."""
-    return name == LEXICAL
+    return name == LEXICAL or name.startswith(f"{LOCAL}:")
 
 
 def find_judge(text: str, call: str) -> str:

@@ -14,8 +14,6 @@ from urllib.parse import parse_qsl
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 
-LOCAL: Final = "local"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:

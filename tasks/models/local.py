@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, RunCancelled
+from evalhouse.tasks.judge.names import LOCAL
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -30,7 +31,6 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.models.classifiers import (
-    LOCAL,
     Classifier,
     GoldenPair,
     list_golden_pairs,
@@ -39,7 +39,6 @@ from evalhouse.tasks.models.classifiers import (
     read_filler,
 )
 from evalhouse.tasks.models.pairs import Pair, Scored, judge_pairs, locate
-from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently
@@ -337,10 +336,8 @@ class LocalJudge:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def make_local_judge(name: str, settings: RunSettings) -> LocalJudge:
+def make_local_judge(name: str) -> LocalJudge:
     """`local:MODEL`, loaded; raises FatalJudgeError when it cannot be."""
-    if settings.votes > 1:
-        raise FatalJudgeError(f"{name} says the same each time; take one vote, or name a chat model")
     classifier = parse_classifier(name)
     return LocalJudge(name, classifier, PairModel(classifier))
 

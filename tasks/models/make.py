@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.judges import Judges
-from evalhouse.tasks.judge.names import DEFAULT, find_judge, list_judges
+from evalhouse.tasks.judge.names import DEFAULT, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
-from evalhouse.tasks.models.classifiers import LOCAL, parse_classifier
+from evalhouse.tasks.models.classifiers import parse_classifier
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
@@ -94,7 +94,7 @@ def make_judge(settings: RunSettings) -> Judge:
     if settings.judge.startswith(f"{LOCAL}:"):
         from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
 
-        return make_local_judge(settings.judge, settings)
+        return make_local_judge(settings.judge)
     from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge  # noqa: PLC0415  # LangChain takes over a second
 
     kind, _, model = settings.judge.partition(":")

@@ -191,9 +191,13 @@ class RunSettings(BaseModel):
     def _check_votes(cls, votes: int, info: ValidationInfo) -> int:
         if votes % 2 == 0:
             raise PydanticCustomError("even_votes", "an even number of votes can tie; give an odd one")
-        if votes > 1 and all(is_fixed(find_judge(info.data.get("judge", ""), task)) for task in _VOTING):
+        judges = {find_judge(info.data.get("judge", ""), task) for task in _VOTING}
+        if votes > 1 and all(map(is_fixed, judges)):
+            who = "the lexical judge" if judges == {LEXICAL} else " and ".join(sorted(judges))
             raise PydanticCustomError(
-                "equal_votes", "the lexical judge says the same each time; name a model with --judge, or take one vote"
+                "equal_votes",
+                "{who} says the same each time; name a model with --judge, or take one vote",
+                {"who": who},
             )
         return votes
 

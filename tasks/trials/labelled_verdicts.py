@@ -26,9 +26,8 @@ from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.lexical.judge import read_score
-from evalhouse.tasks.models.classifiers import LOCAL
 from evalhouse.tasks.models.pairs import read_score as read_pair_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work

@@ -24,7 +24,6 @@ from evalhouse.tasks.models import local
 from evalhouse.tasks.models.classifiers import list_golden_pairs, parse_classifier, read_filler
 from evalhouse.tasks.models.local import LocalJudge, PairModel, check_golden_pairs, make_local_judge
 from evalhouse.tasks.models.pairs import Pair
-from evalhouse.tasks.settings.run import RunSettings
 
 for package in ("torch", "sentence_transformers"):
     pytest.importorskip(package, reason="needs the extra `local`: pip install 'evalhouse[local]'")
@@ -69,8 +68,7 @@ def load(folder: Path, settings: str = WINDOWS) -> PairModel:
 
 
 def make(folder: Path, settings: str = WINDOWS) -> LocalJudge:
-    name = f"local:{folder}?{settings}"
-    return make_local_judge(name, RunSettings(judge=name))
+    return make_local_judge(f"local:{folder}?{settings}")
 
 
 def make_question(contexts: Sequence[str], statements: Sequence[str]) -> Question:
@@ -135,7 +133,7 @@ def test_windows_overlap_and_leave_nothing_out(n_words: int, named: Path) -> Non
 
 def test_the_window_that_decides_is_named(named: Path) -> None:
     golden = list_golden_pairs()[-1]
-    filler = " ".join([read_filler()] * 6)
+    filler = " ".join([read_filler()] * (2 * SIZE // len(read_filler().split()) + 1))
     (scored,) = load(named).score([Pair(document=f"{filler} {golden.text}", claim=golden.supported)])
     words = f"{filler} {golden.text}".split()
     assert scored.score > 0.5
@@ -195,11 +193,6 @@ def test_other_weights_other_settings_and_other_texts_are_other_requests(named: 
     assert same.prepare(question).request_hash in hashes
     with pytest.raises(FatalJudgeError, match="cannot answer 'extract'"):
         judges[0].prepare(Question(step="extract_answer", sample_id="s", prompt=PROMPTS["extract"], data={}))
-
-
-def test_votes_of_a_judge_that_says_the_same_each_time_are_refused(named: Path) -> None:
-    with pytest.raises(FatalJudgeError, match="the same each time"):
-        make_local_judge(f"local:{named}", RunSettings(judge=f"local:{named}", votes=3))
 
 
 def test_doctor_and_benchmark_know_it_and_put_it_on_record(
