@@ -69,7 +69,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option(
     "--judge",
     metavar="J",
-    help="lexical, openai:MODEL, or module:factory of a LangChain chat model; `J,classify=K` asks K in one step.",
+    help="lexical, openai:MODEL, local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
 )
 @click.option(
     "--embeddings",
