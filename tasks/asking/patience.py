@@ -2,12 +2,15 @@
 
 A model on one's own machine answers one request after the other, so that most of what is under way waits in its queue.
 The clock of a request therefore begins when the last of those that were sent before it has been answered, and not when
-it was sent; where nothing is answered at all it is over for all of them at once. It is longer for a question that was
-not answered in time before, and where replies have been seen to take long.
+it was sent; where nothing is answered at all it is over for all of them at once. Some servers do not keep to that order
+(llama.cpp gives a slot that has become free to whoever asks next), so that the first answers to later requests move
+it on as well. It is longer for a question that was not answered in time before, and where replies have been seen to
+take long.
 """
 
 import asyncio
 import ipaddress
+import math
 from collections import deque
 from types import TracebackType
 from typing import Protocol
@@ -20,6 +23,8 @@ _MOST_S = 3600.0
 # A reply may well take twice as long as the slowest one so far.
 _SPREAD = 2.0
 _REMEMBERED = 64
+# Who is passed by more than these is not in a queue, but lost.
+_MOST_PASSING = 64
 # Of an endpoint that has answered nothing yet nobody knows whether it ever will.
 _UNANSWERED_DOUBLINGS = 2
 
@@ -62,6 +67,7 @@ class Patience:
         self._timeout_s = timeout_s
         self._slowest_s = 0.0
         self._answered: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
+        self.n_answered = 0
 
     def allow(self, n_late: int) -> float:
         """Seconds for a question that was not answered in time so many times."""
@@ -79,10 +85,15 @@ class Patience:
         now = _read_clock()
         self._slowest_s = max(self._slowest_s, exceeded_s, now - self.find_turn(sent))
         self._answered.append((sent.ordinal, now))
+        self.n_answered += 1
 
     def find_turn(self, sent: Sent) -> float:
         """When the clock of a request began: when it was sent, or the last one before it was answered."""
         return max([sent.started_at, *(at for ordinal, at in self._answered if ordinal < sent.ordinal)])
+
+    def find_last_answer(self) -> float:
+        """When anything was answered last; long ago where nothing was."""
+        return self._answered[-1][1] if self._answered else -math.inf
 
     def is_overtaken(self, sent: Sent) -> bool:
         """Whether something that was sent later has been answered: then it is no queue that it waits in."""
@@ -97,6 +108,7 @@ class Watch:
         self.is_late = False
 
     def __enter__(self) -> "Watch":
+        self._n_answered = self._patience.n_answered
         self._handle = asyncio.get_running_loop().call_at(self._sent.started_at + self._allowed_s, self._look)
         return self
 
@@ -106,7 +118,10 @@ class Watch:
         self._handle.cancel()
 
     def _look(self) -> None:
-        due = self._patience.find_turn(self._sent) + self._allowed_s
+        moved_at = self._patience.find_turn(self._sent)
+        if self._patience.n_answered - self._n_answered <= _MOST_PASSING:
+            moved_at = max(moved_at, self._patience.find_last_answer())
+        due = moved_at + self._allowed_s
         if due > _read_clock():
             self._handle = asyncio.get_running_loop().call_at(due, self._look)
         elif not self._timeout.expired():

@@ -104,6 +104,39 @@ async def test_who_waits_in_a_queue_that_moves_is_not_given_up(takes_s: float, n
     assert read_clock() - began == pytest.approx(takes_s * n)
 
 
+@dataclass
+class NewestFirst(LocalModel):
+    """A server that gives its slot to whoever asked last, as llama.cpp does with what comes as a slot becomes free."""
+
+    _line: list[asyncio.Event] = field(default_factory=list)
+    _is_busy: bool = False
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        turn = asyncio.Event()
+        self._line.append(turn)
+        self._call_next()
+        await turn.wait()
+        try:
+            await self._work_on(request.request_hash)
+        finally:
+            self._is_busy = False
+            self._call_next()
+        return ModelReply(text="{}")
+
+    def _call_next(self) -> None:
+        if self._line and not self._is_busy:
+            self._is_busy = True
+            self._line.pop().set()
+
+
+@in_virtual_time
+async def test_a_queue_that_begins_with_the_newest_loses_nobody_either() -> None:
+    model, began = NewestFirst(takes=lambda _: 25.0), read_clock()
+    asker, _ = await ask_all(model, 60)
+    assert (asker.counts.requests, asker.counts.late, set(model.done.values())) == (60, 0, {1})
+    assert read_clock() - began == pytest.approx(25.0 * 60)
+
+
 @pytest.mark.parametrize("n_slots", [2, 4])
 @in_virtual_time
 async def test_neither_is_one_that_others_overtake_now_and_then(n_slots: int) -> None:
