@@ -39,6 +39,8 @@ COMMANDS = {
 }
 # These need a Prefect server, which takes longer to come up than all their imports: it is started before them.
 _RUNNING = ("run", "resume", "collect")
+# These read and end, and need the warehouse many times.
+_READING = ("compare", "diagnose", "gate", "lineage", "report", "show")
 _RUNS_NOTHING = ("--help", "-h", "--dry-run")
 # DuckDB takes a Ctrl-C that comes while it works and raises a RuntimeError of these words.
 _DUCKDB_INTERRUPTED = "Query interrupted"
@@ -59,6 +61,10 @@ class _Evalhouse(LazyGroup):
             from evalhouse.flows.server.held import hold_server  # noqa: PLC0415  # reading commands do without
 
             ctx.with_resource(hold_server())
+        elif args[0] in _READING:
+            from evalhouse.warehouse.engine.connection import readers_kept  # noqa: PLC0415  # as above
+
+            ctx.with_resource(readers_kept())
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import openai
@@ -49,7 +49,7 @@ from evalhouse.tasks.models.completions import (
     read_openai_key,
     strip_credentials,
 )
-from evalhouse.tasks.models.errors import translate_error
+from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate_error
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
@@ -64,12 +64,33 @@ _VOTING_TEMPERATURE = 0.7
 _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
 
+# What a reply of no use ended with, and how it is said.
+_REFUSALS = {
+    "refusal": "the model refused to reply",
+    "content_filter": "the endpoint's content filter stopped the reply",
+}
+
+
+class Channel(Protocol):
+    """How a provider's own chat model is asked, where it is not asked as LangChain asks any other."""
+
+    takes_seed: bool
+    variables: Variables
+
+    async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
+        """The reply to a request in our terms; its `finish_reason` is in OpenAI's words."""
+
+    def explain(self, error: Exception) -> Exception:
+        """The error with status, headers and message of the provider's answer, where there was one."""
+
+
 class ChatModelJudge:
     """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
 
     The schema names the ids that are asked for where `names_ids` says so. `parameters` are sent with every request and
     stand on record, `voting` replaces some of them where a majority is to decide, or the same is asked once more;
-    `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain.
+    `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain,
+    with a `channel` through that.
     Limits are shared by all who ask the same model at `endpoint`.
     """
 
@@ -88,6 +109,7 @@ class ChatModelJudge:
         voting: Mapping[str, object] | None = None,
         keyed: object = None,
         completions: Completions | None = None,
+        channel: Channel | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
@@ -98,10 +120,11 @@ class ChatModelJudge:
         self._structured = structured
         self._names_ids = names_ids
         self._voting = dict(voting or {})
-        self._takes_seed = isinstance(chat, BaseChatOpenAI)
+        self._takes_seed = channel.takes_seed if channel else isinstance(chat, BaseChatOpenAI)
         self._takes_logprobs = isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api
         self._keyed = keyed
         self._completions = completions
+        self._channel = channel
         self._close = close
         self.batches: BatchService | None = None
 
@@ -164,6 +187,8 @@ class ChatModelJudge:
             await self._close()
 
     async def _invoke(self, payload: Mapping[str, object]) -> BaseMessage:
+        if self._channel is not None:
+            return await self._channel.invoke(_to_langchain(payload["messages"]), payload)
         options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
         if "response_format" in payload:
             # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
@@ -173,7 +198,9 @@ class ChatModelJudge:
 
     def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
         """A refused schema, seed or logprobs are left out from now on; a temperature is not dropped unasked."""
-        translated = translate_error(error, name=self.name, endpoint=self.endpoint)
+        error = self._channel.explain(error) if self._channel else error
+        variables = self._channel.variables if self._channel else OPENAI_VARIABLES
+        translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=variables)
         if not isinstance(translated, UnsupportedOption):
             return translated
         if translated.option == "temperature" and "temperature" in sent:
@@ -200,11 +227,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
     """`openai:MODEL` at OPENAI_BASE_URL with OPENAI_API_KEY; raises FatalJudgeError when no key is set."""
     endpoint = find_endpoint()
     key = read_openai_key(endpoint)
-    parameters: dict[str, Any] = {}
-    if settings.temperature is not None:
-        parameters["temperature"] = settings.temperature
-    if settings.max_tokens is not None:
-        parameters["max_tokens"] = settings.max_tokens
+    parameters, voting = read_parameters(settings)
     # LangSmith's traces are made by LangChain: who has switched them on gets its longer way, with a client of our own,
     # for the one that LangChain would make is shared by all of the process and never closed.
     traced = openai.DefaultAsyncHttpxClient() if tracing_is_enabled() else None
@@ -225,7 +248,7 @@ def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModel
         parameters=parameters,
         structured=True,
         names_ids=not _compiles_schemas(endpoint),
-        voting=_heat(settings.temperature),
+        voting=voting,
         completions=completions,
         close=chat.root_async_client.close if completions is None else completions.close,
     )
@@ -279,6 +302,12 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         voting=_heat(temperature) if isinstance(chat, BaseChatOpenAI) else {},
         keyed=_describe_factory_model(chat),
     )
+
+
+def read_parameters(settings: RunSettings) -> tuple[dict[str, object], dict[str, object]]:
+    """What the settings send with every request, and what of it a vote replaces."""
+    set_here = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
+    return {name: value for name, value in set_here.items() if value is not None}, _heat(settings.temperature)
 
 
 def _heat(temperature: float | None) -> dict[str, object]:
@@ -389,15 +418,16 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
         limits=read_rate_limits(metadata.get("headers") or {}),
         logprobs=pack_logprobs(metadata.get("logprobs"), message.text) if "logprobs" in sent else None,
     )
-    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs)
+    ended_with = metadata.get("ended_with", "")
+    return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs, ended_with=ended_with)
 
 
-def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any]) -> ModelReply:
+def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any], *, ended_with: str = "") -> ModelReply:
     """The reply, unless it was refused, filtered or broken off: then that is raised, with what was paid for."""
     if refusal := message.get("refusal"):
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
-    if finish == "content_filter":
-        raise RefusedRequest("the endpoint's content filter stopped the reply", reply=reply)
+    if isinstance(finish, str) and finish in _REFUSALS:
+        raise RefusedRequest(f"{_REFUSALS[finish]}{ended_with and f' ({ended_with})'}", reply=reply)
     thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
     came = replace(reply, text=thoughts) if thoughts else reply
     if finish == "length" and thoughts:

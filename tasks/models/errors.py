@@ -103,12 +103,27 @@ def _read_page(text: str) -> str:
     return " ".join(" ".join(words).split())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Variables:
+    """The variables of the environment that a message says to look at, and what an address usually looks like."""
+
+    key: str
+    address: str
+    usual: str = ""
+
+
+OPENAI_VARIABLES = Variables(key="OPENAI_API_KEY", address="OPENAI_BASE_URL", usual=", which usually ends in /v1")
+
+
 _LENGTH = re.compile(
     r"maximum (?:context|model) length|context (?:length|window|size)|(?:prompt|input) is too long|request too large"
     r"|input token count|reduce the length|range of input length|must have less than \d+ tokens"
 )
 _FILTER = re.compile(r"content[ _](?:filter|policy|management)|inappropriate content|data[ _]inspection|moderation")
-_SCHEMA = re.compile(r"response[ _]format|json[ _]schema|structured output|guided decoding")
+_SCHEMA = re.compile(
+    r"response[ _](?:format|schema|json)|json[ _]schema|structured output|guided decoding|output_?(?:config|format)"
+    r"|responsejsonschema"
+)
 _SCHEMA_REFUSED = re.compile(r"(?:response[ _]format|json[ _]schema).{0,80}(?:must|not supported|unsupported|unknown)")
 _TEMPERATURE = re.compile(
     r"temperature.{0,80}(?:unsupported|not supported|does not support|deprecated|default|must be)"
@@ -118,7 +133,8 @@ _SEED = re.compile(r"\bseed\b")
 _LOGPROBS = re.compile(r"log_?prob")
 _MODEL_CODES = ("model_not_found", "modelnotfound", "deploymentnotfound")
 _NO_MODEL = re.compile(
-    r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|(?:invalid|unknown|not a valid) model"
+    r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|model identifier is invalid"
+    r"|(?:invalid|unknown|not a valid) model"
 )
 # A quota that is used up has a code of its own; the words alone are also used for limits that pass within a minute.
 _UNPAID_CODE = re.compile(
@@ -126,7 +142,7 @@ _UNPAID_CODE = re.compile(
 )
 _UNPAID = re.compile(
     r"billing (?:hard )?limit|billing details|insufficient (?:account )?(?:balance|credit|funds)|in arrears"
-    r"|account is in good standing"
+    r"|account is in good standing|credit balance is too low"
 )
 # The model's reply did not fit the schema, which the next one may; Groq says so with status 400.
 _MISFIT_CODES = ("json_validate_failed",)
@@ -158,13 +174,15 @@ class _ProviderError:
         return self.headers.get("content-type", "").lower().startswith("text/html")
 
 
-def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError:
-    """The error of any chat model as one of ours."""
+def translate_error(
+    error: Exception, *, name: str, endpoint: str, variables: Variables = OPENAI_VARIABLES
+) -> JudgeError:
+    """The error of any chat model as one of ours; `variables` are those that the endpoint and its key come from."""
     if isinstance(error, JudgeError):
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return _translate_unsent(error, endpoint=endpoint)
+        return _translate_unsent(error, endpoint=endpoint, variables=variables)
     text = shorten(redact(str(getattr(error, "message", None) or error))) or "(nothing more was said)"
     answer = _ProviderError(
         status=status,
@@ -184,10 +202,10 @@ def translate_error(error: Exception, *, name: str, endpoint: str) -> JudgeError
         return UnsupportedOption(f"the endpoint does not take response_format: {text}", option="response_format")
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
         return _translate_passing(answer)
-    return _find_fatal(answer, name=name, endpoint=endpoint) or _translate_refusal(answer)
+    return _find_fatal(answer, name=name, endpoint=endpoint, variables=variables) or _translate_refusal(answer)
 
 
-def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:
+def _translate_unsent(error: Exception, *, endpoint: str, variables: Variables) -> JudgeError:
     """An error without a status: no connection, a connection that broke, or a reply that no client could read."""
     chain = list(_walk_causes(error))
     texts = [str(item) for item in chain if str(item)]
@@ -196,7 +214,7 @@ def _translate_unsent(error: Exception, *, endpoint: str) -> JudgeError:
     if kinds.intersection(_WRONG_CERTIFICATE):
         return FatalJudgeError(
             f"the certificate of {endpoint} is not trusted: {text}; "
-            "check OPENAI_BASE_URL, or name a file with the certificates to trust in SSL_CERT_FILE"
+            f"check {variables.address}, or name a file with the certificates to trust in SSL_CERT_FILE"
         )
     unreachable = not kinds.isdisjoint(("ConnectError", "ClientConnectorError"))
     return TransientJudgeError(f"{type(error).__name__}: {text}", unreachable=unreachable)
@@ -231,12 +249,14 @@ def _translate_passing(answer: _ProviderError) -> JudgeError:
     )
 
 
-def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str) -> FatalJudgeError | None:
+def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str, variables: Variables) -> FatalJudgeError | None:
     """What stops the run, with what to do about it."""
     status, text = answer.status, answer.text
     is_key = status == 403 and not answer.is_page and not _is_filtered(answer) and not _LOGPROBS.search(answer.lowered)
     if status == 401 or is_key:
-        return FatalJudgeError(f"{endpoint} refused the key for {name} (status {status}): {text}; check OPENAI_API_KEY")
+        return FatalJudgeError(
+            f"{endpoint} refused the key for {name} (status {status}): {text}; check {variables.key}"
+        )
     if status == 402:
         return FatalJudgeError(
             f"{endpoint} wants to be paid before {name} answers (status 402): {text}; add credit there"
@@ -245,7 +265,7 @@ def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str) -> FatalJud
         target = redact(urljoin(f"{endpoint}/chat/completions", answer.headers.get("location", "")))
         return FatalJudgeError(
             f"{endpoint} redirects to {target} (status {status}), which is not followed; "
-            "set OPENAI_BASE_URL to the address that answers itself"
+            f"set {variables.address} to the address that answers itself"
         )
     if answer.code in _MODEL_CODES or _NO_MODEL.search(answer.lowered) or (status == 404 and "model" in answer.lowered):
         return FatalJudgeError(
@@ -254,8 +274,7 @@ def _find_fatal(answer: _ProviderError, *, name: str, endpoint: str) -> FatalJud
         )
     if status in _WRONG_PLACE:
         return FatalJudgeError(
-            f"{endpoint} answers no chat requests (status {status}): {text}; "
-            "check OPENAI_BASE_URL, which usually ends in /v1"
+            f"{endpoint} answers no chat requests (status {status}): {text}; check {variables.address}{variables.usual}"
         )
     return None
 

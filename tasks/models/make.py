@@ -2,30 +2,40 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import DEFAULT, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.classifiers import parse_classifier
+from evalhouse.tasks.models.providers import find_provider, load_providers
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_ALLOWED = (
-    "allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), local:MODEL (a classifier in this process), or "
-    "module:factory (any LangChain chat model)"
-)
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
 
 
 def check_judge_name(name: str) -> None:
     """Refuse a name that cannot be a judge, before anything is read or asked."""
-    if name.partition(":")[0] == LOCAL:
+    kind, _, model = name.partition(":")
+    if kind == LOCAL:
         parse_classifier(name)
-    elif name != "lexical" and not _is_model_name(name):
-        raise FatalJudgeError(f"{name!r} names no judge; {_ALLOWED}")
+        return
+    kinds = ["lexical", "openai", LOCAL, *load_providers()]
+    close = [] if kind in kinds or _is_module(kind) else get_close_matches(kind, kinds, n=1, cutoff=0.75)
+    if name != "lexical" and (close or not _is_model_name(name)):
+        meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
+        raise FatalJudgeError(
+            f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
+            f"{LOCAL}:MODEL (a classifier in this process), "
+            f"{', '.join(f'{prefix}:MODEL' for prefix in load_providers())}, "
+            "or module:factory (any LangChain chat model)"
+        )
 
 
 def check_embeddings_name(name: str) -> None:
@@ -100,6 +110,10 @@ def make_judge(settings: RunSettings) -> Judge:
     kind, _, model = settings.judge.partition(":")
     if kind == "openai":
         return make_openai_judge(settings.judge, model, settings)
+    if provider := find_provider(settings.judge):
+        from evalhouse.tasks.models.provider_judges import make_provider_judge  # noqa: PLC0415
+
+        return make_provider_judge(settings.judge, provider, model, settings)
     return make_factory_judge(settings.judge, settings)
 
 
@@ -123,8 +137,13 @@ async def check_reachable(settings: RunSettings) -> str:
     return f"the endpoint lists it, with {len(models) - 1} others"
 
 
+def _is_module(name: str) -> bool:
+    """Whether something of this name can be imported, of the working directory too."""
+    return name.isidentifier() and (find_spec(name) is not None or Path(f"{name}.py").exists() or Path(name).is_dir())
+
+
 def _is_model_name(name: str) -> bool:
     kind, separator, rest = name.partition(":")
-    if kind == "openai":
+    if kind == "openai" or kind in load_providers():
         return bool(separator and rest.strip())
     return bool(_FACTORY.fullmatch(name))

@@ -59,6 +59,7 @@ from endpoint_replies import (
     read_embeddings,
     spoil_reply,
 )
+from endpoint_wires import OPENAI, Wire, find_wire, pack_lines
 
 __all__ = ["Asked", "Canned", "Endpoint", "Inject", "Options", "Raw", "Stats", "running_command", "running_endpoint"]
 
@@ -149,8 +150,6 @@ class Endpoint:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         route = f"{request.method} {request.path}"
         match route:
-            case "POST /v1/chat/completions":
-                return await self._handle_model(request, CHAT)
             case "POST /v1/embeddings":
                 return await self._handle_model(request, EMBEDDINGS)
             case "GET /v1/models":
@@ -160,6 +159,8 @@ class Endpoint:
             case "POST /reset":
                 self._reset()
                 return web.Response(body=b"{}", content_type="application/json")
+        if request.method == "POST" and find_wire(request.path):
+            return await self._handle_model(request, request.path)
         known = f"POST {CHAT}, POST {EMBEDDINGS}, GET {MODELS}, GET /stats, POST /reset"
         document = self.options.documents.get(request.path) if request.method == "GET" else None
         return self._send(Raw(body=document) if document else make_error(404, f"{route} is not served; known: {known}"))
@@ -180,23 +181,24 @@ class Endpoint:
 
     async def _handle_model(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         arrived_at = time.monotonic()
+        wire, model = find_wire(path) or (OPENAI, "")
         content = await request.content.read()
         digest = hashlib.sha256(content).digest()
         chances = self._count_arrival(path, digest)
         try:
             body = orjson.loads(content)
-            asked = read_chat(body) if path == CHAT else read_embeddings(body)
-        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-            return self._send(make_error(400, f"cannot read the request: {error!r}"))
+            asked = read_embeddings(body) if path == EMBEDDINGS else read_chat(wire.read(body, model))
+        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, AssertionError) as error:
+            return self._send(make_error(400, f"cannot read the request: {error!r}"), wire)
         self.stats.kinds[asked.kind] += 1
         if self.options.keep_bodies:
             self.stats.bodies.append(body)
         if refused := self._check_key(request) or refuse_request(self.options, asked) or self._check_limits(asked):
-            return self._send(refused)
+            return self._send(refused, wire)
         self.stats.in_flight += 1
         self.stats.max_in_flight = max(self.stats.max_in_flight, self.stats.in_flight)
         try:
-            return await self._answer(request, asked, chances, digest, arrived_at)
+            return await self._answer(request, asked, chances, digest, arrived_at, wire=wire)
         except asyncio.CancelledError:
             self.stats.statuses[CLIENT_CLOSED] += 1
             raise
@@ -215,7 +217,8 @@ class Endpoint:
 
     def _check_key(self, request: web.BaseRequest) -> Raw | None:
         expected = self.options.expected_key
-        if expected is None or request.headers.get("Authorization") == f"Bearer {expected}":
+        sent = {request.headers.get(name, "") for name in ("Authorization", "api-key", "x-api-key", "x-goog-api-key")}
+        if expected is None or sent & {f"Bearer {expected}", expected}:
             return None
         return make_error(401, "Incorrect API key provided.", code="invalid_api_key")
 
@@ -230,7 +233,14 @@ class Endpoint:
         return make_http_fault("rate_limit", None if options.retry_after is None else math.ceil(wait_s))
 
     async def _answer(
-        self, request: web.BaseRequest, asked: Asked, chances: Chances, digest: bytes, arrived_at: float
+        self,
+        request: web.BaseRequest,
+        asked: Asked,
+        chances: Chances,
+        digest: bytes,
+        arrived_at: float,
+        *,
+        wire: Wire,
     ) -> web.StreamResponse:
         canned = self._take_canned(asked)  # before any wait, so that a script is used in the order of arrival
         fault = self._choose_fault(asked, canned, chances.fault)
@@ -254,7 +264,7 @@ class Endpoint:
         if fault is None and raw.status == 200:
             self.stats.duplicates_answered += digest in self._memory.answered
             self._memory.answered.add(digest)
-        return self._send(raw)
+        return self._send(raw, OPENAI if isinstance(canned, Raw) else wire)
 
     def _take_canned(self, asked: Asked) -> Canned:
         script = self.options.script.get(asked.kind, ())
@@ -286,7 +296,7 @@ class Endpoint:
         self._memory.prefixes.add(prefix)
         return 0
 
-    def _send(self, raw: Raw) -> web.Response:
+    def _send(self, raw: Raw, wire: Wire = OPENAI) -> web.Response:
         self.stats.statuses[raw.status] += 1
         if isinstance(raw.body, str):
             return web.Response(status=raw.status, text=raw.body, headers=self._make_headers(raw))
@@ -294,10 +304,12 @@ class Endpoint:
             self.stats.prompt_tokens += usage["prompt_tokens"]
             self.stats.completion_tokens += usage.get("completion_tokens", 0)
             self.stats.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        content = orjson.dumps(raw.body)
-        return web.Response(
-            status=raw.status, body=content, headers={"Content-Type": "application/json", **self._make_headers(raw)}
-        )
+        headers = {"Content-Type": "application/json", **self._make_headers(raw)}
+        sent = raw if wire is OPENAI else wire.dress(Raw(status=raw.status, body=raw.body, headers=headers))
+        assert isinstance(sent.body, dict)
+        lines = pack_lines(sent.body)
+        content = orjson.dumps(sent.body) if lines is None else lines.encode()
+        return web.Response(status=raw.status, body=content, headers=headers if wire is OPENAI else sent.headers)
 
     def _make_headers(self, raw: Raw) -> dict[str, str]:
         self._memory.n_sent += 1

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from warehouse_processes import BIND_RIGHTS, count_rows, held_file, make_batch, make_warehouse, run_script
 
-from evalhouse.warehouse.engine.connection import open_reader, open_writer
+from evalhouse.warehouse.engine.connection import open_reader, open_writer, readers_kept
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.store import Warehouse
@@ -196,3 +196,34 @@ def test_threads_that_read_and_write_take_turns(tmp_path: Path) -> None:
     assert failures == []
     assert count_rows(warehouse, "batches") == 12
     assert os.listdir(tmp_path).count("w.duckdb.spool") == 0
+
+
+def test_reads_after_each_other_share_one_opening_until_a_writer_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse, opened = make_warehouse(tmp_path), []
+    monkeypatch.setattr(
+        duckdb, "connect", lambda *a, _connect=duckdb.connect, **k: opened.append(k) or _connect(*a, **k)
+    )
+    with readers_kept():
+        for _ in range(3):
+            assert count_rows(warehouse, "batches") == 0
+        assert len(opened) == 1
+        warehouse.append(make_batch("one"))
+        assert [count_rows(warehouse, "batches") for _ in range(2)] == [1, 1]
+        assert len(opened) == 3
+        with open_reader(warehouse.location, is_own=True) as connection:
+            connection.execute("set threads = 1")
+    with duckdb.connect(str(warehouse.location.path)):  # nothing is held any more
+        pass
+
+
+def test_a_kept_reader_lets_writers_in_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.warehouse.engine.connection._KEPT_S", 0.0)
+    warehouse = make_warehouse(tmp_path)
+    with readers_kept():
+        connections = []
+        for _ in range(2):
+            with open_reader(warehouse.location) as connection:
+                connections.append(connection)
+        assert connections[0] is not connections[1]

@@ -1,8 +1,9 @@
 """Short-lived connections to a warehouse: a DuckDB file here, a lake in `lake`.
 
 Nobody holds the file: a writer opens it, commits one transaction and closes it, so that an analyst can read
-between two batches of a running evaluation. Our own writers queue behind a lock file, because bare retries on
-DuckDB's own lock starve one of them for seconds; within a process a lock per path keeps read-only and
+between two batches of a running evaluation. A command that only reads keeps it open for a second at most
+(`readers_kept`): opening takes longer than most of its reads. Our own writers queue behind a lock file, because bare
+retries on DuckDB's own lock starve one of them for seconds; within a process a lock per path keeps read-only and
 read-write openings apart, which DuckDB refuses to mix.
 """
 
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +46,8 @@ _FOR_WRITING = {
     "memory_limit": "192MB",
 }
 _RETRY_S = 0.05
+# A kept reader holds writers up no longer than this and the query it is at.
+_KEPT_S = 1.0
 
 _HOLDER = re.compile(r"Conflicting lock is held in (.+? \(PID \d+\))")
 _UNWRITABLE = re.compile(
@@ -54,6 +58,50 @@ _UNWRITABLE = re.compile(
 
 _path_locks: dict[Path, threading.Lock] = {}
 _path_locks_guard = threading.Lock()
+
+
+class _Kept:
+    """The reader of one file that this thread keeps open from one read to the next."""
+
+    def __init__(self) -> None:
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._path, self._until = Path(), 0.0
+
+    def get(self, location: Location, *, deadline: float) -> duckdb.DuckDBPyConnection:
+        if self._connection is None or self._path != location.path or time.monotonic() > self._until:
+            self.close()
+            with _thread_lock(location, deadline):
+                self._connection = _connect(location, read_only=True, deadline=deadline)
+            self._path, self._until = location.path, time.monotonic() + _KEPT_S
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def readers_kept() -> Iterator[None]:
+    """Keep a file that was read open for the next read within this block; whatever else opens it closes it first.
+
+    For commands that do nothing but read, one thing after another.
+    """
+    kept = _Kept()
+    token = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        kept.close()
+
+
+def _let_go() -> None:
+    if (kept := _kept.get()) is not None:
+        kept.close()
 
 
 @contextmanager
@@ -85,6 +133,7 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
         with open_lake_writer(location, location.lake, patience_s=patience_s) as connection:
             yield connection
         return
+    _let_go()
     deadline = time.monotonic() + patience_s
     _make_folder(location)
     with _thread_lock(location, deadline), _process_lock(location, deadline):
@@ -120,6 +169,14 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
             f"there is no warehouse at {location.path}; `evalhouse run` makes one, --warehouse names another"
         )
     deadline = time.monotonic() + patience_s
+    if not is_own and (kept := _kept.get()) is not None:
+        try:
+            yield kept.get(location, deadline=deadline)
+        except BaseException:  # what is amiss with it is not handed on
+            kept.close()
+            raise
+        return
+    _let_go()
     with _thread_lock(location, deadline):
         connection = _connect(location, read_only=True, deadline=deadline)
         try:

@@ -1,0 +1,92 @@
+"""Providers of models by name: what `providers.toml` says of each, and what the environment says for it.
+
+A provider is a row of data. Its chat model comes from LangChain's package for it, which is an extra of ours. Nothing of
+LangChain is imported here, for names are checked before anything is asked.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any
+
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.warehouse.secrets import note_secret
+
+_FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A row of `providers.toml`, which says what its fields are; `name` is what stands before the colon."""
+
+    name: str
+    langchain: str
+    package: str
+    extra: str | None = None
+    install: str = ""
+    keys: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    addresses: Sequence[str] = ()
+    address: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    unset: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    options_in: str | None = None
+    names_ids: bool = False
+
+    @property
+    def install_line(self) -> str:
+        """What brings its package."""
+        return f'pip install "evalhouse[{self.extra}]"' if self.extra else f"pip install langchain {self.install}"
+
+    def require_package(self, judge: str) -> None:
+        """Raise FatalJudgeError with the line that installs what is missing."""
+        missing = [name for name in ("langchain", self.package) if find_spec(name) is None]
+        if missing:
+            raise FatalJudgeError(f"{judge} needs the package {' and '.join(missing)}: {self.install_line}")
+
+    def find_address(self) -> str:
+        """The address of the environment, else the provider's own."""
+        return next((value for name in self.addresses if (value := os.environ.get(name, "").strip())), self.address)
+
+    def read_key(self, judge: str, address: str) -> str:
+        """The key of the environment; raises FatalJudgeError where the provider's own address wants one."""
+        for name in (*self.keys, *self.secrets):
+            if os.environ.get(name):
+                note_secret(os.environ[name])
+        key = next((os.environ[name] for name in self.keys if os.environ.get(name)), None)
+        if key is None and self.keys and address == self.address:
+            raise FatalJudgeError(f"{self.keys[0]} is not set; set it to your key for {judge}, or use --judge lexical")
+        return key or "no-key"
+
+
+@cache
+def load_providers() -> Mapping[str, Provider]:
+    """All rows by the name that stands before the colon."""
+    return {name: Provider(name=name, **row) for name, row in _read_table()["providers"].items()}
+
+
+def find_provider(judge: str) -> Provider | None:
+    """The provider of a name such as `anthropic:claude-sonnet-4-5`; None where its prefix is none's."""
+    prefix, separator, model = judge.partition(":")
+    return load_providers().get(prefix) if separator and model.strip() else None
+
+
+def read_ending(metadata: Mapping[str, Any]) -> tuple[str | None, str]:
+    """What ended a reply, in OpenAI's words (None for the usual end), and in those of the provider."""
+    feedback = metadata.get("prompt_feedback")
+    blocked = feedback.get("block_reason") if isinstance(feedback, dict) else None
+    named = blocked or next((metadata[name] for name in _FINISH_FIELDS if metadata.get(name)), "")
+    word = str(getattr(named, "name", named))
+    if blocked:
+        return "content_filter", word
+    return next((ours for ours, words in _read_table()["endings"].items() if word.lower() in words), None), word
+
+
+@cache
+def _read_table() -> Mapping[str, Any]:
+    return tomllib.loads(files("evalhouse.tasks.models").joinpath("providers.toml").read_text(encoding="utf-8"))

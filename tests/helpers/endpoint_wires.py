@@ -1,0 +1,230 @@
+"""The wire formats of other providers, on top of what the local endpoint says in OpenAI's.
+
+A request of another provider is read into an OpenAI one, and the answer to that, good or bad, is written in the
+provider's form: Anthropic's Messages, Gemini's generateContent, Ollama's chat (in pieces, one JSON a line), Bedrock's
+Converse. Azure and Mistral speak OpenAI's own at other paths. So faults, limits and counters are the same for all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from endpoint_options import Raw
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """How one provider's requests are read and its answers are written; by default both are OpenAI's own.
+
+    `errors` are its names for statuses, `endings` those for OpenAI's reasons to stop.
+    """
+
+    path: str
+    read: Callable[[Body, str], Body] = lambda body, _: body
+    write: Callable[[Body, str], Body] = lambda completion, _: completion
+    fail: Callable[[int, str, str], Body] | None = None
+    endings: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+    def dress(self, raw: Raw) -> Raw:
+        """An answer in OpenAI's form as this provider's."""
+        assert isinstance(raw.body, dict)
+        if raw.status != 200:
+            return self._dress_error(raw)
+        choice = raw.body["choices"][0]
+        refused = choice["message"].get("refusal") is not None
+        finish = "refusal" if refused else choice["finish_reason"]
+        return Raw(body=self.write(raw.body, self.endings.get(finish, finish)), headers=self._rename(raw.headers))
+
+    def _dress_error(self, raw: Raw) -> Raw:
+        if self.fail is None or not isinstance(raw.body, dict):
+            return raw
+        name = self.errors.get(raw.status, "")
+        headers = {**raw.headers, "x-amzn-ErrorType": name} if self is BEDROCK else raw.headers
+        return Raw(
+            status=raw.status,
+            body=self.fail(raw.status, raw.body["error"]["message"], name),
+            headers=self._rename(headers),
+        )
+
+    def _rename(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        if self is not ANTHROPIC:
+            return headers
+        return {
+            re.sub(r"^x-ratelimit-(\w+)-(\w+)$", r"anthropic-ratelimit-\2-\1", name): headers[name] for name in headers
+        }
+
+
+def find_wire(path: str) -> tuple[Wire, str] | None:
+    """The provider that is asked at a path, and the model that the path names, if it does."""
+    for wire in WIRES:
+        if match := re.fullmatch(wire.path, path):
+            return wire, unquote(match.groupdict().get("model") or "")
+    return None
+
+
+def pack_lines(body: Body) -> str | None:
+    """Ollama's answer in pieces: the text in two, then all that is said at the end; None for any other."""
+    if "done_reason" not in body:
+        return None
+    text = body["message"]["content"]
+    half = len(text) // 2
+    pieces = [{"model": body["model"], "message": {"role": "assistant", "content": part}, "done": False}
+              for part in (text[:half], text[half:])]  # fmt: skip
+    return "".join(f"{orjson.dumps(piece).decode()}\n" for piece in [*pieces, {**body, "message": _say("")}])
+
+
+def _text(completion: Body) -> str:
+    message = completion["choices"][0]["message"]
+    return message.get("content") or message.get("refusal") or ""
+
+
+def _say(text: str) -> Body:
+    return {"role": "assistant", "content": text}
+
+
+def _join(content: Any) -> str:  # noqa: ANN401  # a text, or blocks of it
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
+def _ask(body: Body, model: str, system: Any, messages: list[Body], schema: Body | None) -> Body:  # noqa: ANN401
+    """An OpenAI request; `theirs` keeps what came."""
+    named = (
+        {"type": "json_schema", "json_schema": {"name": schema.get("title", "reply"), "schema": schema}}
+        if schema
+        else None
+    )
+    said = [{"role": "system", "content": _join(system)}] if system else []
+    said += [{"role": {"model": "assistant"}.get(item["role"], item["role"]),
+              "content": _join(item.get("content", item.get("parts")))} for item in messages]  # fmt: skip
+    return {"model": model, "messages": said, "theirs": body} | ({"response_format": named} if named else {})
+
+
+def _read_anthropic(body: Body, _: str) -> Body:
+    schema = ((body.get("output_config") or {}).get("format") or {}).get("schema")
+    assert body["max_tokens"] > 0, "Anthropic wants to be told how long a reply may be"
+    return _ask(body, body["model"], body.get("system"), body["messages"], schema)
+
+
+def _write_anthropic(completion: Body, ending: str) -> Body:
+    usage = completion["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": completion["model"],
+        "content": [{"type": "text", "text": _text(completion)}], "stop_reason": ending, "stop_sequence": None,
+        # What came from the cache is not part of the input tokens here.
+        "usage": {"input_tokens": usage["prompt_tokens"] - cached, "cache_read_input_tokens": cached,
+                  "cache_creation_input_tokens": 0, "output_tokens": usage["completion_tokens"]},
+    }  # fmt: skip
+
+
+def _read_gemini(body: Body, model: str) -> Body:
+    config = body.get("generationConfig") or {}
+    system = (body.get("systemInstruction") or {}).get("parts")
+    return _ask(body, model, system, body["contents"], config.get("responseJsonSchema"))
+
+
+def _write_gemini(completion: Body, ending: str) -> Body:
+    usage = completion["usage"]
+    counts = {
+        "promptTokenCount": usage["prompt_tokens"], "candidatesTokenCount": usage["completion_tokens"],
+        "cachedContentTokenCount": usage["prompt_tokens_details"]["cached_tokens"],
+        "totalTokenCount": usage["total_tokens"],
+    }  # fmt: skip
+    if ending == "PROHIBITED_CONTENT":
+        return {"promptFeedback": {"blockReason": ending}, "usageMetadata": counts, "modelVersion": completion["model"]}
+    content = {"role": "model", "parts": [{"text": _text(completion)}]}
+    candidate = {"content": content, "finishReason": ending, "index": 0}
+    return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": completion["model"]}
+
+
+def _read_ollama(body: Body, _: str) -> Body:
+    return _ask(body, body["model"], None, body["messages"], body.get("format"))
+
+
+def _write_ollama(completion: Body, ending: str) -> Body:
+    usage = completion["usage"]
+    return {
+        "model": completion["model"], "created_at": "2026-01-01T00:00:00Z", "message": _say(_text(completion)),
+        "done": True, "done_reason": ending,
+        "prompt_eval_count": usage["prompt_tokens"], "eval_count": usage["completion_tokens"],
+    }  # fmt: skip
+
+
+def _read_bedrock(body: Body, model: str) -> Body:
+    structure = ((body.get("outputConfig") or {}).get("textFormat") or {}).get("structure") or {}
+    schema = orjson.loads((structure.get("jsonSchema") or {}).get("schema") or "null")
+    return _ask(body, model, body.get("system"), body["messages"], schema)
+
+
+def _write_bedrock(completion: Body, ending: str) -> Body:
+    usage = completion["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "output": {"message": {"role": "assistant", "content": [{"text": _text(completion)}]}}, "stopReason": ending,
+        "usage": {"inputTokens": usage["prompt_tokens"] - cached, "outputTokens": usage["completion_tokens"],
+                  "totalTokens": usage["total_tokens"], "cacheReadInputTokens": cached},
+        "metrics": {"latencyMs": 1},
+    }  # fmt: skip
+
+
+ANTHROPIC = Wire(
+    path="/v1/messages",
+    read=_read_anthropic,
+    write=_write_anthropic,
+    fail=lambda _, message, name: {"type": "error", "error": {"type": name, "message": message}, "request_id": "r1"},
+    endings={"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"},
+    errors={
+        400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+        429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
+    },
+)  # fmt: skip
+GEMINI = Wire(
+    path="/v1beta/models/(?P<model>[^:]+):generateContent",
+    read=_read_gemini,
+    write=_write_gemini,
+    fail=lambda status, message, name: {"error": {"code": status, "message": message, "status": name}},
+    endings={"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY", "refusal": "PROHIBITED_CONTENT"},
+    errors={
+        400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE",
+    },
+)  # fmt: skip
+OLLAMA = Wire(path="/api/chat", read=_read_ollama, write=_write_ollama, fail=lambda _, message, __: {"error": message})
+BEDROCK = Wire(
+    path="/model/(?P<model>[^/]+)/converse",
+    read=_read_bedrock,
+    write=_write_bedrock,
+    fail=lambda _, message, __: {"message": message},
+    endings={
+        "stop": "end_turn", "length": "max_tokens", "content_filter": "content_filtered",
+        "refusal": "guardrail_intervened",
+    },
+    errors={
+        400: "ValidationException", 401: "UnrecognizedClientException", 403: "AccessDeniedException",
+        404: "ResourceNotFoundException", 429: "ThrottlingException", 500: "InternalServerException",
+        503: "ServiceUnavailableException",
+    },
+)  # fmt: skip
+AZURE = Wire(
+    path="/openai/(?:v1|deployments/(?P<model>[^/]+))/chat/completions",
+    read=lambda body, model: {**body, "model": model or body["model"]},
+)
+MISTRAL = Wire(
+    path="/mistral/v1/chat/completions",
+    fail=lambda status, message, _: {
+        "object": "error",
+        "message": message,
+        "type": "invalid_request",
+        "code": str(status),
+    },
+)
+OPENAI = Wire(path="/v1/chat/completions")
+WIRES = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK, AZURE, MISTRAL)
