@@ -28,10 +28,13 @@ from evalhouse.flows.server.local import LocalServer, LocalServerError
 
 ROOT = Path(__file__).resolve().parents[2]
 N_TASKS = 50
+# Of a route that no run uses: without the key, with it, with a body that does not fit, from an old client, for what is
+# not there, by another method, and of no route at all.
+STATUSES = [401, 401, 200, 422, 400, 404, 405, 404]
 
 # Shaped like `evalhouse run`: server first, then Prefect, then a flow of gathered tasks that ends with an artifact.
 RUN = """
-import asyncio, json, sys, urllib.error, urllib.request
+import asyncio, base64, json, sys, urllib.error, urllib.request
 from evalhouse.flows.server.local import LocalServer
 from evalhouse.flows.server.environment import configure_prefect_environment
 
@@ -70,13 +73,25 @@ async def evaluate(mode):
 
 outcomes = []
 server.wait_until_ready()
-try:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    opener.open(server.api_url + "/admin/version")
-    refused = None
-except urllib.error.HTTPError as error:
-    with error:
-        refused = error.code
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+key = {"Authorization": "Basic " + base64.b64encode(server.auth_string.encode()).decode()}
+old = {"X-PREFECT-API-VERSION": "0.1.0"}
+
+def ask(path, headers, body=None):
+    try:
+        content = {"Content-Type": "application/json"}
+        request = urllib.request.Request(server.api_url + path, data=body, headers=headers | content)
+        with opener.open(request) as answered:
+            return answered.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+statuses = [
+    ask("/admin/version", {}), ask("/block_types/filter", {}, b"{}"), ask("/block_types/filter", key, b"{}"),
+    ask("/block_types/filter", key, b'{"limit": "many"}'), ask("/block_types/filter", key | old, b"{}"),
+    ask("/block_types/slug/tide-table", key), ask("/block_types/filter", key), ask("/tide_tables", key),
+]
 for mode in modes:
     try:
         outcomes.append(asyncio.run(evaluate(mode)))
@@ -84,7 +99,7 @@ for mode in modes:
         outcomes.append(type(error).__name__)
 server.stop()
 server.stop()
-print(json.dumps({"outcomes": outcomes, "refused": refused}), flush=True)
+print(json.dumps({"outcomes": outcomes, "statuses": statuses}), flush=True)
 """
 
 
@@ -183,7 +198,7 @@ def test_two_first_runs_at_once_record_every_task_and_say_nothing(tmp_path: Path
     for run in both:
         assert (run.stderr, run.status) == ("", 0)
         started, finished = run.messages
-        assert finished == {"outcomes": [sum(range(N_TASKS))], "refused": 401}
+        assert finished == {"outcomes": [sum(range(N_TASKS))], "statuses": STATUSES}
         assert not is_alive(int(str(started["pid"])))
         assert not Path(str(started["log"])).exists()
     assert query(home, "select state_type, count(*) from task_run group by 1") == [("COMPLETED", 2 * N_TASKS)]
@@ -202,7 +217,7 @@ def test_flows_that_raise_or_are_interrupted_are_recorded_and_print_nothing(warm
     finished = finish(run)
 
     assert (finished.stderr, finished.status) == ("", 0)
-    assert finished.messages[-1] == {"outcomes": ["ValueError", "KeyboardInterrupt"], "refused": 401}
+    assert finished.messages[-1] == {"outcomes": ["ValueError", "KeyboardInterrupt"], "statuses": STATUSES}
     [(raised, failed), (interrupted, state)] = query(
         warm_home, "select id, state_type from flow_run order by created desc limit 2"
     )[::-1]
