@@ -35,6 +35,7 @@ from evalhouse.tasks.comparing.retrieval import MetricMoves, RetrievalFinding, f
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
+from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -174,6 +175,7 @@ class _Samples:
         return placed
 
 
+@readers_kept()
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
     samples = _Samples(pair.read_samples())

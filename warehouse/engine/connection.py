@@ -75,6 +75,9 @@ class _Kept:
             self._path, self._until = location.path, time.monotonic() + _KEPT_S
         return self._connection
 
+    def has(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        return connection is self._connection
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -88,8 +91,11 @@ _kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 def readers_kept() -> Iterator[None]:
     """Keep a file that was read open for the next read within this block; whatever else opens it closes it first.
 
-    For commands that do nothing but read, one thing after another.
+    For what does nothing but read, one thing after another.
     """
+    if _kept.get() is not None:
+        yield
+        return
     kept = _Kept()
     token = _kept.set(kept)
     try:
@@ -97,6 +103,12 @@ def readers_kept() -> Iterator[None]:
     finally:
         _kept.reset(token)
         kept.close()
+
+
+def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the next read in this thread gets this connection too."""
+    kept = _kept.get()
+    return kept is not None and kept.has(connection)
 
 
 def _let_go() -> None:

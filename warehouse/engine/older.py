@@ -1,7 +1,8 @@
 """A warehouse that an older evalhouse wrote last, read as if it had today's shape.
 
 Only what writes migrates: whoever looks at a warehouse must not change it, and may not be allowed to. So for one query
-today's tables and views are laid over it as temporary views, which go with the transaction they are made in: a table
+today's tables and views are laid over it as temporary views, which go with the transaction they are made in, or, where
+more queries follow on the same connection, with that: a table
 with the columns it lacks, empty but for those that a migration fills from others, and all views anew on top of them,
 for old and new ones do not go together.
 """
@@ -9,9 +10,11 @@ for old and new ones do not go together.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from weakref import WeakSet
 
 import duckdb
 
+from evalhouse.warehouse.engine.connection import is_kept
 from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_migrations
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import view_scripts
@@ -22,12 +25,18 @@ Columns = dict[str, dict[str, str]]
 # What migrations fill in: columns by an expression over their table, and tables by a select.
 _FILLED_COLUMNS = ("kind", "better", "minimum")
 _FILLED_TABLES = ("gate_decisions",)
+_laid: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
 
 @contextmanager
 def as_of_today(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Within this an older warehouse has today's shape; with one that is not older nothing is done."""
-    if not is_older(connection):
+    if connection in _laid or not is_older(connection):
+        yield
+        return
+    if is_kept(connection):
+        _lay_newest(connection)
+        _laid.add(connection)
         yield
         return
     connection.begin()
