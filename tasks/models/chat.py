@@ -41,13 +41,11 @@ from evalhouse.tasks.judge.protocol import (
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.completions import (
+    Access,
     Completion,
     Completions,
-    find_endpoint,
-    make_login_header,
+    find_access,
     read_answer,
-    read_openai_key,
-    strip_credentials,
 )
 from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate_error
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
@@ -75,7 +73,6 @@ class Channel(Protocol):
     """How a provider's own chat model is asked, where it is not asked as LangChain asks any other."""
 
     takes_seed: bool
-    variables: Variables
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
         """The reply to a request in our terms; its `finish_reason` is in OpenAI's words."""
@@ -110,6 +107,7 @@ class ChatModelJudge:
         keyed: object = None,
         completions: Completions | None = None,
         channel: Channel | None = None,
+        variables: Variables = OPENAI_VARIABLES,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
@@ -125,6 +123,7 @@ class ChatModelJudge:
         self._keyed = keyed
         self._completions = completions
         self._channel = channel
+        self._variables = variables
         self._close = close
         self.batches: BatchService | None = None
 
@@ -199,8 +198,7 @@ class ChatModelJudge:
     def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
         """A refused schema, seed or logprobs are left out from now on; a temperature is not dropped unasked."""
         error = self._channel.explain(error) if self._channel else error
-        variables = self._channel.variables if self._channel else OPENAI_VARIABLES
-        translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=variables)
+        translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=self._variables)
         if not isinstance(translated, UnsupportedOption):
             return translated
         if translated.option == "temperature" and "temperature" in sent:
@@ -225,45 +223,55 @@ class ChatModelJudge:
 
 def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModelJudge:
     """`openai:MODEL` at OPENAI_BASE_URL with OPENAI_API_KEY; raises FatalJudgeError when no key is set."""
-    endpoint = find_endpoint()
-    key = read_openai_key(endpoint)
+    access = find_access()
+    judge = make_compatible_judge(name, model, settings, access)
+    if settings.batch:
+        client = _make_client(access, settings)
+        judge.batches = OpenAIBatches(client, name=name, endpoint=judge.endpoint, shape=_shape, read=judge.read_batched)
+    return judge
+
+
+def make_compatible_judge(name: str, model: str, settings: RunSettings, access: Access) -> ChatModelJudge:
+    """A model of any endpoint that speaks OpenAI's protocol."""
     parameters, voting = read_parameters(settings)
     # LangSmith's traces are made by LangChain: who has switched them on gets its longer way, with a client of our own,
     # for the one that LangChain would make is shared by all of the process and never closed.
     traced = openai.DefaultAsyncHttpxClient() if tracing_is_enabled() else None
     chat = ChatOpenAI(
         model=model,
-        api_key=key,
-        base_url=strip_credentials(endpoint),
-        default_headers=make_login_header(endpoint),
+        api_key=access.key,
+        base_url=access.endpoint,
+        default_headers=access.headers,
+        default_query=access.query,
         http_async_client=traced,
         http_socket_options=(),  # leaves a proxy of the environment in force, and does not warn about it
     )
+    if "api-key" in access.headers:
+        # The key has a header of its own there, and must not stand in the usual one as well.
+        client = chat.root_async_client.with_options(default_headers=cast(Any, {"Authorization": openai.Omit()}))
+        chat.root_async_client, chat.async_client = client, client.chat.completions
     completions = None if traced else Completions(chat.root_async_client)
-    judge = ChatModelJudge(
+    return ChatModelJudge(
         name=name,
         chat=chat,
-        endpoint=strip_credentials(endpoint),
+        endpoint=access.endpoint,
         model=model,
         parameters=parameters,
         structured=True,
-        names_ids=not _compiles_schemas(endpoint),
+        names_ids=not _compiles_schemas(access.endpoint),
         voting=voting,
         completions=completions,
+        variables=access.variables,
         close=chat.root_async_client.close if completions is None else completions.close,
     )
-    if settings.batch:
-        client = _make_client(endpoint, settings)
-        judge.batches = OpenAIBatches(client, name=name, endpoint=judge.endpoint, shape=_shape, read=judge.read_batched)
-    return judge
 
 
-def _make_client(endpoint: str, settings: RunSettings) -> openai.AsyncOpenAI:
+def _make_client(access: Access, settings: RunSettings) -> openai.AsyncOpenAI:
     """A client for whatever is not a judge's request."""
     return openai.AsyncOpenAI(
-        api_key=read_openai_key(endpoint).get_secret_value(),
-        base_url=strip_credentials(endpoint),
-        default_headers=make_login_header(endpoint),
+        api_key=access.key.get_secret_value(),
+        base_url=access.endpoint,
+        default_headers=access.headers,
         max_retries=0,
         timeout=choose_timeout(settings.timeout_s, ""),
     )
@@ -271,12 +279,12 @@ def _make_client(endpoint: str, settings: RunSettings) -> openai.AsyncOpenAI:
 
 async def list_models(settings: RunSettings) -> list[str]:
     """The models an OpenAI-compatible endpoint says it has; raises JudgeError."""
-    endpoint = find_endpoint()
-    client = _make_client(endpoint, settings)
+    access = find_access()
+    client = _make_client(access, settings)
     try:
         return [model.id for model in (await client.models.list()).data]
     except openai.OpenAIError as error:
-        raise translate_error(error, name=settings.judge, endpoint=strip_credentials(endpoint)) from None
+        raise translate_error(error, name=settings.judge, endpoint=access.endpoint) from None
     finally:
         await client.close()
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import openai
 import orjson
@@ -22,8 +22,15 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
-from evalhouse.tasks.messages import redact
-from evalhouse.tasks.models.errors import MOST_ERROR_BYTES, ErrorBody, read_error_body, read_error_field
+from evalhouse.tasks.models.addresses import check_address
+from evalhouse.tasks.models.errors import (
+    MOST_ERROR_BYTES,
+    OPENAI_VARIABLES,
+    ErrorBody,
+    Variables,
+    read_error_body,
+    read_error_field,
+)
 from evalhouse.warehouse.secrets import note_secret
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
@@ -40,16 +47,7 @@ def find_endpoint(variable: str = "OPENAI_BASE_URL") -> str:
     names = (variable, "OPENAI_BASE_URL", "OPENAI_API_BASE")
     source = next((name for name in names if os.environ.get(name)), "OPENAI_BASE_URL")
     named = os.environ.get(source) or _DEFAULT_ENDPOINT
-    try:
-        parts = urlsplit(named.strip())
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, half a bracket
-        is_address = False
-    if not is_address:
-        raise FatalJudgeError(
-            f"{source} is {redact(named)!r}, which is not an address; write it like http://localhost:8000/v1"
-        )
-    return named.strip()
+    return check_address(source, named, example="http://localhost:8000/v1")
 
 
 def read_openai_key(endpoint: str) -> SecretStr:
@@ -87,6 +85,25 @@ def make_login_header(endpoint: str) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What it takes to ask an OpenAI-compatible endpoint. `endpoint` is its address as it may be kept."""
+
+    endpoint: str
+    key: SecretStr
+    headers: Mapping[str, str]
+    query: Mapping[str, object] | None = None
+    variables: Variables = OPENAI_VARIABLES
+
+
+def find_access() -> Access:
+    """What the environment says for `openai:`; raises FatalJudgeError when no key is set."""
+    endpoint = find_endpoint()
+    return Access(
+        endpoint=strip_credentials(endpoint), key=read_openai_key(endpoint), headers=make_login_header(endpoint)
+    )
+
+
 class StatusError(Exception):
     """The endpoint answered with an error. The fields are named as in the errors of `openai`."""
 
@@ -113,9 +130,11 @@ class Completions:
     """Posts to a path of `client`'s endpoint. Use within one event loop, and `close` it there."""
 
     def __init__(self, client: openai.AsyncOpenAI, path: str = "/chat/completions") -> None:
+        """What `client` adds to every address, as Azure's version, is added here too."""
         headers = {**client.auth_headers, **client.default_headers}
         self._headers = {name: value for name, value in headers.items() if isinstance(value, str)}
-        self._url = URL(f"{str(client.base_url).rstrip('/')}{path}", encoded=True)
+        query = urlencode(client.default_query)
+        self._url = URL(f"{str(client.base_url).rstrip('/')}{path}{query and f'?{query}'}", encoded=True)
         self._items = _ITEMS[path]
         certificates = make_ssl_context() if self._url.scheme == "https" else True
         self._session = HttpSession(certificates=certificates)

@@ -11,7 +11,7 @@ from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import DEFAULT, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.classifiers import parse_classifier
-from evalhouse.tasks.models.providers import find_provider, load_providers
+from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
@@ -32,9 +32,8 @@ def check_judge_name(name: str) -> None:
         meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
         raise FatalJudgeError(
             f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
-            f"{LOCAL}:MODEL (a classifier in this process), "
-            f"{', '.join(f'{prefix}:MODEL' for prefix in load_providers())}, "
-            "or module:factory (any LangChain chat model)"
+            f"{', '.join(f'{prefix}:MODEL' for prefix in list_prefixes())}, "
+            "local:MODEL (a classifier in this process), or module:factory (any LangChain chat model)"
         )
 
 

@@ -44,7 +44,9 @@ def _read_aws(error: BaseException) -> StatusError | None:
 def _read_http(error: BaseException) -> StatusError | None:
     """An error that has a status itself, or whose response has one."""
     response = getattr(error, "response", None)
-    named = (getattr(error, "status_code", None), getattr(error, "code", None), getattr(response, "status_code", None))
+    # Errors of the connection have a `code` too (aiohttp's), but no `details` of an answer.
+    code = getattr(error, "code", None) if hasattr(error, "details") else None
+    named = (getattr(error, "status_code", None), code, getattr(response, "status_code", None))
     status = next((value for value in named if isinstance(value, int) and 300 <= value < 600), None)
     if status is None:
         return None

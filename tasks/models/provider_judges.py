@@ -7,25 +7,39 @@ the event loop of whoever came first. Their retries are off and they wait as lon
 run's affair.
 """
 
+import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+from urllib.parse import quote
 
+import httpx
+import openai
 import orjson
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
+from pydantic import SecretStr
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
-from evalhouse.tasks.models.chat import ChatModelJudge, read_parameters
-from evalhouse.tasks.models.completions import strip_credentials
+from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, read_parameters
+from evalhouse.tasks.models.completions import Access, strip_credentials
 from evalhouse.tasks.models.errors import Variables
 from evalhouse.tasks.models.provider_errors import find_answer
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.secrets import note_secret
 
+Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
+
+# LangChain's names, which most of its packages take.
+_USUAL_OPTIONS = {"temperature": "temperature", "max_tokens": "max_tokens"}
+_CONNECTIONS = 256
 # Schemas of prompts and rubrics in a provider's words; more only come where each request names its ids.
 _SCHEMAS_KEPT = 64
 # The headers of the answer to the request that is under way in this task, where the client shows them.
@@ -35,13 +49,11 @@ _HEADERS: ContextVar[dict[str, str] | None] = ContextVar("_HEADERS", default=Non
 class ProviderChannel:
     """Asks one chat model of a provider; the `Channel` of a ChatModelJudge."""
 
-    def __init__(self, provider: Provider, chat: BaseChatModel) -> None:
-        self.provider = provider
+    def __init__(self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None) -> None:
         self.takes_seed = "seed" in provider.options
-        self.variables = Variables(
-            key=" or ".join(provider.keys) or "its key", address=" or ".join(provider.addresses) or "its address"
-        )
+        self._provider = provider
         self._chat = chat
+        self._invoke = invoke or self._invoke_chat
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
@@ -52,7 +64,7 @@ class ProviderChannel:
         headers: dict[str, str] = {}
         token = _HEADERS.set(headers)
         try:
-            message = await self._chat.ainvoke(messages, **options)
+            message = await self._invoke(messages, options)
         finally:
             _HEADERS.reset(token)
         return _settle(message, headers)
@@ -61,10 +73,13 @@ class ProviderChannel:
         """The provider's answer behind an error, where there was one."""
         return find_answer(error) or error
 
+    async def _invoke_chat(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
+        return await self._chat.ainvoke(messages, **options)
+
     def _write_options(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        names = self.provider.options
+        names = self._provider.options or _USUAL_OPTIONS
         options = {theirs: payload[ours] for ours, theirs in names.items() if ours in payload}
-        return {self.provider.options_in: options} if self.provider.options_in and options else options
+        return {self._provider.options_in: options} if self._provider.options_in and options else options
 
     def _write_schema(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options that carry a schema, as the package itself would bind them to have one replied to."""
@@ -90,7 +105,12 @@ def _settle(message: BaseMessage, headers: Mapping[str, str]) -> BaseMessage:
     finish, word = read_ending(metadata)
     sent = headers or (metadata.get("ResponseMetadata") or {}).get("HTTPHeaders") or metadata.get("headers") or {}
     settled = {"finish_reason": finish, "ended_with": word, "headers": sent}
-    return message.model_copy(update={"response_metadata": {**metadata, **settled}})
+    changes: dict[str, Any] = {"response_metadata": {**metadata, **settled}}
+    usage, counted = getattr(message, "usage_metadata", None), metadata.get("token_usage") or {}
+    if usage and "input_token_details" not in usage and (details := counted.get("prompt_tokens_details")):
+        # Mistral's package leaves out what its provider says in OpenAI's words.
+        changes["usage_metadata"] = {**usage, "input_token_details": {"cache_read": details.get("cached_tokens")}}
+    return message.model_copy(update=changes)
 
 
 async def _keep_headers(response: Any) -> None:  # noqa: ANN401  # of httpx or of its fork
@@ -106,6 +126,8 @@ class _Made:
     chat: BaseChatModel
     address: str
     close: Callable[[], Awaitable[None]]
+    structured: bool = True
+    invoke: Invoke | None = None
 
 
 class _Make(Protocol):
@@ -114,30 +136,38 @@ class _Make(Protocol):
 
 def make_provider_judge(name: str, provider: Provider, model: str, settings: RunSettings) -> ChatModelJudge:
     """`anthropic:MODEL` and its like; raises FatalJudgeError for a missing package, key or address."""
-    provider.require_package(name)
     address = provider.find_address()
     key = provider.read_key(name, address)
+    if provider.name == "azure":
+        return make_compatible_judge(name, model, settings, _find_azure(provider, model, key, address))
+    provider.require_package(name)
     try:
-        made = _MAKERS[provider.name](provider, model, key, address)
+        made = _MAKERS.get(provider.name, _make_other)(provider, model, key, address)
     except FatalJudgeError:
         raise
     except Exception as error:  # a package of any maker may raise anything
-        raise FatalJudgeError(f"{name} cannot be made: {shorten(redact(str(error)))}") from error
+        raise FatalJudgeError(f"{name} cannot be asked: {shorten(redact(str(error)))}") from error
     for field in provider.unset:
         setattr(made.chat, field, None)
     parameters, voting = read_parameters(settings)
     return ChatModelJudge(
         name=name,
         chat=made.chat,
-        endpoint=strip_credentials(made.address),
+        endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
         model=model,
         parameters=parameters,
-        structured=True,
+        structured=made.structured,
         names_ids=provider.names_ids,
         voting=voting,
-        channel=ProviderChannel(provider, made.chat),
+        channel=ProviderChannel(provider, made.chat, made.invoke),
+        variables=_name_variables(provider),
         close=made.close,
     )
+
+
+def _name_variables(provider: Provider) -> Variables:
+    keys, addresses = " or ".join(provider.keys or provider.secrets), " or ".join(provider.addresses)
+    return Variables(key=keys or f"the key of {provider.name}", address=addresses or f"the address of {provider.name}")
 
 
 def _init(provider: Provider, model: str, **fields: Any) -> BaseChatModel:  # noqa: ANN401  # each its own
@@ -152,18 +182,149 @@ def _make_anthropic(provider: Provider, model: str, key: str, address: str) -> _
     import anthropic  # noqa: PLC0415
 
     chat = _init(provider, model, api_key=key, base_url=address)
+    http_client = anthropic.DefaultAioHttpClient(
+        timeout=None, follow_redirects=False, event_hooks={"response": [_keep_headers]}
+    )
     client = anthropic.AsyncAnthropic(
-        api_key=key,
-        base_url=address,
-        max_retries=0,
-        timeout=None,
-        http_client=anthropic.DefaultAioHttpClient(
-            timeout=None, follow_redirects=False, event_hooks={"response": [_keep_headers]}
-        ),
+        api_key=key, base_url=address, max_retries=0, timeout=None, http_client=http_client
     )
     # In the place where the model would keep the client that it shares with all others of the process.
     chat.__dict__["_async_client"] = client
     return _Made(chat=chat, address=address, close=client.close)
 
 
-_MAKERS: Mapping[str, _Make] = {"anthropic": _make_anthropic}
+class _Transport(httpx.AsyncHTTPTransport):
+    """One that a blocking client, which is made of the same and never used, can close too."""
+
+    def close(self) -> None:
+        """Nothing is open there."""
+
+
+def _make_google(provider: Provider, model: str, key: str, address: str) -> _Made:
+    # Without a transport its client takes aiohttp's answers, of which LangChain leaves one unread at every error, and
+    # Python says so on the terminal.
+    transport = _Transport(limits=httpx.Limits(max_connections=None))
+    chat = _init(provider, model, api_key=key, base_url=address, client_args={"transport": transport})
+    return _Made(chat=chat, address=address, close=cast(Any, chat).aclose)
+
+
+def _make_mistral(provider: Provider, model: str, key: str, address: str) -> _Made:
+    client = httpx.AsyncClient(
+        base_url=address,
+        headers={"Accept": "application/json", "Authorization": f"Bearer {key}"},
+        timeout=None,
+        limits=httpx.Limits(max_connections=None),
+        event_hooks={"response": [_keep_headers]},
+    )
+    chat = _init(provider, model, api_key=key, base_url=address, async_client=client)
+    return _Made(chat=chat, address=address, close=client.aclose)
+
+
+def _make_ollama(provider: Provider, model: str, key: str, address: str) -> _Made:
+    chat = _init(provider, model, base_url=address or None)
+    client = cast(Any, chat)._async_client
+    return _Made(chat=chat, address=str(client._client.base_url), close=client.close)
+
+
+def _make_bedrock(provider: Provider, model: str, key: str, address: str) -> _Made:
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
+    session = boto3.Session(region_name=os.environ.get("AWS_REGION"))
+    if session.region_name is None:
+        raise FatalJudgeError("AWS_REGION is not set; set it to the region whose Bedrock is to be asked")
+    credentials = session.get_credentials()
+    if credentials is None and not os.environ.get("AWS_BEARER_TOKEN_BEDROCK"):
+        raise FatalJudgeError(
+            "no AWS credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
+            "AWS_BEARER_TOKEN_BEDROCK"
+        )
+    if credentials is not None:
+        frozen = credentials.get_frozen_credentials()
+        for secret in filter(None, (frozen.secret_key, frozen.token)):
+            note_secret(secret)
+    patient = Config(
+        retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=3600, max_pool_connections=_CONNECTIONS
+    )
+    client = session.client("bedrock-runtime", config=patient)
+    # Only profiles are looked up by the other client, whose making takes as long as that of the first.
+    looked_up = {} if "inference-profile/" in model or "application-" in model else {"bedrock_client": client}
+    chat = _init(provider, model, client=client, **looked_up)
+
+    async def close() -> None:
+        client.close()
+
+    async def invoke(messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
+        return await _run_aside(lambda: chat.invoke(messages, **options))
+
+    return _Made(chat=chat, address=client.meta.endpoint_url, close=close, invoke=invoke)
+
+
+def _make_other(provider: Provider, model: str, key: str, address: str) -> _Made:
+    """A provider of which its package alone knows where it is and what its key is called."""
+    known = type(_init(provider, model)).model_fields
+    off = {"max_retries": 0, "include_response_headers": True}
+    fields: dict[str, Any] = {name: value for name, value in off.items() if name in known}
+    client = openai.DefaultAsyncHttpxClient(timeout=None) if "http_async_client" in known else None
+    chat = _init(provider, model, **fields, **({"http_async_client": client} if client else {}))
+
+    async def close() -> None:
+        if client is not None:
+            await client.aclose()
+
+    try:
+        _bind_schema(chat, {"name": "reply", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}})
+        structured = True
+    except (FatalJudgeError, NotImplementedError, ValueError, TypeError):
+        structured = False
+    own = getattr(getattr(chat, "root_async_client", None), "base_url", None)
+    return _Made(chat=chat, address=str(own or f"{provider.name}:"), close=close, structured=structured)
+
+
+_MAKERS: Mapping[str, _Make] = {
+    "anthropic": _make_anthropic,
+    "bedrock": _make_bedrock,
+    "google_genai": _make_google,
+    "mistralai": _make_mistral,
+    "ollama": _make_ollama,
+}
+
+
+def _find_azure(provider: Provider, deployment: str, key: str, address: str) -> Access:
+    """Azure's two kinds of addresses: of a version that is named, or of none; a token goes where a key would go."""
+    if not address:
+        raise FatalJudgeError("AZURE_OPENAI_ENDPOINT is not set; set it like https://RESOURCE.openai.azure.com")
+    base = strip_credentials(address).removesuffix("/v1").removesuffix("/openai")
+    variables = _name_variables(provider)
+    version = os.environ.get("OPENAI_API_VERSION")
+    if not version:
+        return Access(endpoint=f"{base}/openai/v1", key=SecretStr(key), headers={}, variables=variables)
+    is_token = not os.environ.get("AZURE_OPENAI_API_KEY")
+    return Access(
+        endpoint=f"{base}/openai/deployments/{quote(deployment, safe='')}",
+        key=SecretStr(key),
+        headers={} if is_token else {"api-key": key},
+        query={"api-version": version},
+        variables=variables,
+    )
+
+
+async def _run_aside(call: Callable[[], BaseMessage]) -> BaseMessage:
+    """The result of a call that blocks, in a thread that nobody waits for when the run ends before it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[BaseMessage] = loop.create_future()
+
+    def settle(take: Callable[[Any], None], value: object) -> None:
+        if not future.done():
+            take(value)
+
+    def work() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], object] = (future.set_result, call())
+        except Exception as error:  # whatever it is belongs to the caller
+            outcome = (future.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=work, daemon=True, name="bedrock").start()
+    return await future

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.models.addresses import check_address
 from evalhouse.warehouse.secrets import note_secret
 
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
@@ -26,8 +27,8 @@ class Provider:
     name: str
     langchain: str
     package: str
+    also: Sequence[str] = ()
     extra: str | None = None
-    install: str = ""
     keys: Sequence[str] = ()
     secrets: Sequence[str] = ()
     addresses: Sequence[str] = ()
@@ -41,7 +42,11 @@ class Provider:
     @property
     def install_line(self) -> str:
         """What brings its package."""
-        return f'pip install "evalhouse[{self.extra}]"' if self.extra else f"pip install langchain {self.install}"
+        return (
+            f'pip install "evalhouse[{self.extra}]"'
+            if self.extra
+            else f"pip install langchain {self.package.replace('_', '-')}"
+        )
 
     def require_package(self, judge: str) -> None:
         """Raise FatalJudgeError with the line that installs what is missing."""
@@ -50,8 +55,11 @@ class Provider:
             raise FatalJudgeError(f"{judge} needs the package {' and '.join(missing)}: {self.install_line}")
 
     def find_address(self) -> str:
-        """The address of the environment, else the provider's own."""
-        return next((value for name in self.addresses if (value := os.environ.get(name, "").strip())), self.address)
+        """The address of the environment, else the provider's own; raises FatalJudgeError for what is not one."""
+        for name in self.addresses:
+            if os.environ.get(name, "").strip():
+                return check_address(name, os.environ[name], scheme="http://" if self.name == "ollama" else "")
+        return self.address
 
     def read_key(self, judge: str, address: str) -> str:
         """The key of the environment; raises FatalJudgeError where the provider's own address wants one."""
@@ -66,8 +74,16 @@ class Provider:
 
 @cache
 def load_providers() -> Mapping[str, Provider]:
-    """All rows by the name that stands before the colon."""
-    return {name: Provider(name=name, **row) for name, row in _read_table()["providers"].items()}
+    """All providers by what stands before the colon; those of which more than the package is known come first."""
+    table = _read_table()
+    rows = {name: Provider(name=name, **row) for name, row in table["providers"].items()}
+    others = {name: Provider(name=name, langchain=name, package=package) for name, package in table["others"].items()}
+    return rows | others | {name: row for row in rows.values() for name in row.also}
+
+
+def list_prefixes() -> list[str]:
+    """Those that messages and help texts name."""
+    return list(_read_table()["providers"])
 
 
 def find_provider(judge: str) -> Provider | None:

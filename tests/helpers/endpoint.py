@@ -264,7 +264,7 @@ class Endpoint:
         if fault is None and raw.status == 200:
             self.stats.duplicates_answered += digest in self._memory.answered
             self._memory.answered.add(digest)
-        return self._send(raw, OPENAI if isinstance(canned, Raw) else wire)
+        return self._send(raw, wire)
 
     def _take_canned(self, asked: Asked) -> Canned:
         script = self.options.script.get(asked.kind, ())
