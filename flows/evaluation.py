@@ -8,8 +8,7 @@ from prefect.runtime import flow_run
 
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
-from evalhouse.tasks.collect import collect
-from evalhouse.tasks.load import load
+from evalhouse.tasks.load import collect, load
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.score import publish, score
@@ -101,8 +100,8 @@ def count_turns(concurrency: int, live_run: LiveRun) -> int:
 async def judge_shard(live_run: LiveRun, number: int) -> None:
     """All steps of one shard side by side; what is finished is kept even when a step stops the run.
 
-    The steps are those that the run's metrics need of extract, classify, attribute, rank, similarity, relevancy,
-    measure and grade, each a file in `tasks/` and a record in `warehouse/steps.toml`.
+    The steps are those that the run's metrics need of extract, classify, attribute, rank (or fused in place of these
+    three), similarity, relevancy, measure and grade, each a file in `tasks/` and a record in `warehouse/steps.toml`.
     """
     live_run.asker.raise_if_stopped()
     size = live_run.settings.shard_size

@@ -14,11 +14,13 @@ from evalhouse.prompts.loader import (
     list_rubric_metrics,
     load_prompts,
 )
-from evalhouse.prompts.prompt_file import VERDICTS
+from evalhouse.prompts.prompt_file import SUPPORTS, USEFULNESS, VERDICTS, name_verdict, pick_verdict_lists
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
 from evalhouse.prompts.rubric import Criterion, Grade, Rating, Rubric
 
 __all__ = [
+    "SUPPORTS",
+    "USEFULNESS",
     "VERDICTS",
     "BlockKind",
     "BlockValue",
@@ -37,4 +39,6 @@ __all__ = [
     "list_rubric_columns",
     "list_rubric_metrics",
     "load_prompts",
+    "name_verdict",
+    "pick_verdict_lists",
 ]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from evalhouse.prompts.prompt_file import VERDICTS, Schema, pick_verdict_lists
+from evalhouse.prompts.prompt_file import Schema, name_verdict, pick_prefixes, pick_verdict_lists
 from evalhouse.prompts.render import BlockValue
 
 # What is longer makes grammars that some servers take long over, or refuse.
@@ -24,22 +24,25 @@ def name_ids(
 ) -> dict[str, Any]:
     """The schema for these data; as it is where the reply has more verdicts than a schema should name.
 
-    Lists of texts end where the data have no more words to make one of. Ids whose prefix has `labels` are those that
-    are judged; all others are what verdicts may cite. A list of verdicts of which none is asked for is left out.
+    Lists of texts end where the data have no more words to make one of. Each list of verdicts is about ids of certain
+    prefixes; all other ids are what they may cite. One of which none is asked for is left out.
     """
     ids = [item.id for value in data.values() if not isinstance(value, str) for item in value]
-    judged = [item_id for item_id in ids if item_id[0] in labels and (not only or item_id in only)]
     lists = pick_verdict_lists(schema["properties"], data)
     if not lists:
         return _bound_texts(schema, data)
-    if not 0 < len(judged) <= _MOST_IDS:
+    own = {name: [item_id for item_id in ids if item_id[0] in pick_prefixes(name, labels)] for name in lists}
+    asked = {
+        name: [item_id for item_id in judged if not only or name_verdict(name, item_id) in only]
+        for name, judged in own.items()
+    }
+    if not 0 < sum(map(len, asked.values())) <= _MOST_IDS:
         return schema
-    cited = [item_id for item_id in ids if item_id[0] not in labels]
-    named = {}
-    for name, verdicts in lists.items():
-        own = judged if name == VERDICTS else [item.id for item in data[name] if item.id in judged]  # type: ignore[union-attr]  # a block of items
-        if own:
-            named[name] = _name_list(verdicts["items"], own, labels, cited)
+    named = {
+        name: _name_list(lists[name]["items"], judged, labels, [item_id for item_id in ids if item_id not in own[name]])
+        for name, judged in asked.items()
+        if judged
+    }
     kept = [name for name in schema["properties"] if name in named or name not in lists]
     properties = {name: named.get(name, schema["properties"][name]) for name in kept}
     return schema | {"properties": properties, "required": list(properties)}

@@ -6,7 +6,7 @@ allowed. `loader` turns what is read here into prompts.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -132,19 +132,31 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-VERDICTS = "verdicts"
-"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names."""
+VERDICTS, SUPPORTS, USEFULNESS = "verdicts", "supports", "usefulness"
+"""Where a reply has one list of verdicts; where it has one for each block of items, they bear the blocks' names. Where
+it gives several verdicts on one item, those that cite contexts stand under SUPPORTS, those on contexts in the last."""
+_LIST_PREFIXES: Mapping[str, str] = {SUPPORTS: "AG", USEFULNESS: "C"}
 
 
 def pick_verdict_lists(reply: Mapping[str, Any], variables: Iterable[str]) -> dict[str, Any]:
     """By name those parts of a reply, or of its schema, that are lists of verdicts; none where it gives none."""
-    names = {VERDICTS, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
+    names = {VERDICTS, *_LIST_PREFIXES, *(name for name in variables if name in BLOCKS and BLOCKS[name].prefix)}
     return {name: part for name, part in reply.items() if name in names}
+
+
+def pick_prefixes(name: str, labels: Mapping[str, Sequence[str]]) -> Collection[str]:
+    """How the ids begin that a list of verdicts is about."""
+    return labels if name == VERDICTS else _LIST_PREFIXES.get(name) or BLOCKS[name].prefix
+
+
+def name_verdict(list_name: str, item_id: str) -> str:
+    """What the verdict on an item is called where only some are asked for: by its id, of two the second in full."""
+    return f"{SUPPORTS} {item_id}" if list_name == SUPPORTS else item_id
 
 
 def list_verdict_labels(name: str, labels: Mapping[str, Sequence[str]]) -> list[str]:
     """The labels open to the verdicts of a list, each once, in the order of the file."""
-    prefixes = labels if name == VERDICTS else [BLOCKS[name].prefix]
+    prefixes = () if name == SUPPORTS else pick_prefixes(name, labels)
     return list(dict.fromkeys(label for prefix in prefixes for label in labels.get(prefix, ())))
 
 
@@ -413,10 +425,10 @@ def _find_id_faults(key: str, content: PromptContent, example: ExampleContent) -
     """An example must do what is asked of the judge: each id once, in its own list, only ids that were sent."""
     data: dict[str, Any] = example.data
     sent = {name: [item["id"] for item in data[name]] for name in content.variables if BLOCKS[name].prefix}
-    asked = [item_id for name, ids in sent.items() if BLOCKS[name].prefix in content.labels for item_id in ids]
     lists: Any = pick_verdict_lists(example.reply, content.variables)
     for list_name, verdicts in lists.items():
-        own, came = sent.get(list_name, asked), [verdict["id"] for verdict in verdicts]
+        prefixes, came = pick_prefixes(list_name, content.labels), [verdict["id"] for verdict in verdicts]
+        own = [item_id for ids in sent.values() for item_id in ids if item_id[0] in prefixes]
         if sorted(came) != sorted(own):
             message = f"has verdicts for {', '.join(came) or 'none'}; each of {', '.join(own)} must come exactly once"
             yield make_fault(key, message)

@@ -32,32 +32,47 @@ from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, Source
 from evalhouse.tasks.pipeline.text_parts import set_apart, split_items
 
-_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
+ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
 
 async def attribute_statements(live_run: LiveRun, work: SampleWork) -> None:
     """Find the supporting contexts for one sample's statements."""
-    await gather_all([_attribute(live_run, work, source) for source in _STEPS])
+    await gather_all([_attribute(live_run, work, source) for source in ATTRIBUTE_STEPS])
 
 
 attribute = make_task("attribute", attribute_statements)
 
 
 async def _attribute(live_run: LiveRun, work: SampleWork, source: Source) -> None:
-    step = _STEPS[source]
+    if not await is_support_open(live_run, work, source):
+        return
+    try:
+        await _ask_supports(live_run, work, source)
+    except JudgeFailed as error:
+        work.note_outcome(ATTRIBUTE_STEPS[source], error.reason, str(error))
+
+
+async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -> bool:
+    """Whether the judge has to be asked what supports a text's statements; what is settled without it is noted."""
+    step = ATTRIBUTE_STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
     if not live_run.needs(step) or work.has_outcome(step):
-        return
+        return False
     extraction = await work.wait_for_statements(source)
-    reason, detail = _why_not(work, extraction), None
-    if reason is None and not work.sample.contexts:
+    reason = _why_not(work, extraction)
+    if reason is None and work.sample.contexts:
+        return True
+    if reason is None:
         _deny_by_rule(work, extraction)
-    elif reason is None:
-        try:
-            await _ask_supports(live_run, work, source, extraction.items)
-        except JudgeFailed as error:
-            reason, detail = error.reason, str(error)
-    work.note_outcome(step, reason, detail)
+    work.note_outcome(step, reason)
+    return False
+
+
+def add_supports(work: SampleWork, source: Source, judged: Mapping[str, Sequence[JudgedItem]]) -> None:
+    """Put aside what supports each statement of a text: of each by its id the verdicts over all parts."""
+    for statement_id, parts in judged.items():
+        _add(work, statement_id, parts)
+    work.note_outcome(ATTRIBUTE_STEPS[source])
 
 
 def _why_not(work: SampleWork, extraction: Extraction) -> str | None:
@@ -80,7 +95,8 @@ def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
         work.add_row("attributions", statement_id=item.id, **columns)
 
 
-async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item]) -> None:
+async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> None:
+    statements = (await work.wait_for_statements(source)).items
     most = leave_room(live_run.settings.request_tokens, work.sample.question)
     asked = []
     for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
@@ -91,8 +107,8 @@ async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source, sta
                 inquiry = _make_inquiry(live_run, work, source, part, contexts)
                 asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
     replies = await gather_all(asked)
-    for item in statements:
-        _add(work, item.id, [judged[item.id] for judged in replies if item.id in judged])
+    parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
+    add_supports(work, source, parts_of)
 
 
 def _make_inquiry(
@@ -101,7 +117,7 @@ def _make_inquiry(
     context_ids = frozenset(item.id for item in contexts)
 
     def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
-        blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in _STEPS}
+        blocks: dict[str, BlockValue] = {f"{side}_statements": [] for side in ATTRIBUTE_STEPS}
         blocks[f"{source}_statements"] = [item for item in statements if item.id in ids]
         return {"question": work.sample.question, "contexts": contexts, **blocks}
 
@@ -109,7 +125,7 @@ def _make_inquiry(
         return read_supports(text, ids, context_ids)
 
     return Inquiry(
-        step=_STEPS[source],
+        step=ATTRIBUTE_STEPS[source],
         sample_id=work.sample.sample_id,
         prompt=live_run.prompts["attribute"],
         build_data=build_data,

@@ -1,7 +1,9 @@
-"""Load: take the staged dataset into the warehouse, with the target's responses where one was asked, and the prompts.
+"""Collect and load: ask the application under test where there is one, and take the staged dataset into the warehouse,
+with its responses and the prompts.
 
-`datasets/read.py` is where the dataset was read and refused if need be, `targets/collection.py` how the target was
-asked.
+`datasets/read.py` is where the dataset was read and refused if need be, `targets/collection.py` how the target is
+asked: responses are in a journal on disk as soon as they came, and on their way from there into the warehouse
+meanwhile.
 """
 
 import asyncio
@@ -14,8 +16,15 @@ from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.tasks.targets.collection import Collection, stage_responses
 from evalhouse.warehouse.rows.samples import renew_samples, take_in_samples
-from evalhouse.warehouse.steps import list_prompts
 from evalhouse.warehouse.tables import Batch, build_frame
+
+
+@task(name="collect", task_run_name="collect shard {shard}", **UNCACHED)
+async def collect(run_id: str, shard: int) -> None:
+    """Ask the target about the samples of a shard."""
+    live_run = find_live_run(run_id)
+    if live_run.collection is not None:
+        await live_run.collection.collect(live_run.asker.stop_sign, shard, size=live_run.settings.shard_size)
 
 
 @task(name="load", task_run_name="load {run_id}", **UNCACHED)
@@ -52,7 +61,7 @@ def _find_cluster(live_run: LiveRun) -> str | None:
 
 def keep_prompts(live_run: LiveRun) -> None:
     """Put the prompts of the run's steps on record."""
-    names = {*list_prompts(live_run.steps), *(prompt.name for prompt in live_run.rubrics)}
+    names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)}
     rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
     if rows:
         frame = build_frame("prompts", rows)

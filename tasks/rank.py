@@ -28,18 +28,38 @@ _LABELS = collect_labels("rank")["C"]
 
 async def rank_contexts(live_run: LiveRun, work: SampleWork) -> None:
     """Judge the usefulness of one sample's contexts."""
-    if not live_run.needs("rank"):
+    if not await is_usefulness_open(live_run, work):
         return
-    reason, detail = await _why_not(live_run, work), None
-    if reason is None and work.sample.contexts:
-        try:
-            await _ask_usefulness(live_run, work, "\n".join(work.sample.accepted_answers))
-        except JudgeFailed as error:
-            reason, detail = error.reason, str(error)
-    work.note_outcome("rank", reason, detail)
+    try:
+        await _ask_usefulness(live_run, work, join_accepted(work))
+    except JudgeFailed as error:
+        work.note_outcome("rank", error.reason, str(error))
 
 
 rank = make_task("rank", rank_contexts)
+
+
+async def is_usefulness_open(live_run: LiveRun, work: SampleWork) -> bool:
+    """Whether the judge has to be asked which contexts are useful; what is settled without it is noted."""
+    if not live_run.needs("rank") or work.has_outcome("rank"):
+        return False
+    reason = await _why_not(live_run, work)
+    if reason is None and work.sample.contexts:
+        return True
+    work.note_outcome("rank", reason)
+    return False
+
+
+def join_accepted(work: SampleWork) -> str:
+    """The ground truth that contexts are to help reach: all answers that are accepted."""
+    return "\n".join(work.sample.accepted_answers)
+
+
+def add_usefulness(work: SampleWork, judged: Mapping[str, Sequence[JudgedItem]]) -> None:
+    """Put aside which contexts are useful: of each by its id the verdicts over all parts."""
+    for context_id, parts in judged.items():
+        _add(work, context_id, parts)
+    work.note_outcome("rank")
 
 
 async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
@@ -62,8 +82,8 @@ async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str
             for contexts in split_items(group, leave_room(most, truth)):
                 asked.append(_ask_part(live_run, work, truth, contexts))
     replies = await gather_all(asked)
-    for item in work.context_items:
-        _add(work, item.id, [judged[item.id] for judged in replies if item.id in judged])
+    ids = [item.id for item in work.context_items]
+    add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
 
 
 def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None:

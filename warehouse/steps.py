@@ -38,6 +38,7 @@ class Step:
       with what it says; `reviewed` where people can label its verdicts too.
     - `optional`: may be marked `?` in `needs`, by a metric that reads what the step would, and never has it asked.
     - `version` is part of every request's key: raise it when the step starts to read the same reply differently.
+    - `joins`: of a plan, which is no step of its own, the steps whose verdicts it asks for in one request.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Step:
     reviewed: bool = False
     optional: bool = False
     version: int = 1
+    joins: tuple[str, ...] = ()
     tables: tuple[VerdictTable, ...] = ()
 
 
@@ -64,21 +66,25 @@ def _make_step(name: str, record: Mapping[str, Any]) -> Step:
 _RECORDS: Final = tomllib.loads(files("evalhouse.warehouse").joinpath("steps.toml").read_text(encoding="utf-8"))
 _TABLES: Final = {name: VerdictTable(name=name, columns=columns) for name, columns in _RECORDS["tables"].items()}
 STEPS: Final[Mapping[str, Step]] = {name: _make_step(name, record) for name, record in _RECORDS["steps"].items()}
+PLANS: Final[Mapping[str, Step]] = {name: _make_step(name, record) for name, record in _RECORDS["plans"].items()}
+"""Other ways to ask what steps ask, by the name of the plan; without one each step asks by itself."""
+SEPARATE: Final = "separate"
 _STEPS: Final = tuple(STEPS.values())
+_ASKING: Final = (*_STEPS, *PLANS.values())
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
 _EVERYWHERE = ("temperature", "max_tokens", "request_tokens")
 
-TASKS: Final = (*dict.fromkeys(step.task for step in _STEPS), "grade")
+TASKS: Final = (*dict.fromkeys(step.task for step in _ASKING), "grade")
 """The files in `tasks/` that take steps, in the order in which they stand in this one."""
 JUDGED_TASKS: Final = tuple(
     task for task in TASKS if task == "grade" or any(step.prompt is not None for step in _STEPS if step.task == task)
 )
-"""Those of them that ask a judge."""
-LEXICAL_TASKS: Final = frozenset(step.task for step in _STEPS if step.lexical)
+"""Those of them that ask a judge of their own; that of a plan is the judge of the steps it joins."""
+LEXICAL_TASKS: Final = frozenset(step.task for step in _ASKING if step.lexical)
 """Those of them that the built-in lexical judge can answer."""
-REPLY_VERSIONS: Final[Mapping[str, int]] = {step.prompt: step.version for step in _STEPS if step.prompt}
+REPLY_VERSIONS: Final[Mapping[str, int]] = {step.prompt: step.version for step in _ASKING if step.prompt}
 """By prompt the version of the code that reads its replies; of a rubric's it is 1."""
-LEXICAL_PROMPTS: Final = frozenset(step.prompt for step in _STEPS if step.lexical)
+LEXICAL_PROMPTS: Final = frozenset(step.prompt for step in _ASKING if step.lexical)
 JUDGE_SETTINGS: Final = tuple(
     dict.fromkeys((*_EVERYWHERE, *(name for step in _STEPS for name in step.settings), *_GRADE_SETTINGS))
 )
@@ -89,8 +95,8 @@ VERDICT_TABLES: Final = tuple({table.name: table for step in _STEPS for table in
 
 def find_step(name: str) -> Step:
     """The record of a step, a rubric's included; one that is not listed asks under its own name, and rests on all."""
-    if name in STEPS:
-        return STEPS[name]
+    if name in STEPS or name in PLANS:
+        return STEPS[name] if name in STEPS else PLANS[name]
     rubric = name.removeprefix(GRADE_STEP)
     if rubric == name:
         return Step(name=name, task="", calls=(name,))
@@ -118,6 +124,17 @@ def add_earlier(names: Iterable[str]) -> frozenset[str]:
     return frozenset(steps)
 
 
+def arrange_steps(names: Collection[str], plan: str) -> frozenset[str]:
+    """What asks for the verdicts of these steps: by a plan that joins two tasks of them or more, itself in their place.
+
+    Every step asks by itself where there is nothing to join.
+    """
+    joined = frozenset(PLANS[plan].joins).intersection(names) if plan in PLANS else frozenset()
+    if len({find_step(name).task for name in joined}) < 2:
+        return frozenset(names)
+    return frozenset(names) - joined | {plan}
+
+
 def list_tasks(names: Collection[str]) -> tuple[str, ...]:
     """The files in `tasks/` that take these steps, in the order of TASKS."""
     needed = {find_step(name).task for name in names}
@@ -129,6 +146,11 @@ def list_calls(names: Iterable[str]) -> frozenset[str]:
     return frozenset(call for name in names for call in find_step(name).calls)
 
 
+def list_possible_calls(name: str) -> tuple[str, ...]:
+    """The requests that a step's verdicts may come from: its own, or those of a plan that joins it with others."""
+    return (*find_step(name).calls, *(call for plan in PLANS.values() if name in plan.joins for call in plan.calls))
+
+
 def list_prompts(names: Iterable[str]) -> list[str]:
     """The names of the prompts that these steps ask with, sorted."""
     return sorted({prompt for name in names if (prompt := find_step(name).prompt) is not None})
@@ -136,14 +158,15 @@ def list_prompts(names: Iterable[str]) -> list[str]:
 
 def find_asking_steps(prompt: str) -> list[str]:
     """The steps that ask with a prompt; of a rubric's prompt the step that grades by it."""
-    return [step.name for step in _STEPS if step.prompt == prompt] or [f"{GRADE_STEP}{prompt}"]
+    joined = [name for plan in PLANS.values() if plan.prompt == prompt for name in plan.joins]
+    return joined or [step.name for step in _STEPS if step.prompt == prompt] or [f"{GRADE_STEP}{prompt}"]
 
 
 def reaches(setting: str, call: str) -> bool:
     """Whether a setting shapes the replies to requests of this name."""
     if setting in _EVERYWHERE:
         return True
-    return any(setting in step.settings for step in (*_STEPS, find_step(call)) if call in step.calls[:1])
+    return any(setting in step.settings for step in (*_ASKING, find_step(call)) if call in step.calls[:1])
 
 
 def collect_labels(prompt: str) -> dict[str, Mapping[str, str]]:

@@ -106,7 +106,8 @@ def _print_trend(document: Mapping[str, Any], names: Mapping[str, str]) -> None:
     print_section("Trend", columns, rows)
     for of_run in trend:
         if of_run["same_yardstick"] is False:
-            print_line(f"run {of_run['run_id']} has another judge or language than the one before: not comparable")
+            what = "another judge, language or plan"
+            print_line(f"run {of_run['run_id']} has {what} than the one before: not comparable")
 
 
 def _print_samples(document: Mapping[str, Any], names: Mapping[str, str], asked_for: str | None) -> None:

@@ -90,6 +90,11 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
     default=None,
     help="Judge each context in a request of its own; support by several together is not found then.",
 )
+@click.option(
+    "--plan",
+    metavar="separate|fused",
+    help="fused: one request for what classify, attribute and rank ask. Default: separate.",
+)
 @click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")

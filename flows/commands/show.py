@@ -216,7 +216,7 @@ def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
             row["metric"],
             f"{row['change']:+.3f}",
             row["previous_run_id"],
-            "" if row["same_yardstick"] else "other judge, language or formula: not comparable",
+            "" if row["same_yardstick"] else "other judge, language, plan or formula: not comparable",
         ]
         for row in scores
         if row["change"] not in (None, 0)

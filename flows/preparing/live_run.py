@@ -33,7 +33,15 @@ from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.scores import try_own_metrics
-from evalhouse.warehouse.steps import GRADE_STEP, find_asking_steps, find_task, list_calls, list_prompts
+from evalhouse.warehouse.steps import (
+    GRADE_STEP,
+    SEPARATE,
+    arrange_steps,
+    find_asking_steps,
+    find_task,
+    list_calls,
+    list_prompts,
+)
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from evalhouse.tasks.targets.protocol import Target
 
 _NO_PLAN = Plan(metrics=(), steps=frozenset())
+_NOTHING_JOINED = "the chosen metrics leave nothing to ask in one request, so that each step asks by itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +81,14 @@ class PreparedRun:
     parent: RunRow | None = None
     resumed: bool = False
     is_file: bool = True
+    notices: tuple[str, ...] = ()
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
         """The live run."""
         live_run = self.tools.make_live_run(self.run.run_id, warehouse)
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
+        live_run.notices += self.notices
         if self.staged is not None:
             columns, *warnings = announce_columns(self.staged, live_run)
             live_run.notices += [columns, *warnings] if self.is_file else warnings
@@ -97,9 +108,12 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     tools = make_tools(settings, request.kind)
     try_own_metrics(tools.plan.metrics, settings.metric_settings)
     staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
-    run = make_row(replace(request, settings=settings), tools.plan, staged)
+    run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
-    return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file)
+    notices = () if tools.settings == settings else (f"plan {settings.plan!r}: {_NOTHING_JOINED}",)
+    return PreparedRun(
+        run=run, tools=tools, staged=staged, target=target, parent=parent, is_file=is_file, notices=notices
+    )
 
 
 def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> PreparedRun:
@@ -135,8 +149,13 @@ def _stage_again(settings: RunSettings, run: RunRow) -> StagedDataset:
 
 
 def make_tools(settings: RunSettings, kind: RunKind) -> Tools:
-    """Plan and judges, checked before anything is asked; a run that only collects has nothing planned."""
+    """Plan and judges, checked before anything is asked; a run that only collects has nothing planned.
+
+    Where the plan of the settings joins none of the steps it is not what the run is made with.
+    """
     plan = _NO_PLAN if kind == "collection" else make_plan(settings)
+    if arrange_steps(plan.steps, settings.plan) == plan.steps:
+        settings = settings.model_copy(update={"plan": SEPARATE})
     return Tools(settings=settings, plan=plan, judges=make_judges(settings, plan))
 
 
@@ -153,7 +172,7 @@ def make_plan(settings: RunSettings) -> Plan:
     return plan
 
 
-def _pick_rubrics(plan: Plan, prompts: Prompts) -> tuple[Prompt, ...]:
+def _pick_rubrics(plan: Plan, prompts: Prompts, way: str) -> tuple[Prompt, ...]:
     """The prompts that the plan's samples are graded by; raises FatalJudgeError when they cannot be."""
     wanted = sorted(step.removeprefix(GRADE_STEP) for step in plan.steps if step.startswith(GRADE_STEP))
     for name in wanted:
@@ -161,7 +180,7 @@ def _pick_rubrics(plan: Plan, prompts: Prompts) -> tuple[Prompt, ...]:
             raise FatalJudgeError(
                 f"there is no rubric {name!r} in this language; add {name}.yaml to a folder of prompts (--prompts)"
             )
-    for name in prompts.find_missing(list_prompts(plan.steps)):
+    for name in prompts.find_missing(list_prompts(plan.steps | arrange_steps(plan.steps, way))):
         raise FatalJudgeError(f"there is no prompt {name!r} in this language; add prompts/<language>/{name}.yaml")
     return tuple(prompts[name] for name in wanted)
 
@@ -229,7 +248,7 @@ def make_live_run(
         metrics=plan.metrics,
         steps=plan.steps,
         open_asking=open_asking,
-        rubrics=_pick_rubrics(plan, prompts),
+        rubrics=_pick_rubrics(plan, prompts, settings.plan),
     )
 
 

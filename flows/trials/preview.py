@@ -21,7 +21,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.samples import StoredSample
-from evalhouse.warehouse.steps import add_earlier, find_asking_steps
+from evalhouse.warehouse.steps import PLANS, SEPARATE, add_earlier, find_asking_steps
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -89,6 +89,7 @@ def _lay_out_run(prompt: Prompt, settings: RunSettings, questions: dict[str, Que
     # What limits or repeats the asking changes no message.
     quiet = settings.model_copy(
         update={"rpm": None, "tpm": None, "budget_usd": None, "votes": 1, "embeddings": "hashing"}
+        | {"plan": prompt.name if prompt.name in PLANS else SEPARATE}
     )
     plan = Plan(metrics=(), steps=add_earlier(find_asking_steps(prompt.name)))
     judges = Judges(default=StandInJudge(None, heard=questions))

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import orjson
 
-from evalhouse.prompts import VERDICTS, BlockValue, Prompt
+from evalhouse.prompts import SUPPORTS, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.names import is_fixed
@@ -35,8 +35,8 @@ _MOST_STATEMENTS = 2_000
 _MOST_LETTERS = 100_000
 _MOST_DEPTH = 32
 _MOST_PROBLEMS = 20
-# One list of all verdicts, or one for each side.
-_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements")
+# One list of all verdicts, or one for each side, or for each thing that is asked.
+_VERDICT_LISTS = (VERDICTS, "answer_statements", "ground_truth_statements", SUPPORTS, USEFULNESS)
 _VERDICTS_BEGIN = re.compile(rf'\{{\s*"(?:{"|".join(_VERDICT_LISTS)})"\s*:\s*\[')
 COPIED = "the words of the prompt's own example"
 # Not strict: models write line breaks into texts as they are.
@@ -81,7 +81,8 @@ class Inquiry:
     """What to ask about a sample, and how many votes to take on it.
 
     `build_data` gives the data of a request about some of the ids, with all that they are judged against; `read`
-    reads its reply for exactly those.
+    reads its reply for exactly those. `is_part` says that its prompt asks for more than all ids of the inquiry, so that
+    the first request names them too.
     """
 
     step: str
@@ -90,6 +91,7 @@ class Inquiry:
     build_data: Callable[[Collection[str]], Mapping[str, BlockValue]]
     read: Callable[[str, Collection[str]], Verdicts]
     votes: int = 1
+    is_part: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +117,19 @@ class JudgedItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Poll:
+class _OneVote:
     """One vote on all items: what came of it by id, and what ended it when some are missing."""
 
     by_id: Mapping[str, Vote]
     failure: JudgeFailed | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poll:
+    """What came of an inquiry by id, and what ended it when some are missing."""
+
+    judged: dict[str, JudgedItem]
+    failure: JudgeFailed | None = None
 
 
 async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> dict[str, JudgedItem]:
@@ -128,15 +138,22 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
     Of several votes some may fail, as long as those that came are a majority of all for every id. A judge that says the
     same each time has one.
     """
-    if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
-        return await _ask_by_vote(asker, inquiry, ids)
-    poll = await _take_vote(asker, inquiry, ids, number=0)
+    poll = await poll_verdicts(asker, inquiry, ids)
     if poll.failure is not None:
         raise poll.failure
-    return {item_id: JudgedItem(verdict=vote.verdict, call_id=vote.call_id) for item_id, vote in poll.by_id.items()}
+    return poll.judged
 
 
-async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> dict[str, JudgedItem]:
+async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
+    """The verdicts that could be had, with the failure that left the others missing."""
+    if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
+        return await _ask_by_vote(asker, inquiry, ids)
+    came = await _take_vote(asker, inquiry, ids, number=0)
+    judged = {key: JudgedItem(verdict=vote.verdict, call_id=vote.call_id) for key, vote in came.by_id.items()}
+    return Poll(judged=judged, failure=came.failure)
+
+
+async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
     numbers = range(1, inquiry.votes + 1)
     polls = await gather_all([_take_vote(asker, inquiry, ids, number=number) for number in numbers])
     judged: dict[str, JudgedItem] = {}
@@ -144,10 +161,11 @@ async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
         elected = elect([poll.by_id[item_id] for poll in polls if item_id in poll.by_id], asked=inquiry.votes)
         if elected is not None:
             judged[item_id] = elected
-    if len(judged) < len(ids):
-        open_ids = ", ".join(item_id for item_id in ids if item_id not in judged)
-        raise _make_failure(open_ids, [poll.failure for poll in polls if poll.failure is not None], inquiry.votes)
-    return judged
+    if len(judged) == len(ids):
+        return Poll(judged=judged)
+    open_ids = ", ".join(item_id for item_id in ids if item_id not in judged)
+    failures = [poll.failure for poll in polls if poll.failure is not None]
+    return Poll(judged=judged, failure=_make_failure(open_ids, failures, inquiry.votes))
 
 
 def _make_failure(open_ids: str, failures: Sequence[JudgeFailed], n_votes: int) -> JudgeFailed:
@@ -157,13 +175,13 @@ def _make_failure(open_ids: str, failures: Sequence[JudgeFailed], n_votes: int) 
     return kind(f"no majority of {n_votes} votes on {open_ids}{why}")
 
 
-async def _take_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, number: int) -> _Poll:
+async def _take_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, number: int) -> _OneVote:
     by_id: dict[str, Vote] = {}
     try:
         await _ask_until_complete(asker, inquiry, ids, vote=number, by_id=by_id)
     except JudgeFailed as error:
-        return _Poll(by_id=by_id, failure=error)
-    return _Poll(by_id=by_id, failure=None)
+        return _OneVote(by_id=by_id, failure=error)
+    return _OneVote(by_id=by_id, failure=None)
 
 
 async def _ask_until_complete(
@@ -186,7 +204,7 @@ async def _ask_until_complete(
             data=inquiry.build_data(asked),
             vote=vote,
             number=number,
-            only=tuple(asked) if number > 1 else (),
+            only=tuple(asked) if number > 1 or inquiry.is_part else (),
             n_unusable=used,
         )
         read, read_cut = _read_for(inquiry, asked, question)
@@ -327,6 +345,7 @@ def write_verdict(verdict: Verdict) -> str:
 
 
 _Check = Callable[[Mapping[str, object], str], Verdict | str]
+_Name = Callable[[Mapping[str, object], str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,12 +431,16 @@ def read_labels(text: str, allowed: Mapping[str, Collection[str]]) -> Verdicts:
     """Verdicts with labels, of a `classify` or `rank` reply. `allowed` gives each asked id its labels."""
 
     def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
-        label = entry.get("label")
-        if not isinstance(label, str) or label not in allowed[item_id]:
-            return f"{item_id} has the label {label!r:.60}, allowed: {', '.join(sorted(allowed[item_id]))}"
-        return Verdict(reason=_read_reason(entry), label=label)
+        return _check_label(entry, item_id, allowed[item_id])
 
     return _read_verdicts(text, allowed.keys(), check)
+
+
+def _check_label(entry: Mapping[str, object], item_id: str, allowed: Collection[str]) -> Verdict | str:
+    label = entry.get("label")
+    if not isinstance(label, str) or label not in allowed:
+        return f"{item_id} has the label {label!r:.60}, allowed: {', '.join(sorted(allowed))}"
+    return Verdict(reason=_read_reason(entry), label=label)
 
 
 def read_supports(text: str, asked: Collection[str], context_ids: Collection[str]) -> Verdicts:
@@ -429,21 +452,42 @@ def read_supports(text: str, asked: Collection[str], context_ids: Collection[str
     """
 
     def check(entry: Mapping[str, object], item_id: str) -> Verdict | str:
-        alone, together = entry.get("contexts"), entry.get("together", [])
-        if not isinstance(alone, list) or not isinstance(together, list):
-            return f"{item_id} has no list of {'contexts' if not isinstance(alone, list) else 'contexts together'}"
-        unknown = [item for item in (*alone, *together) if not isinstance(item, str) or item not in context_ids]
-        if unknown:
-            return f"{item_id} names the context {unknown[0]!r:.60}, which was not given"
-        alone, together = tuple(dict.fromkeys(alone)), tuple(dict.fromkeys(together))
-        if not alone and len(together) == 1:
-            return f"{item_id} names {together[0]} as support together with no other context"
-        return Verdict(reason=_read_reason(entry), contexts=alone, together=() if alone else together)
+        return _check_support(entry, item_id, context_ids)
 
     return _read_verdicts(text, asked, check)
 
 
-def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts:
+def _check_support(entry: Mapping[str, object], item_id: str, context_ids: Collection[str]) -> Verdict | str:
+    alone, together = entry.get("contexts"), entry.get("together", [])
+    if not isinstance(alone, list) or not isinstance(together, list):
+        return f"{item_id} has no list of {'contexts' if not isinstance(alone, list) else 'contexts together'}"
+    unknown = [item for item in (*alone, *together) if not isinstance(item, str) or item not in context_ids]
+    if unknown:
+        return f"{item_id} names the context {unknown[0]!r:.60}, which was not given"
+    alone, together = tuple(dict.fromkeys(alone)), tuple(dict.fromkeys(together))
+    if not alone and len(together) == 1:
+        return f"{item_id} names {together[0]} as support together with no other context"
+    return Verdict(reason=_read_reason(entry), contexts=alone, together=() if alone else together)
+
+
+def read_joined(text: str, allowed: Mapping[str, Collection[str]], context_ids: Collection[str]) -> Verdicts:
+    """Verdicts with labels and with lists of contexts, of a `fused` reply, by the names that `name_verdict` gives them.
+
+    `allowed` gives each asked name its labels, none where contexts are asked for. What a verdict is shows in what it
+    says, whichever list it stands in: of a reply that was cut off the lists are not known.
+    """
+
+    def check(entry: Mapping[str, object], name: str) -> Verdict | str:
+        return _check_label(entry, name, allowed[name]) if allowed[name] else _check_support(entry, name, context_ids)
+
+    return _read_verdicts(text, allowed.keys(), check, _name_joined)
+
+
+def _name_joined(entry: Mapping[str, object], item_id: str) -> str:
+    return item_id if "label" in entry or "contexts" not in entry else name_verdict(SUPPORTS, item_id)
+
+
+def _read_verdicts(text: str, asked: Collection[str], check: _Check, name: _Name | None = None) -> Verdicts:
     reply = parse_object(text, *_VERDICT_LISTS)
     lists = [reply[name] for name in _VERDICT_LISTS if name in reply]
     if not lists or not all(isinstance(entries, list) for entries in lists):
@@ -452,7 +496,7 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts
     sorting = _Sorting()
     for entries in lists:
         for entry in entries:  # type: ignore[attr-defined]  # lists, by the check above
-            _sort_entry(entry, asked, check, sorting)
+            _sort_entry(entry, asked, check, sorting, name)
     missing = [item for item in asked if item not in sorting.good]
     n_more = len(sorting.problems) - _MOST_PROBLEMS
     if n_more > 0:
@@ -464,11 +508,12 @@ def _read_verdicts(text: str, asked: Collection[str], check: _Check) -> Verdicts
     return Verdicts(by_id=sorting.good, problems=tuple(sorting.problems), missing=tuple(missing))
 
 
-def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _Sorting) -> None:
+def _sort_entry(entry: object, asked: Collection[str], check: _Check, sorting: _Sorting, name: _Name | None) -> None:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         sorting.problems.append("a verdict has no id")
         return
     item_id = entry["id"].strip().strip("[]")
+    item_id = name(entry, item_id) if name else item_id
     if item_id not in asked:
         sorting.problems.append(f"{item_id!r:.60} was not asked for")
         return

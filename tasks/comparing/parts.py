@@ -28,7 +28,7 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.judge.names import find_judge
 from evalhouse.tasks.pipeline.step_inputs import NO_TEMPLATES, Templates, list_step_inputs
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.steps import JUDGE_SETTINGS, find_step, reaches
+from evalhouse.warehouse.steps import JUDGE_SETTINGS, PLANS, find_step, list_possible_calls, reaches
 
 Flags = NDArray[np.bool_]
 Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
@@ -54,6 +54,9 @@ INPUTS: Final[Mapping[str, Cause]] = {
     "contexts_role": "contexts",
     "ground_truths": "ground_truth",
 }
+_JOINED_CALLS: Final = frozenset(
+    call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
+)
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """Those of them that stand in a sample's metadata."""
 
@@ -159,10 +162,8 @@ def list_inputs(steps: Collection[str], rubrics: Templates = NO_TEMPLATES) -> li
 
 def list_call_steps(steps: Iterable[str]) -> list[str]:
     """The steps, as `llm_calls` names them, whose calls a metric resting on these steps was made from."""
-    records = [find_step(step) for step in steps]
-    return list(
-        dict.fromkeys(call for step in records for name in (*step.after, step.name) for call in find_step(name).calls)
-    )
+    names = [name for step in steps for name in (*find_step(step).after, step)]
+    return list(dict.fromkeys(call for name in names for call in list_possible_calls(name)))
 
 
 def join_inputs(inputs: Mapping[str, Flags]) -> dict[Cause, Flags]:
@@ -195,10 +196,12 @@ def _order_names(names: NDArray[np.object_]) -> list[str]:
 
 
 def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
-    """Whether the runs had another judge, embeddings, language or setting in a step, and so for every sample."""
+    """Whether the runs had another judge, embeddings, language, plan or setting in a step, and so for every sample."""
     if step == "similarity":
         return base.embeddings != candidate.embeddings
     if find_judge(base.judge, step) != find_judge(candidate.judge, step) or base.language != candidate.language:
+        return True
+    if base.plan != candidate.plan and step in _JOINED_CALLS:
         return True
     return any(reaches(name, step) for name in list_changed_settings(base, candidate))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evalhouse.warehouse.names import suggest
-from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, STEPS, TASKS, find_step, find_task
+from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TASKS, find_step, find_task
 
 DEFAULT: Final = "default"
 """What the default judge is called where judges are listed by name, as in a suite's `[judges]`."""
@@ -68,7 +68,8 @@ def is_fixed(name: str) -> bool:
 def find_judge(text: str, call: str) -> str:
     """The judge that a text on record names for a call, as `llm_calls` has its step."""
     judges = dict(_split(text))
-    return judges.get(find_task(call), judges.get(DEFAULT, text))
+    task = find_task(PLANS[call].joins[0] if call in PLANS else call)
+    return judges.get(task, judges.get(DEFAULT, text))
 
 
 def list_judges(text: str) -> list[str]:

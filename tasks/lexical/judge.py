@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from evalhouse.prompts import SUPPORTS, USEFULNESS
 from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
@@ -123,16 +124,34 @@ def read_score(reason: str) -> float | None:
     return float(match[1]) if match else None
 
 
+def _fuse(data: Mapping[str, object]) -> dict[str, object]:
+    """What the three would say by themselves; the texts of a side do not count in what supports the other's."""
+    labels = _classify(data)["verdicts"]
+    assert isinstance(labels, list)
+    sides = {"answer_statements": "A", "ground_truth_statements": "G"}
+    supports: list[object] = []
+    for side in sides:
+        found = _attribute({**data, **{other: [] for other in sides if other != side}})["verdicts"]
+        assert isinstance(found, list)
+        supports += found
+    return {
+        **{side: [label for label in labels if label["id"].startswith(letter)] for side, letter in sides.items()},
+        SUPPORTS: supports,
+        USEFULNESS: _rank(data)["verdicts"],
+    }
+
+
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "extract": _extract,
     "classify": _classify,
     "attribute": _attribute,
     "rank": _rank,
+    "fused": _fuse,
 }
 
 
 def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
-    """The reply to the request named `prompt` (extract, classify, attribute, rank) about its wire data."""
+    """The reply to the request named `prompt` (extract, classify, attribute, rank, fused) about its wire data."""
     answer = _ANSWERS.get(prompt)
     if answer is None:
         raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERS)}")

@@ -14,7 +14,7 @@ from evalhouse.tasks.models.classifiers import parse_classifier
 from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
-from evalhouse.warehouse.steps import JUDGED_TASKS, add_earlier, list_tasks
+from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_steps, list_tasks
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
@@ -50,7 +50,9 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
     """
     for name in list_judges(settings.judge):
         check_judge_name(name)
+    taken = arrange_steps(plan.steps, settings.plan)
     tasks = [task for task in list_tasks(plan.steps) if task in JUDGED_TASKS] if plan.steps else JUDGED_TASKS
+    tasks = [*tasks, *(name for name in taken if name in PLANS)]
     named = {task: find_judge(settings.judge, task) for task in tasks}
     default = find_judge(settings.judge, DEFAULT)
     if named and default not in named.values():
@@ -59,9 +61,25 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
     judges = Judges(
         default=made[default], of_tasks={task: made[name] for task, name in named.items() if name != default}
     )
+    for name in taken.intersection(PLANS):
+        _check_joined(judges, list_tasks(plan.steps.intersection(PLANS[name].joins)), name)
     if plan.steps:
         _check_able(judges, tasks, plan)
     return judges
+
+
+def _check_joined(judges: Judges, tasks: Sequence[str], plan: str) -> None:
+    """Refuse to join what goes to several judges, or to one that cannot take it; raises FatalJudgeError."""
+    names = list(dict.fromkeys(judges.find(task).name for task in tasks))
+    if len(names) > 1:
+        raise FatalJudgeError(
+            f"plan {plan!r} asks {', '.join(tasks)} in one request, which goes to one judge, and they have "
+            f"{', '.join(names)}; name one judge for all of them, or leave the plan out"
+        )
+    if not _is_able(judges.find(plan), plan):
+        raise FatalJudgeError(
+            f"the judge {names[0]!r} takes one step at a time, which plan {plan!r} does not; leave the plan out"
+        )
 
 
 def name_judge(settings: RunSettings, name: str) -> RunSettings:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from evalhouse.prompts import Prompt
+from evalhouse.prompts import Prompt, pick_verdict_lists
 from evalhouse.tasks.asking.embedders import pack_vector
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
@@ -201,9 +201,10 @@ def _write_questions(question: Question, prompt: Prompt) -> dict[str, Any]:
 def _put_in_reasons(reply: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
     # Not quite theirs: the very words of an example are taken for a copy of it, and asked for again.
     reasons = cycle([f"{reason}." for reason in _collect_reasons(prompt.opening)] or [_REASON])
-    if "verdicts" in reply:
-        return {"verdicts": [verdict | {"reason": next(reasons)} for verdict in reply["verdicts"]]}
-    return reply
+    lists = pick_verdict_lists(reply, prompt.variables)
+    return reply | {
+        name: [verdict | {"reason": next(reasons)} for verdict in verdicts] for name, verdicts in lists.items()
+    }
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from evalhouse.tasks.pipeline.shard import Shard, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.samples import read_samples_between
-from evalhouse.warehouse.steps import list_tasks
+from evalhouse.warehouse.steps import arrange_steps, list_prompts, list_tasks
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -156,9 +156,19 @@ class LiveRun:
         return {f"{judge.endpoint} {judge.model}": limit for judge, limit in judged if judge.endpoint is not None}
 
     @cached_property
+    def asking(self) -> frozenset[str]:
+        """What its samples take: its steps, or what the run's plan has in place of some of them."""
+        return arrange_steps(self.steps, self.settings.plan)
+
+    @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """The steps that its samples take, by their files in `tasks/`, in order."""
-        return list_tasks(self.steps)
+        """The same by their files in `tasks/`, in order."""
+        return list_tasks(self.asking)
+
+    @property
+    def prompt_names(self) -> list[str]:
+        """The prompts that its samples may be judged with, but for rubrics; a plan falls back on those of its steps."""
+        return list_prompts(self.steps | self.asking)
 
     @property
     def n_sample_steps(self) -> int:

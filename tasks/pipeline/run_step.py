@@ -89,7 +89,7 @@ def find_tasks(names: Iterable[str]) -> list[StepTask]:
 
 async def take_asking_steps(live_run: LiveRun, work: SampleWork) -> None:
     """Take the steps of one sample that ask for something, side by side and without Prefect."""
-    names = list_tasks([step for step in live_run.steps if find_step(step).calls])
+    names = list_tasks([step for step in live_run.asking if find_step(step).calls])
     await asyncio.gather(*(step.take(live_run, work) for step in find_tasks(names)))
 
 

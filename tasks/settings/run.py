@@ -135,6 +135,10 @@ class RunSettings(BaseModel):
         default=False,
         description="judge each context in a request of its own; none is found to support together",
     )
+    plan: Annotated[Literal["separate", "fused"], Where(judges=True)] = Field(
+        default="separate",
+        description="whether classify, attribute and rank ask by themselves or in one request",
+    )
     logprobs: bool = Field(
         default=False, description="grade by the probabilities of a scale's numbers where the endpoint gives them"
     )
@@ -185,6 +189,16 @@ class RunSettings(BaseModel):
         if deadline is not None:
             find_deadline(deadline, datetime.now().astimezone())
         return deadline
+
+    @field_validator("plan")
+    @classmethod
+    def _check_plan(cls, plan: str, info: ValidationInfo) -> str:
+        if plan != "separate" and info.data.get("contexts_alone"):
+            raise PydanticCustomError(
+                "joined_contexts",
+                "one request for all contexts is the opposite of one for each (contexts_alone); choose one of them",
+            )
+        return plan
 
     @field_validator("votes")
     @classmethod

@@ -210,7 +210,8 @@ def test_another_judge_in_between_is_said(ferry: Place, tmp_path: Path) -> None:
     place = copy_place(ferry, tmp_path)
     change(place, "update runs set judge = 'openai:m' where started_at = (select max(started_at) from runs)")
     assert (
-        "has another judge or language than the one before: not comparable" in place.call("diagnose", "latest").stdout
+        "has another judge, language or plan than the one before: not comparable"
+        in place.call("diagnose", "latest").stdout
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import orjson
 from endpoint_schemas import compose_for_stranger
 
-Kind = Literal["extract", "classify", "attribute", "rank", "embeddings", "other"]
+Kind = Literal["extract", "classify", "attribute", "rank", "fused", "embeddings", "other"]
 
 HttpFault = Literal[
     "rate_limit", "insufficient_quota", "server_error", "unavailable", "reset", "hang", "context_length_exceeded"
@@ -37,9 +37,10 @@ ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label
 SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in another text for it to be supported there
 SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
 
-_KINDS: frozenset[str] = frozenset({"extract", "classify", "attribute", "rank"})
+_KINDS: frozenset[str] = frozenset({"extract", "classify", "attribute", "rank", "fused"})
 _OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)
 _ITEM = re.compile(r"\[([A-Z]\d+)\] ?(.*)")
+_ONLY = re.compile(r"Give verdicts for these ids only: ([^.]*)\.")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？；])|\n+")
 _WORD = re.compile(r"[㐀-鿿]+|[^\W_㐀-鿿]+")
 _ASCII_BREAKS = {code: " " for code in range(128) if not chr(code).isalnum()}
@@ -122,7 +123,7 @@ def parse_blocks(text: str) -> dict[str, str]:
 
 
 def compose_reply(asked: Asked) -> dict[str, Any] | str:
-    """The endpoint's own reply in the shape of the prompt; plain text for a request that is none of the four."""
+    """The endpoint's own reply in the shape of the prompt; plain text for a request that is none of the five."""
     match asked.kind:
         case "extract":
             return {"statements": split_sentences(asked.blocks.get("text", ""))}
@@ -133,11 +134,11 @@ def compose_reply(asked: Asked) -> dict[str, Any] | str:
             return {"verdicts": _attribute(statements, asked.items("contexts"))}
         case "rank":
             return {"verdicts": _rank(asked.blocks.get("ground_truth", ""), asked.items("contexts"))}
+        case "fused":
+            return _fuse(asked)
         case _:
-            shaped = compose_for_stranger(asked.body, asked.texts)
-            if shaped is not None:
-                return shaped
-            return f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
+            said = f"You said: {asked.texts[-1][:200]}" if asked.texts else ""
+            return compose_for_stranger(asked.body, asked.texts) or said
 
 
 def split_sentences(text: str) -> list[str]:
@@ -175,14 +176,15 @@ def can_show(fault: Fault, asked: Asked) -> bool:
     """Whether a reply to this request can carry the fault: ids need verdicts, contents need a completion."""
     if fault in ID_FAULTS:
         blocks = ("contexts",) if asked.kind == "rank" else ("answer_statements", "ground_truth_statements")
-        return asked.kind in {"classify", "attribute", "rank"} and any(asked.items(block) for block in blocks)
+        return asked.kind in {"classify", "attribute", "rank", "fused"} and any(asked.items(block) for block in blocks)
     return fault not in CONTENT_FAULTS or asked.kind != "embeddings"
 
 
 def spoil_reply(reply: dict[str, Any] | str, fault: Fault | None) -> Choice:
     """The reply as a choice with the fault in it; faults on the wire leave it whole."""
     if fault in ID_FAULTS and isinstance(reply, dict):
-        reply = {"verdicts": _spoil_verdicts(reply["verdicts"], fault)}
+        name = next((name for name, verdicts in reply.items() if verdicts), "verdicts")
+        reply = {**reply, name: _spoil_verdicts(reply[name], fault)}
     content = reply if isinstance(reply, str) else _to_json(reply)
     whole = Choice(content=content)
     if fault is None:
@@ -260,6 +262,8 @@ def _kind_of_blocks(blocks: Mapping[str, str]) -> Kind:
     if "text" in names:
         return "extract"
     statements = names & {"answer_statements", "ground_truth_statements"}
+    if "contexts" in names and "ground_truth" in names and statements:
+        return "fused"
     if "contexts" in names:
         return "attribute" if statements else "rank"
     return "classify" if statements else "other"
@@ -296,6 +300,27 @@ def _rank(ground_truth: str, contexts: Mapping[str, str]) -> list[dict[str, Any]
         label = "useful" if share >= SHARED_CONTEXT else "not_useful"
         verdicts.append({"id": item_id, "reason": f"{share:.0%} of the ground truth's words", "label": label})
     return verdicts
+
+
+def _fuse(asked: Asked) -> dict[str, Any]:
+    """All that is said of these blocks; of what a note names no more than that."""
+    sides = ("answer_statements", "ground_truth_statements")
+    answer, truth = (asked.items(side) for side in sides)
+    labels, contexts = _classify(answer, truth), asked.items("contexts")
+    lists = {
+        sides[0]: [verdict for verdict in labels if verdict["id"] in answer],
+        sides[1]: [verdict for verdict in labels if verdict["id"] in truth],
+        "supports": _attribute(answer | truth, contexts),
+        "usefulness": _rank(asked.blocks.get("ground_truth", ""), contexts),
+    }
+    only = _ONLY.search(asked.texts[-1])
+    if only is None:
+        return lists
+    named = only[1].split(", ")
+    return {
+        name: [one for one in verdicts if (f"supports {one['id']}" if name == "supports" else one["id"]) in named]
+        for name, verdicts in lists.items()
+    }
 
 
 def _spoil_verdicts(verdicts: Sequence[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:

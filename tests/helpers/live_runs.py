@@ -28,6 +28,7 @@ from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_statements
+from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.judge.protocol import (
     Judge,
     ModelReply,
@@ -51,6 +52,7 @@ from evalhouse.warehouse.store import Warehouse
 PROMPTS = load_prompts()
 FREE = Price(input_usd=0.0, output_usd=0.0)
 SAMPLE_STEPS = (extract_statements, classify_statements, attribute_statements, rank_contexts, compare_meaning)
+FUSED_STEPS = (extract_statements, judge_together, compare_meaning)
 
 Says = Callable[[Question], str | Exception]
 
@@ -173,7 +175,8 @@ async def lay_out_run(
 async def judge_samples(live_run: LiveRun, samples: Sequence[StoredSample]) -> list[SampleWork]:
     """Take samples through all steps side by side, and return them with their rows."""
     works = [make_work(sample) for sample in samples]
-    await gather_all([step(live_run, work) for step in SAMPLE_STEPS for work in works])
+    steps = FUSED_STEPS if live_run.settings.plan == "fused" else SAMPLE_STEPS
+    await gather_all([step(live_run, work) for step in steps for work in works])
     return works
 
 
@@ -220,12 +223,23 @@ def say_good(question: Question) -> str:
             return orjson.dumps({"statements": str(question.data["text"]).split(". ")}).decode()
         case "rank":
             return say_verdicts(*({"id": item, "label": "useful"} for item in ids["contexts"]))
+        case "fused":
+            named = question.only or ask_fully(question)
+            verdicts = ({"id": name, "label": "useful" if name[0] == "C" else "TP"} if " " not in name else
+                        {"id": name.split()[1], "contexts": ids["contexts"][:1]} for name in named)  # fmt: skip
+            return say_verdicts(*verdicts)
         case "attribute":
             statements = ids["answer_statements"] + ids["ground_truth_statements"]
             return say_verdicts(*({"id": item, "contexts": ids["contexts"][:1]} for item in statements))
         case _:
             sides = ids["answer_statements"] + ids["ground_truth_statements"]
             return say_verdicts(*({"id": item, "label": "TP"} for item in sides))
+
+
+def ask_fully(question: Question) -> list[str]:
+    """The names of all verdicts that a `fused` request asks for where it names none."""
+    ids = [item.id for value in question.data.values() if not isinstance(value, str) for item in value]
+    return [*ids, *(f"supports {item}" for item in ids if item[0] != "C")]
 
 
 def find_odd(question: Question, odd: Mapping[str, Says]) -> Says:

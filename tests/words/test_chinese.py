@@ -127,10 +127,11 @@ def test_texts_reach_the_judge_as_they_are(judged: Judged) -> None:
 
 def test_the_words_sent_and_those_on_record_are_the_chinese_ones(judged: Judged) -> None:
     prompts = load_prompts("zh")
-    openings = {name: [message.content for message in prompt.opening] for name, prompt in prompts.items()}
+    names = [name for name in ALL_NAMES if name != "fused"]  # what another plan asks in place of three of them
+    openings = {name: [message.content for message in prompts[name].opening] for name in names}
     assert {tuple(messages[:-1]) for messages in judged.sent} == {tuple(opening) for opening in openings.values()}
     rows = judged.read("select distinct prompt, language from llm_calls join prompts using (prompt_hash, prompt)")
-    assert {row["prompt"]: row["language"] for row in rows} == dict.fromkeys(ALL_NAMES, "zh")
+    assert {row["prompt"]: row["language"] for row in rows} == dict.fromkeys(names, "zh")
 
 
 def test_reasons_are_kept_as_they_were_written(judged: Judged) -> None:

@@ -71,7 +71,7 @@ def test_a_built_in_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.Monk
     assert sorted(names[1:]) == ALL_NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "fused"])
 def test_both_languages_ask_for_the_same_shape(name: str) -> None:
     english, chinese = load_prompts("en")[name], load_prompts("zh")[name]
     assert chinese.variables == english.variables
@@ -107,6 +107,12 @@ def test_a_verdict_is_written_as_id_then_reason_then_label() -> None:
         "classify": {"answer_statements": labelled, "ground_truth_statements": labelled},
         "attribute": {"verdicts": ["id", "reason", "contexts", "together"]},
         "rank": {"verdicts": labelled},
+        "fused": {
+            "answer_statements": labelled,
+            "ground_truth_statements": labelled,
+            "supports": ["id", "reason", "contexts", "together"],
+            "usefulness": labelled,
+        },
     }
     assert load_prompts()["extract"].reply_schema["properties"]["statements"]["items"] == {"type": "string"}
 
@@ -202,7 +208,7 @@ def test_every_reason_is_one_short_sentence(language: str, name: str) -> None:
             assert len(re.findall(r"[.。!！?？]", verdict["reason"])) == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "fused"])
 def test_chinese_prompts_are_chinese_with_examples_of_their_own(name: str) -> None:
     english, chinese = read_content(name, "en"), read_content(name, "zh")
     assert HAN.search(chinese["description"])
@@ -237,6 +243,24 @@ def test_examples_show_every_label_and_every_kind_of_nothing(language: str) -> N
     assert supports == {0, 1, 2}
     together = [verdict["together"] for reply in replies["attribute"] for verdict in reply["verdicts"]]
     assert sorted(map(len, together))[-2:] == [0, 2], "one that needs two contexts"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_joined_prompt_shows_every_verdict_of_the_three_it_joins(language: str) -> None:
+    (example,) = read_content("fused", language)["examples"]
+    reply = example["reply"]
+    labels = {(verdict["id"][0], verdict["label"]) for name in reply if name != "supports" for verdict in reply[name]}
+    assert labels == {
+        ("A", "TP"), ("A", "FP"), ("G", "TP"), ("G", "FN"), ("C", "useful"), ("C", "not_useful"),
+    }  # fmt: skip
+    supports = {(len(verdict["contexts"]), len(verdict["together"])) for verdict in reply["supports"]}
+    assert supports == {(0, 0), (1, 0), (2, 0), (0, 2)}
+    # One label does not follow from the other: a statement that the contexts carry may be wrong, and the other way.
+    label = {
+        verdict["id"]: verdict["label"] for name in reply if name.endswith("_statements") for verdict in reply[name]
+    }
+    carried = {verdict["id"]: bool(verdict["contexts"] or verdict["together"]) for verdict in reply["supports"]}
+    assert {(label[item] == "TP", carried[item]) for item in carried} == {(a, b) for a in (0, 1) for b in (0, 1)}
 
 
 # --- rendering
@@ -394,6 +418,7 @@ RELEASED = {
     "en/extract/1": "94f308414400cdb9",
     "en/extract/2": "fa5643ae240e4edf",
     "en/extract/3": "72e3dda8672c9b8c",
+    "en/fused/1": "129df1d36d179a27",
     "en/passage_precision/1": "48723b65a558d847",
     "en/passage_precision/2": "a30fbc6e288fea8c",
     "en/passage_precision/3": "dd4d3fbdca436136",
@@ -433,6 +458,7 @@ RELEASED = {
     "zh/extract/1": "7690b9fcf222bfa9",
     "zh/extract/2": "f039c750e651ad31",
     "zh/extract/3": "665a86f270ea16b5",
+    "zh/fused/1": "1901ee6ea6d0432f",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
     "zh/passage_precision/2": "38aa70ffa452bc40",
     "zh/passage_recall/1": "ae27479cc8907ce0",

@@ -14,14 +14,15 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.secrets import hide_in_rows
+from evalhouse.warehouse.steps import SEPARATE
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 """Words that mean a run; each may have `:SUITE` behind it."""
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
-YARDSTICKS: Final = ("judge", "embeddings", "language")
-"""Columns of `runs` that say what a run was measured with."""
+YARDSTICKS: Final = ("judge", "embeddings", "language", "plan")
+"""What a run was measured with: columns of `runs`, and the plan in its settings."""
 RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
 
 
@@ -56,6 +57,11 @@ class RunRow:
     kb_changed: tuple[str, ...] | None = None
     problem: str | None = None
     gate: str | None = None
+
+    @property
+    def plan(self) -> str:
+        """How its judge was asked; runs from before there was a choice have no such setting."""
+        return str(self.config.get("plan", SEPARATE))
 
 
 def now_utc() -> datetime:

@@ -20,7 +20,8 @@ states as (
         row_number() over in_series as place
     from (
         select
-            run_id, started_at, judge, language, kb_name, kb_version, kb_changed,
+            run_id, started_at, judge, language, coalesce(config ->> '$.plan', 'separate') as plan,
+            kb_name, kb_version, kb_changed,
             case when suite is not null then 'suite ' || suite else 'dataset ' || coalesce(dataset, '') end as series
         from runs
         where kind in ('evaluation', 'collection')
@@ -48,6 +49,7 @@ pairs as (
         and earlier.place >= states.place - thresholds.n_runs
         and earlier.judge = states.judge
         and earlier.language is not distinct from states.language
+        and earlier.plan = states.plan
 ),
 
 changes as (

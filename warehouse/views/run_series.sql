@@ -8,6 +8,8 @@ select
     judge,
     embeddings,
     language,
+    -- A setting; runs from before there was a choice have none.
+    coalesce(config ->> '$.plan', 'separate') as plan,
     label,
     tags,
     status,
@@ -23,6 +25,7 @@ comment on column run_series.dataset is 'Dataset; NULL when it was not named.';
 comment on column run_series.judge is 'Judge.';
 comment on column run_series.embeddings is 'Embedding model; NULL when none was used.';
 comment on column run_series.language is 'Language of the prompts; NULL when not known.';
+comment on column run_series.plan is 'How the judge was asked: separate (each step by itself) or fused (classify, attribute and rank in one request).';
 comment on column run_series.label is 'Label; NULL when it has none.';
 comment on column run_series.tags is 'Tags.';
 comment on column run_series.status is 'running, completed, incomplete, failed or cancelled.';

@@ -13,6 +13,7 @@ with placed as (
         run_series.judge,
         run_series.embeddings,
         run_series.language,
+        run_series.plan,
         run_samples.input_hash
     from scores
     inner join run_series on run_series.run_id = scores.run_id
@@ -27,8 +28,8 @@ chained as (
         lag(run_id) over before as previous_run_id,
         lag(value) over before as previous_value,
         lag(input_hash) over before as previous_input_hash,
-        lag({j: judge, e: embeddings, l: language, v: metric_version}) over before
-            = {j: judge, e: embeddings, l: language, v: metric_version} as same_yardstick
+        lag({j: judge, e: embeddings, l: language, p: plan, v: metric_version}) over before
+            = {j: judge, e: embeddings, l: language, p: plan, v: metric_version} as same_yardstick
     from placed
     window before as (partition by series, sample_id, metric order by started_at, run_id)
 )
@@ -69,5 +70,5 @@ comment on column sample_history.previous_run_id is 'The run before in the serie
 comment on column sample_history.change is 'Value less that of the run before; NULL for the first, or when either is missing.';
 comment on column sample_history.input_hash is 'Hash of everything that was judged.';
 comment on column sample_history.input_changed is 'Whether that differs from the run before: if not, the change is the judge''s or the metric''s. NULL for the first.';
-comment on column sample_history.same_yardstick is 'Whether judge, embeddings, language and metric version are those of the run before. NULL for the first.';
+comment on column sample_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before. NULL for the first.';
 comment on column sample_history.answer is 'The answer in this run; NULL when there was none.';

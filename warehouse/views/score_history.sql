@@ -13,6 +13,7 @@ with placed as (
         run_series.judge,
         run_series.embeddings,
         run_series.language,
+        run_series.plan,
         run_series.label,
         run_series.tags,
         run_scores.metric_version,
@@ -30,8 +31,8 @@ chained as (
         *,
         lag(run_id) over before as previous_run_id,
         lag(mean) over before as previous_mean,
-        lag({j: judge, e: embeddings, l: language, v: metric_version}) over before
-            = {j: judge, e: embeddings, l: language, v: metric_version} as same_yardstick
+        lag({j: judge, e: embeddings, l: language, p: plan, v: metric_version}) over before
+            = {j: judge, e: embeddings, l: language, p: plan, v: metric_version} as same_yardstick
     from placed
     window before as (partition by series, metric order by started_at, run_id)
 )
@@ -82,4 +83,4 @@ comment on column score_history.n_scored is 'Samples with a value.';
 comment on column score_history.n_unscored is 'Samples without one.';
 comment on column score_history.previous_run_id is 'The run before in the series that has this metric; NULL for the first.';
 comment on column score_history.change is 'Mean less that of the run before; NULL for the first, or when either mean is NULL.';
-comment on column score_history.same_yardstick is 'Whether judge, embeddings, language and metric version are those of the run before: only then does the change speak of the application. NULL for the first.';
+comment on column score_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before: only then does the change speak of the application. NULL for the first.';

@@ -2,8 +2,8 @@
 -- of the yardstick.
 with placed as (
     select
-        run_id, status, judge, language, started_at,
-        lag({j: judge, l: language}) over before = {j: judge, l: language} as same_yardstick
+        run_id, status, judge, language, plan, started_at,
+        lag({j: judge, l: language, p: plan}) over before = {j: judge, l: language, p: plan} as same_yardstick
     from run_series
     where series = (select series from run_series where run_id = $run_id)
         and (started_at, run_id) <= (select (started_at, run_id) from run_series where run_id = $run_id)

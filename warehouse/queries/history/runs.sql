@@ -5,7 +5,7 @@ with accepted as (
 )
 
 select runs.run_id, runs.started_at, runs.finished_at, runs.status, runs.label, runs.judge, runs.embeddings,
-       runs.language, runs."trigger", runs.kb_name, runs.kb_version, runs.gate, runs.problem, runs.n_samples,
+       runs.language, run_series.plan, runs."trigger", runs.kb_name, runs.kb_version, runs.gate, runs.problem, runs.n_samples,
        runs.suite_hash, runs.code_version, accepted.accepted
 from run_series
 inner join runs on runs.run_id = run_series.run_id

@@ -1,0 +1,266 @@
+"""The fused plan: one request for classify, attribute and rank, with the verdicts, rules and record of the three.
+
+What is right is what the separate plan does with the same judge: with the lexical one each row must be the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from endpoint import Asked, Endpoint, Raw, running_endpoint
+from endpoint_replies import Choice, build_completion, compose_reply
+from live_runs import (
+    ScriptedJudge,
+    ask_fully,
+    judge_samples,
+    judge_with,
+    lay_out_run,
+    make_sample,
+    make_settings,
+    point_to,
+    read_calls,
+    read_labels,
+    read_outcomes,
+    read_ranks,
+    read_useful,
+    say_good,
+    say_verdicts,
+)
+
+from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.lexical.judge import LexicalJudge
+from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.steps import PLANS, arrange_steps
+
+FOUR = ("classify", "attribute_answer", "attribute_ground_truth", "rank")
+MORE_THAN_ONE = ("several right answers", "a refusal", "no answer", "silent answer")
+TABLES = ("statements", "classifications", "attributions", "context_verdicts", "outcomes", "votes")
+EDGES: Mapping[str, dict[str, Any]] = {
+    "nothing retrieved": {"contexts": []},
+    "no contexts": {"contexts": None},
+    "no answer": {"answer": None},
+    "silent answer": {"answer": ""},
+    "no ground truth": {"ground_truth": None},
+    "silent ground truth": {"ground_truth": ""},
+    "silence on both sides": {"answer": "", "ground_truth": ""},
+    "several right answers": {
+        "metadata_json": orjson.dumps({"ground_truths": [make_sample().ground_truth, "It is of 1911."]}).decode()
+    },
+    "a refusal": {"answer": "I am sorry, I cannot answer that."},
+    "larger than a request": {"contexts": ["Lighthouse 1 was built in 1911. Fish soup is good. " * 40]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        point_to(running.base_url)
+        yield running
+
+
+def read_rows(works: Sequence[SampleWork]) -> dict[str, list[str]]:
+    """All rows by table, but for the calls, which are others by their nature."""
+    return {
+        table: sorted(
+            orjson.dumps({name: value for name, value in row.items() if name != "call_id"}).decode()
+            for work in works
+            for row in work.rows[table]
+        )
+        for table in TABLES
+    }
+
+
+async def judge_by(folder: Path, plan: str, samples: Sequence[StoredSample], **settings: Any) -> list[SampleWork]:  # noqa: ANN401
+    settings = {"judge": "lexical", "plan": plan, **settings}
+    async with lay_out_run(folder / plan, make_settings(**settings), judge=LexicalJudge()) as live_run:
+        return await judge_samples(live_run, samples)
+
+
+async def test_the_sample_dataset_gets_the_same_rows_by_both_plans(tmp_path: Path) -> None:
+    staged = stage_dataset("sample", mapping={}, limit=None)
+    samples = [sample for some in staged.staging.read_parts() for sample in some]
+    staged.staging.discard()
+    separate = await judge_by(tmp_path, "separate", samples)
+    fused = await judge_by(tmp_path, "fused", samples)
+    assert len(samples) == 81
+    assert read_rows(fused) == read_rows(separate)
+    calls = read_calls(tmp_path / "fused")
+    by_id = {call["call_id"]: call["step"] for call in calls}
+    for table in ("classifications", "attributions", "context_verdicts"):
+        steps = [by_id.get(row["call_id"]) for work in fused for row in work.rows[table]]
+        assert steps.count("fused") > 0.8 * len(steps), "each verdict has the call of the reply that gave it"
+    assert sum(call["step"] == "fused" for call in calls) >= 60
+
+
+@pytest.mark.parametrize("edge", EDGES)
+async def test_what_is_odd_about_a_sample_is_settled_by_the_same_rules(tmp_path: Path, edge: str) -> None:
+    sample = make_sample(**EDGES[edge])
+    separate = await judge_by(tmp_path, "separate", [sample], request_tokens=500)
+    fused = await judge_by(tmp_path, "fused", [sample], request_tokens=500)
+    assert read_rows(fused) == read_rows(separate)
+    n_fused = sum(call["step"] == "fused" for call in read_calls(tmp_path / "fused"))
+    assert n_fused == (edge in MORE_THAN_ONE), "of the others one step is open, or none, or they are split"
+
+
+async def count_requests(
+    folder: Path, samples: Sequence[StoredSample], *, run_id: str = "run-1", metrics: Sequence[str] = ()
+) -> dict[str, float]:
+    """Requests a sample by step, of one run by the fused plan."""
+    async with lay_out_run(folder, make_settings(plan="fused"), run_id=run_id, metrics=metrics) as live_run:
+        works = await judge_samples(live_run, samples)
+    assert {row["reason"] for work in works for row in work.rows["outcomes"]} == {None}
+    steps = [call["step"] for call in read_calls(folder) if call["run_id"] == run_id and call["status"] != "cached"]
+    return {step: steps.count(step) / len(samples) for step in dict.fromkeys(sorted(steps))}
+
+
+async def test_the_first_night_takes_three_requests_a_sample_a_changed_answer_two_and_the_same_again_none(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    samples = [make_sample(number) for number in range(1, 7)]
+    first = await count_requests(tmp_path, samples)
+    assert first == {"extract_answer": 1, "extract_ground_truth": 1, "fused": 1}
+    changed = [replace(sample, answer=f"It was built in 191{sample.ordinal}.") for sample in samples]
+    assert await count_requests(tmp_path, changed, run_id="run-2") == {"extract_answer": 1, "fused": 1}
+    assert await count_requests(tmp_path, changed, run_id="run-3") == {}
+    assert endpoint.stats.duplicates == 0
+
+
+async def test_each_text_of_a_sample_is_sent_once(tmp_path: Path) -> None:
+    judge, _ = await judge_with(tmp_path, {}, plan="fused")
+    (asked,) = [question for question in judge.asked if question.step == "fused"]
+    texts = [item.text for value in asked.data.values() if not isinstance(value, str) for item in value]
+    assert len(texts) == 3 + 2 + 2
+    assert asked.only == (), "all of it is asked for, which need not be named"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (["factual_f1"], {"extract_answer", "extract_ground_truth", "classify"}),
+        (["faithfulness"], {"extract_answer", "attribute_answer"}),
+        (["faithfulness", "context_recall"], {"extract_answer", "extract_ground_truth", "attribute_answer",
+                                              "attribute_ground_truth"}),
+        (["context_precision"], {"extract_ground_truth", "rank"}),
+        (["context_precision", "context_recall"], {"extract_ground_truth", "fused"}),
+        (["factual_f1", "context_precision"], {"extract_answer", "extract_ground_truth", "fused"}),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+async def test_only_what_the_metrics_rest_on_is_asked(
+    tmp_path: Path, metrics: list[str], expected: set[str], endpoint: Endpoint
+) -> None:
+    assert set(await count_requests(tmp_path, [make_sample()], metrics=metrics)) == expected
+
+
+async def test_a_part_is_asked_for_by_name_and_with_no_more_than_it_rests_on(tmp_path: Path) -> None:
+    judge = ScriptedJudge(say_good)
+    metrics = ("context_precision", "context_recall")
+    async with lay_out_run(tmp_path, make_settings(plan="fused"), judge=judge, metrics=metrics) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
+    (asked,) = [question for question in judge.asked if question.step == "fused"]
+    assert asked.only == ("supports G1", "supports G2", "C1", "C2", "C3")
+    assert asked.data["answer_statements"] == []
+    assert set(read_outcomes(work)) == {"extract_ground_truth", "attribute_ground_truth", "rank"}
+    assert read_labels(work) == {}
+
+
+async def test_what_a_reply_lacks_is_asked_for_alone(tmp_path: Path) -> None:
+    lost = {"A2", "supports G1", "C3"}
+
+    def forget(question: Question) -> str:
+        if question.only:
+            return say_good(question)
+        told = [name for name in ask_fully(question) if name not in lost]
+        return say_good(replace(question, only=tuple(told)))
+
+    judge, work = await judge_with(tmp_path, {"fused": forget}, plan="fused")
+    first, second = [question for question in judge.asked if question.step == "fused"]
+    assert (first.only, set(second.only)) == ((), lost)
+    assert set(read_outcomes(work).values()) == {None}
+    # The label of A2 rests on all of the other side, the support of G1 on all contexts, C3 on the ground truth.
+    ids = {name: [item.id for item in value] for name, value in second.data.items() if not isinstance(value, str)}
+    assert ids == {
+        "contexts": ["C1", "C2", "C3"],
+        "answer_statements": ["A2"],
+        "ground_truth_statements": ["G1", "G2"],
+    }
+    assert len({row["call_id"] for row in work.rows["classifications"]}) == 2
+
+
+async def test_a_part_that_is_never_given_fails_its_step_alone(tmp_path: Path) -> None:
+    def withhold(question: Question) -> str:
+        named = [name for name in question.only or ask_fully(question) if name != "C3"]
+        return say_good(replace(question, only=tuple(named))) if named else say_verdicts()
+
+    _, work = await judge_with(tmp_path, {"fused": withhold}, plan="fused", attempts=2)
+    assert read_outcomes(work) | {"similarity": None} == {
+        "extract_answer": None, "extract_ground_truth": None, "classify": None, "attribute_answer": None,
+        "attribute_ground_truth": None, "rank": "judge_failed", "similarity": None,
+    }  # fmt: skip
+    assert read_useful(work) == {}
+    assert set(read_labels(work)) == set(read_ranks(work)) == {"A1", "A2", "G1", "G2"}
+
+
+async def test_a_cut_reply_keeps_what_is_complete_and_the_rest_is_asked_for(endpoint: Endpoint, tmp_path: Path) -> None:
+    sample = make_sample(contexts=[f"Lighthouse 1 was built in 1911, says page {page}." for page in range(8)])
+    whole = await judge_at_endpoint(tmp_path / "whole", sample)
+
+    def cut(asked: Asked) -> Raw:
+        said = orjson.dumps(compose_reply(asked)).decode()
+        choice = Choice(content=said[:600], finish_reason="length" if len(said) > 600 else "stop")
+        return Raw(body=build_completion(asked, choice, 1, 0))
+
+    endpoint.configure(script={"fused": cut})
+    work = await judge_at_endpoint(tmp_path / "cut", sample, attempts=2)
+    assert set(read_outcomes(work).values()) == {None}
+    assert read_rows([work]) == read_rows([whole])
+    assert sum("cut off" in str(call["error"]) for call in read_calls(tmp_path / "cut")) > 0
+
+
+async def judge_at_endpoint(folder: Path, sample: StoredSample, **settings: Any) -> SampleWork:  # noqa: ANN401
+    async with lay_out_run(folder, make_settings(plan="fused", **settings)) as live_run:
+        (work,) = await judge_samples(live_run, [sample])
+    return work
+
+
+async def test_votes_decide_on_each_verdict_and_are_kept_for_its_step(tmp_path: Path) -> None:
+    def waver(question: Question) -> str:
+        said: Any = orjson.loads(say_good(question))
+        for verdict in said["verdicts"]:
+            if verdict["id"] == "A1" and "label" in verdict and question.vote == 2:
+                verdict["label"] = "FP"
+            if verdict["id"] == "C2" and question.vote != 2:
+                verdict["label"] = "not_useful"
+            if verdict["id"] == "G1" and "contexts" in verdict and question.vote == 1:
+                verdict["contexts"] = []
+        return orjson.dumps(said).decode()
+
+    _, work = await judge_with(tmp_path, {"fused": waver}, plan="fused", votes=3)
+    assert read_labels(work)["A1"] == "TP"
+    assert read_useful(work) == {1: True, 2: False, 3: True}
+    assert read_ranks(work)["G1"] == [1]
+    against = {(row["step"], row["item_id"], row["vote"]) for row in work.rows["votes"] if not row["agrees"]}
+    assert against == {("classify", "A1", 2), ("rank", "C2", 2), ("attribute", "G1", 1)}
+    assert len(work.rows["votes"]) == 3 * (4 + 4 + 3)
+
+
+def test_a_request_for_all_contexts_and_one_for_each_exclude_each_other() -> None:
+    with pytest.raises(SettingsError, match="one request for all contexts is the opposite of one for each"):
+        resolve_settings({"plan": "fused", "contexts_alone": True})
+    with pytest.raises(SettingsError, match=r"plan.*separate.*fused"):
+        resolve_settings({"plan": "both"})
+
+
+def test_a_plan_joins_two_tasks_or_more() -> None:
+    assert PLANS["fused"].joins == FOUR
+    assert arrange_steps(FOUR, "separate") == set(FOUR)
+    assert arrange_steps((*FOUR, "extract_answer"), "fused") == {"fused", "extract_answer"}
+    assert arrange_steps(FOUR[1:3], "fused") == set(FOUR[1:3]), "both ask the same task"
+    assert arrange_steps(FOUR[2:], "fused") == {"fused"}
