@@ -1,7 +1,7 @@
 """From a name after `--judge` or `--embeddings` to the thing itself."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +54,8 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
     tasks = [task for task in list_tasks(plan.steps) if task in JUDGED_TASKS] if plan.steps else JUDGED_TASKS
     tasks = [*tasks, *(name for name in taken if name in PLANS)]
     named = {task: find_judge(settings.judge, task) for task in tasks}
+    for name in taken.intersection(PLANS):
+        _check_joined(name, {task: named[task] for task in list_tasks(plan.steps.intersection(PLANS[name].joins))})
     default = find_judge(settings.judge, DEFAULT)
     if named and default not in named.values():
         default = next(iter(named.values()))
@@ -62,23 +64,20 @@ def make_judges(settings: RunSettings, plan: Plan) -> Judges:
         default=made[default], of_tasks={task: made[name] for task, name in named.items() if name != default}
     )
     for name in taken.intersection(PLANS):
-        _check_joined(judges, list_tasks(plan.steps.intersection(PLANS[name].joins)), name)
+        if not _is_able(judges.find(name), name):
+            raise FatalJudgeError(f"the judge {named[name]!r} takes one step at a time; leave plan {name!r} out")
     if plan.steps:
         _check_able(judges, tasks, plan)
     return judges
 
 
-def _check_joined(judges: Judges, tasks: Sequence[str], plan: str) -> None:
-    """Refuse to join what goes to several judges, or to one that cannot take it; raises FatalJudgeError."""
-    names = list(dict.fromkeys(judges.find(task).name for task in tasks))
+def _check_joined(plan: str, named: Mapping[str, str]) -> None:
+    """Refuse to join what goes to several judges, by task; raises FatalJudgeError."""
+    names = list(dict.fromkeys(named.values()))
     if len(names) > 1:
         raise FatalJudgeError(
-            f"plan {plan!r} asks {', '.join(tasks)} in one request, which goes to one judge, and they have "
+            f"plan {plan!r} asks {', '.join(named)} in one request, which goes to one judge, and they have "
             f"{', '.join(names)}; name one judge for all of them, or leave the plan out"
-        )
-    if not _is_able(judges.find(plan), plan):
-        raise FatalJudgeError(
-            f"the judge {names[0]!r} takes one step at a time, which plan {plan!r} does not; leave the plan out"
         )
 
 

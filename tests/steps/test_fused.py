@@ -33,9 +33,14 @@ from live_runs import (
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.tasks.datasets.read import stage_dataset
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.names import find_judge
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
+from evalhouse.tasks.models import make
+from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import PLANS, arrange_steps
 
@@ -264,3 +269,26 @@ def test_a_plan_joins_two_tasks_or_more() -> None:
     assert arrange_steps((*FOUR, "extract_answer"), "fused") == {"fused", "extract_answer"}
     assert arrange_steps(FOUR[1:3], "fused") == set(FOUR[1:3]), "both ask the same task"
     assert arrange_steps(FOUR[2:], "fused") == {"fused"}
+
+
+def test_one_request_goes_to_one_judge_that_can_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plan_run((), load_metrics())
+    with pytest.raises(FatalJudgeError, match="asks classify, attribute, rank in one request, which goes to one judge"):
+        make_judges(make_settings(judge="lexical,rank=openai:judge", plan="fused"), whole)
+
+    class PairJudge(LexicalJudge):
+        tasks = LexicalJudge.tasks - {"fused"}
+
+    monkeypatch.setattr(make, "make_judge", lambda _: PairJudge())
+    with pytest.raises(FatalJudgeError, match="the judge 'lexical' takes one step at a time; leave plan 'fused' out"):
+        make_judges(make_settings(judge="lexical", plan="fused"), whole)
+
+
+def test_it_goes_to_the_judge_of_the_steps_it_joins() -> None:
+    point_to("http://127.0.0.1:9/v1")
+    text = "lexical,classify=openai:judge,attribute=openai:judge,rank=openai:judge"
+    judges = make_judges(make_settings(judge=text, plan="fused"), plan_run((), load_metrics()))
+    assert {task: judges.find(task).name for task in ("extract", "fused", "classify")} == {
+        "extract": "lexical", "fused": "openai:judge", "classify": "openai:judge",
+    }  # fmt: skip
+    assert find_judge(text, "fused") == "openai:judge"
