@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint_batches import BatchEndpoint, batch_endpoint
+from endpoint_batches import BatchEndpoint, Trouble, batch_endpoint
+from endpoint_options import Raw, make_error
+from endpoint_replies import Asked
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
 from evalhouse.flows.preparing.batches import add_parking
+from evalhouse.tasks.asking import parking
+from evalhouse.tasks.asking.record import CallRecord
+from evalhouse.tasks.asking.tokens import Price
+from evalhouse.tasks.extract import extract_statements
+from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.store import Warehouse
 
@@ -38,9 +48,15 @@ def endpoint() -> Iterator[BatchEndpoint]:
 
 
 @asynccontextmanager
-async def lay_out_night(folder: Path, run_id: str = "run-1", **changes: Any) -> AsyncIterator[LiveRun]:  # noqa: ANN401
+async def lay_out_night(
+    folder: Path,
+    run_id: str = "run-1",
+    *,
+    price: Price | None = None,
+    **changes: Any,  # noqa: ANN401
+) -> AsyncIterator[LiveRun]:
     settings = make_settings(batch=True, **changes)
-    async with lay_out_run(folder, settings, run_id=run_id) as live_run:
+    async with lay_out_run(folder, settings, run_id=run_id, price=price) as live_run:
         take_in_orphans(live_run.warehouse)
         add_parking(live_run.asker, settings, run_id, live_run.warehouse)
         yield live_run
@@ -71,3 +87,198 @@ async def test_a_night_takes_two_rounds_and_pays_each_request_once_at_the_rate(
     assert [row["status"] for row in noted] == ["planned", "sent", "over"] * 2
     assert {row["provider_batch_id"] for row in noted} == {None, "batch_1", "batch_2"}
     assert not list((tmp_path / "w.duckdb.journal").rglob("batches/*/*"))
+
+
+class _Doom:
+    """Kills a process at the n-th of the moments in which its batches get somewhere: everything stops as it is."""
+
+    def __init__(self, live_run: LiveRun, n: int) -> None:
+        self._left = n
+        self.struck = asyncio.Event()
+        (of_run,) = live_run.parkings
+        service, ledger = of_run.service, of_run._ledger
+        for owner, name in ((ledger, "plan"), (ledger, "note")):
+            object.__setattr__(owner, name, self._around_thread(getattr(owner, name)))
+        for name in ("create", "look"):
+            setattr(service, name, self._around(getattr(service, name)))
+        service.fetch = self._around_lines(service.fetch)  # type: ignore[method-assign]
+
+    async def _pass(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.struck.set()
+            await asyncio.Event().wait()
+
+    def _around(self, do: Callable[..., Any]) -> Callable[..., Any]:
+        async def around(*arguments: Any) -> Any:  # noqa: ANN401
+            await self._pass()
+            done = await do(*arguments)
+            await self._pass()
+            return done
+
+        return around
+
+    def _around_thread(self, do: Callable[..., Any]) -> Callable[..., Any]:
+        loop = asyncio.get_running_loop()
+
+        def around(*arguments: Any) -> None:  # noqa: ANN401
+            for act in (lambda: None, lambda: do(*arguments)):
+                self._left -= 1
+                if self._left <= 0:
+                    loop.call_soon_threadsafe(self.struck.set)
+                    return
+                act()
+
+        return around
+
+    def _around_lines(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        async def around(*arguments: Any) -> Any:  # noqa: ANN401
+            async for line in fetch(*arguments):
+                await asyncio.sleep(0)
+                await self._pass()
+                yield line
+
+        return around
+
+
+async def live_until(folder: Path, n: int) -> bool:
+    """One life of the run's process, which is killed at its n-th moment; whether it came to its end before."""
+    async with lay_out_night(folder) as live_run:
+        doom = _Doom(live_run, n)
+        judging = asyncio.create_task(
+            judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
+        )
+        striking = asyncio.create_task(doom.struck.wait())
+        await asyncio.wait([judging, striking], return_when=asyncio.FIRST_COMPLETED)
+        striking.cancel()
+        if not doom.struck.is_set():
+            assert all(set(read_outcomes(work).values()) == {None} for work in await judging)
+            return True
+        judging.cancel()
+        await asyncio.gather(judging, return_exceptions=True)
+        lose_memory(live_run)
+        return False
+
+
+def lose_memory(live_run: LiveRun) -> None:
+    """Of the record only the journal's files stay, as after `kill -9`."""
+    record = live_run.asker.record
+    assert isinstance(record, CallRecord)
+    mover = record._mover
+    mover._has_ended = True
+    mover._wake.set()
+    mover._thread.join()
+    mover._journal.close()
+    record.close = lambda: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13))])
+async def test_nothing_is_paid_twice_however_often_the_process_is_killed(
+    endpoint: BatchEndpoint, tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    n_kills = 0
+    while not await live_until(tmp_path, dice.randrange(1, 40)):
+        n_kills += 1
+    assert n_kills
+    assert not endpoint.paid_twice
+    calls = read_calls(tmp_path)
+    good = Counter(call["request_hash"] for call in calls if call["status"] == "ok")
+    assert set(good.values()) == {1}
+    assert len(good) == len(endpoint.paid) == 6 * N_SAMPLES
+    assert {call["status"] for call in calls} <= {"ok", "cached"}
+
+
+async def test_an_answer_to_the_creation_that_is_lost_makes_no_second_batch(
+    endpoint: BatchEndpoint, tmp_path: Path
+) -> None:
+    endpoint.trouble = Trouble(lose_created=1, unreachable=2)
+    await judge_night(tmp_path)
+    assert len(endpoint.batches) == 2
+    assert not endpoint.paid_twice
+
+
+async def test_what_expired_or_was_refused_goes_the_way_of_any_error(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    limited: Counter[str] = Counter()
+
+    def answer_line(asked: Asked) -> Raw | None:
+        if asked.kind == "rank" and "lighthouse 2" in asked.texts[-1]:
+            return make_error(400, "flagged by the content filter", code="content_filter")
+        limited[asked.kind] += 1
+        return make_error(429, "Rate limit reached") if asked.kind == "classify" and limited["classify"] == 1 else None
+
+    endpoint.trouble = Trouble(expire=[0.5], answer_line=answer_line)
+    outcomes = await judge_night(tmp_path)
+    reasons = Counter((step, reason) for outcome in outcomes for step, reason in outcome.items() if reason)
+    assert reasons == {("rank", "judge_failed"): 1}
+    calls = read_calls(tmp_path)
+    failed = Counter((call["status"], (call["error"] or "")[:3]) for call in calls if call["status"] != "ok")
+    assert failed == {("error", "the"): N_SAMPLES, ("error", "sta"): 1, ("refused", "con"): 1}
+    assert all(call["batch_id"] for call in calls)
+    assert not endpoint.paid_twice
+
+
+async def test_a_reply_of_no_use_is_asked_again_in_the_next_round(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"rank": ["I would rather not."]})
+    outcomes = await judge_night(tmp_path)
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    ranked = [call for call in read_calls(tmp_path) if call["step"] == "rank"]
+    assert Counter(call["status"] for call in ranked) == {"ok": N_SAMPLES, "error": 1}
+    assert [len(batch.lines) for batch in endpoint.batches.values()] == [12, 24, 1]
+
+
+async def test_a_provider_with_no_room_gets_less_at_once(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    endpoint.trouble = Trouble(fail=[{"code": "token_limit_exceeded", "message": "Enqueued token limit reached"}])
+    outcomes = await judge_night(tmp_path)
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    assert [len(batch.lines) for batch in endpoint.batches.values()] == [12, 6, 6, 6, 6, 6, 6]
+    assert not endpoint.paid_twice
+
+
+async def test_a_batch_that_is_not_taken_stops_the_run_with_the_reason(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    endpoint.trouble = Trouble(fail=[{"code": "model_not_found", "message": "The model `judge` is not supported."}])
+    async with lay_out_night(tmp_path) as live_run:
+        with pytest.raises(FatalJudgeError, match="did not take the batch batch_1: The model `judge` is not supported"):
+            await extract_statements(live_run, make_work(make_sample()))
+
+
+async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    endpoint.takes_s = None
+    outcomes = await judge_night(tmp_path, deadline="1s")
+    assert all(set(outcome.values()) == {None} for outcome in outcomes)
+    (batch,) = endpoint.batches.values()
+    assert batch.status == "cancelled"
+    by_batch = Counter(call["batch_id"] is not None for call in read_calls(tmp_path))
+    assert by_batch == {True: len({*batch.answered}) - 1, False: 6 * N_SAMPLES - (len({*batch.answered}) - 1)}
+    assert not endpoint.paid_twice
+
+
+async def test_a_budget_holds_for_what_a_batch_will_cost(endpoint: BatchEndpoint, tmp_path: Path) -> None:
+    price = Price(input_usd=1.0, output_usd=1.0)
+    async with lay_out_night(tmp_path, budget_usd=0.01, price=price) as live_run:
+        works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
+        assert live_run.usage.spent_usd < 0.01
+    reasons = {reason for work in works for reason in read_outcomes(work).values()}
+    assert "budget_exhausted" in reasons
+    assert 0 < sum(len(batch.lines) for batch in endpoint.batches.values()) < 6 * N_SAMPLES
+
+
+async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it(
+    endpoint: BatchEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.takes_s = None
+    said: list[str] = []
+    monkeypatch.setattr(parking.logger, "warning", lambda text, *parts: said.append(text % parts))
+    async with lay_out_night(tmp_path) as live_run:
+        judging = asyncio.create_task(extract_statements(live_run, make_work(make_sample())))
+        while live_run.parkings[0].describe() is None:
+            await asyncio.sleep(0.01)
+        live_run.stop(RunCancelled("stopped by SIGINT"), drain_s=0.0)
+        with pytest.raises(RunCancelled, match="SIGINT"):
+            await judging
+    assert "2 requests stay with the provider in batch_1; nothing is cancelled there" in said[0]
+    assert read_calls(tmp_path) == []
+    endpoint.takes_s = 0.0
+    await judge_night(tmp_path, "run-2")
+    assert not endpoint.paid_twice
+    assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
