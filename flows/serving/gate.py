@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evalhouse.flows.documents.baseline import Baseline, find_baseline, make_decision
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.settings.suite import SuiteGate, explain_low
+from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.gates import Night, list_nights, record_decision
 from evalhouse.warehouse.rows.runs import RunRow
@@ -35,6 +36,7 @@ def check_suite_gate(gate: SuiteGate, plan: Plan) -> None:
         raise SettingsError(f"[gate.min] {problem}")
 
 
+@readers_kept()
 def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | None:
     """Decide on a run that has ended and put the outcome on record.
 
