@@ -21,6 +21,7 @@ from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.judge.protocol import Judge
@@ -305,11 +306,16 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
 
 
 # Judges that read no prompt, by the kind in their names, and where their rules stand.
-_RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "tasks/models/pairs.py"}
+_RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "tasks/asking/pairs.py"}
 
 
 def _state_rules(judges: Judges, prompt: Prompt) -> Prompt:
     judge = judges.find(find_task(find_asking_steps(prompt.name)[0]))
+    form = find_form(judge.name)
+    if form is not None:
+        words = "\n\n".join(message.content for message in form.messages)
+        digest = hashlib.sha256(f"{form}/{prompt.name}".encode()).hexdigest()
+        return replace(prompt, prompt_hash=digest, version=form.name, language="", template=words)
     rules = _RULES.get(judge.name.partition(":")[0])
     if rules is None:
         return prompt

@@ -21,15 +21,18 @@ import orjson
 
 from evalhouse.prompts import SUPPORTS, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.forms import Form, find_form
 from evalhouse.tasks.judge.names import is_fixed
-from evalhouse.tasks.judge.protocol import Question
+from evalhouse.tasks.judge.protocol import Question, plain_data
 
 T = TypeVar("T")
 _NO_CONTEXT = "none"
 _SUPPORTED, _TOGETHER = "supported", "+"  # marks of votes
 _NEAREST = "the nearest vote:"
 _MOST_FALSE_STARTS = 100
+_YES_FROM = 0.5  # of what is 1 for yes and 0 for no
 # What one reply may hold. A text of one request has at most some thousand sentences and a hundred thousand letters.
 _MOST_STATEMENTS = 2_000
 _MOST_LETTERS = 100_000
@@ -136,7 +139,7 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
     """A verdict for every id; raises JudgeFailed when some are still missing after the last attempt.
 
     Of several votes some may fail, as long as those that came are a majority of all for every id. A judge that says the
-    same each time has one.
+    same each time has one, and so has one that is asked in a form of its own, pair by pair.
     """
     poll = await poll_verdicts(asker, inquiry, ids)
     if poll.failure is not None:
@@ -146,11 +149,42 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
 
 async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
     """The verdicts that could be had, with the failure that left the others missing."""
+    form = find_form(asker.find(inquiry.step).judge.name)
+    if form is not None:
+        return await _ask_by_pairs(asker, inquiry, ids, form)
     if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
         return await _ask_by_vote(asker, inquiry, ids)
     came = await _take_vote(asker, inquiry, ids, number=0)
     judged = {key: JudgedItem(verdict=vote.verdict, call_id=vote.call_id) for key, vote in came.by_id.items()}
     return Poll(judged=judged, failure=came.failure)
+
+
+async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, ids: Sequence[str], form: Form) -> Poll:
+    """The verdicts that follow from a yes or no on each pair; the call of each is that of the pair which decided it."""
+    joint = "together" in str(inquiry.prompt.reply_schema)
+    rules = Rules(threshold=_YES_FROM, joint=joint, fits=lambda _: True)  # requests are split by tokens before
+    judging = begin_judging(inquiry.prompt.name, plain_data(inquiry.build_data(ids)), rules)
+    try:
+        batch = next(judging)
+        while True:
+            batch = judging.send(await gather_all([_ask_pair(asker, inquiry, form, pair) for pair in batch.pairs]))
+    except JudgeFailed as error:
+        return Poll(judged={}, failure=error)
+    except StopIteration as ended:
+        given = ended.value
+    verdicts = inquiry.read(orjson.dumps({VERDICTS: given}).decode(), ids)
+    calls = {verdict["id"]: verdict["call_id"] for verdict in given}
+    judged = {key: JudgedItem(verdict=verdict, call_id=calls[key]) for key, verdict in verdicts.by_id.items()}
+    return Poll(judged=judged, failure=None)
+
+
+async def _ask_pair(asker: Asker, inquiry: Inquiry, form: Form, pair: Pair) -> Scored:
+    data = {"document": pair.document, "claim": pair.claim}
+    question = Question(step=inquiry.step, sample_id=inquiry.sample_id, prompt=inquiry.prompt, data=data)
+    answer = await asker.ask(question, form.read)
+    place = locate(pair.document, 0, len(pair.document))
+    said = "yes" if answer.value else "no"
+    return Scored(score=float(answer.value), text=pair.document, said=said, call_id=answer.call_id, **place)
 
 
 async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:

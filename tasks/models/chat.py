@@ -53,6 +53,8 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
+# What else a request may have: the schema of its reply, and what a server puts into a model's chat template.
+_EXTRA_FIELDS = ("response_format", "documents", "chat_template_kwargs")
 # Where OpenAI's own service answers, at Azure too.
 _OPENAI_HOSTS = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 _SEEDS_APART = 1000  # between those of votes that are asked for again
@@ -189,10 +191,11 @@ class ChatModelJudge:
         if self._channel is not None:
             return await self._channel.invoke(_to_langchain(payload["messages"]), payload)
         options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
-        if "response_format" in payload:
+        extra = {name: payload[name] for name in _EXTRA_FIELDS if name in payload}
+        if extra:
             # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
             # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
-            options["extra_body"] = {"response_format": payload["response_format"]}
+            options["extra_body"] = extra
         return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
 
     def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:

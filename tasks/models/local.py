@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest, RunCancelled
 from evalhouse.tasks.judge.names import LOCAL
 from evalhouse.tasks.judge.protocol import (
@@ -38,7 +39,6 @@ from evalhouse.tasks.models.classifiers import (
     parse_classifier,
     read_filler,
 )
-from evalhouse.tasks.models.pairs import Pair, Scored, judge_pairs, locate
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.judges import Judges
-from evalhouse.tasks.judge.names import DEFAULT, LOCAL, find_judge, list_judges
+from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.classifiers import parse_classifier
 from evalhouse.tasks.models.providers import find_provider, list_prefixes, load_providers
@@ -23,6 +24,9 @@ _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any La
 def check_judge_name(name: str) -> None:
     """Refuse a name that cannot be a judge, before anything is read or asked."""
     kind, _, model = name.partition(":")
+    if find_form(name) is not None:
+        _check_behind_form(name)
+        return
     if kind == LOCAL:
         parse_classifier(name)
         return
@@ -34,6 +38,19 @@ def check_judge_name(name: str) -> None:
             f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
             f"{', '.join(f'{prefix}:MODEL' for prefix in list_prefixes())}, "
             "local:MODEL (a classifier in this process), or module:factory (any LangChain chat model)"
+        )
+
+
+def _check_behind_form(name: str) -> None:
+    """Refuse what cannot be asked in a form: only chat models can, and in some only those of `openai:`."""
+    form, inner = find_form(name), name.partition(JOIN)[2]
+    check_judge_name(inner)
+    kind = inner.partition(":")[0]
+    if kind in (LEXICAL, LOCAL) or JOIN in kind:
+        raise FatalJudgeError(f"{name!r} puts the form of a chat model before {inner!r}; name a chat model behind it")
+    if form is not None and form.body and kind != "openai":
+        raise FatalJudgeError(
+            f"the form {form.name!r} takes an openai:MODEL, whose server reads {', '.join(form.body)}"
         )
 
 
@@ -113,6 +130,11 @@ def _write_steps(tasks: Sequence[str]) -> str:
 def make_judge(settings: RunSettings) -> Judge:
     """The one judge of the settings; raises FatalJudgeError when it cannot be made."""
     check_judge_name(settings.judge)
+    form = find_form(settings.judge)
+    if form is not None:
+        from evalhouse.tasks.models.form_judge import FormJudge  # noqa: PLC0415
+
+        return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(JOIN)[2])))
     if settings.judge == "lexical":
         from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs
 
@@ -135,6 +157,8 @@ def make_judge(settings: RunSettings) -> Judge:
 
 async def check_reachable(settings: RunSettings) -> str:
     """Ask whether the judge could be asked, at no cost; raises JudgeError that says why not."""
+    if find_form(settings.judge) is not None:
+        return await check_reachable(name_judge(settings, settings.judge.partition(JOIN)[2]))
     if settings.judge == "lexical":
         return "built in: no model, no network, no key"
     if settings.judge.startswith(f"{LOCAL}:"):

@@ -18,6 +18,7 @@ from evalhouse.prompts import Prompt, pick_verdict_lists
 from evalhouse.tasks.asking.embedders import pack_vector
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
+from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.protocol import (
     Judge,
     ModelReply,
@@ -130,7 +131,8 @@ class StandInJudge:
         question = self._asked.pop(request.request_hash)
         if question.prompt is None:
             return ModelReply(text=pack_vector([1.0]), prompt_tokens=count_request(request.payload))
-        text = make_stand_in(question)
+        form = find_form(self.name)
+        text = form.denial if form is not None else make_stand_in(question)
         if "messages" not in request.payload:
             return ModelReply(text=text, prompt_tokens=0, completion_tokens=0)
         return ModelReply(

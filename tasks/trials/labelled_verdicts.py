@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from evalhouse.prompts import Item
+from evalhouse.tasks.asking.pairs import read_score as read_pair_score
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
@@ -28,7 +29,6 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.lexical.judge import read_score
-from evalhouse.tasks.models.pairs import read_score as read_pair_score
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts

@@ -18,12 +18,12 @@ from tiny_classifier import MOST_TOKENS, Lesson, make_classifier, make_lessons
 from warehouse_runs import lay_warehouse
 
 from evalhouse.prompts import Item
+from evalhouse.tasks.asking.pairs import Pair
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models import local
 from evalhouse.tasks.models.classifiers import list_golden_pairs, parse_classifier, read_filler
 from evalhouse.tasks.models.local import LocalJudge, PairModel, check_golden_pairs, make_local_judge
-from evalhouse.tasks.models.pairs import Pair
 
 for package in ("torch", "sentence_transformers"):
     pytest.importorskip(package, reason="needs the extra `local`: pip install 'evalhouse[local]'")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from evalhouse.tasks.asking.pairs import Pair, Scored, judge_pairs, locate, read_score
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.classifiers import list_known, parse_classifier
 from evalhouse.tasks.models.make import check_judge_name
-from evalhouse.tasks.models.pairs import Pair, Scored, judge_pairs, locate, read_score
 
 
 @dataclass

@@ -9,12 +9,14 @@ What a chat model is asked in one request is taken apart here and put together a
 - rank: each context against each sentence of the ground truth behind the question, without which a sentence such as
   "At 22:40" claims nothing. Useful is a context that supports any of them.
 
-Each verdict says in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2".
+Each verdict says in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "yes in words 1–96 of C2"
+where the model says no more than that. Whoever scores is asked by a generator, so that a classifier in this process and
+a chat model over a network answer to the same rules.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,7 +41,8 @@ class Pair:
 class Scored:
     """How far a document supports a claim, 0 to 1: the highest score of its windows.
 
-    `text` is that window; `first` and `last` say where it stands, in `unit`s of the document counted from 1.
+    `text` is that window; `first` and `last` say where it stands, in `unit`s of the document counted from 1. `said` is
+    the answer of a model that gives no score, `call_id` the call that it stands in.
     """
 
     score: float
@@ -47,6 +50,8 @@ class Scored:
     first: int
     last: int
     unit: str = "words"
+    said: str | None = None
+    call_id: str | None = None
 
     @property
     def place(self) -> str:
@@ -54,18 +59,40 @@ class Scored:
         return f"{self.unit} {self.first}–{self.last}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """From which score on a claim counts as supported, whether support together is asked for, and whether the model
+    reads a document beside a claim at once."""
+
+    threshold: float
+    joint: bool
+    fits: Callable[[Pair], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Pairs whose scores are wanted; `whole` takes a document that fits as one window."""
+
+    pairs: Sequence[Pair]
+    whole: bool = False
+
+
 class Scorer(Protocol):
-    """Whatever scores pairs."""
+    """Whatever scores pairs at once."""
 
     @property
     def threshold(self) -> float:
         """From which score on a claim counts as supported."""
 
     def score(self, pairs: Sequence[Pair], *, whole: bool = False) -> list[Scored]:
-        """A score for each pair; `whole` takes a document that fits as one window."""
+        """A score for each pair."""
 
     def fits(self, pair: Pair) -> bool:
         """Whether the model reads the whole document at once."""
+
+
+Verdicts = list[dict[str, Any]]
+Judging = Generator[Batch, list[Scored], Verdicts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +112,20 @@ def locate(document: str, start: int, end: int) -> dict[str, Any]:
     return {"first": max(1, first), "last": max(1, len(document[:end].split())), "unit": "words"}
 
 
+def begin_judging(prompt: str, data: Mapping[str, object], rules: Rules) -> Judging:
+    """Asks for scores batch by batch, and returns the verdicts on the wire data of the request named `prompt`."""
+    return _JUDGES[prompt](data, rules)
+
+
 def judge_pairs(prompt: str, data: Mapping[str, object], scorer: Scorer, *, joint: bool) -> dict[str, object]:
     """The reply to the request named `prompt` about its wire data; `joint` where it asks for support together."""
-    verdicts = _JUDGES[prompt](data, scorer, joint)
-    return {"threshold": scorer.threshold, "verdicts": verdicts}
+    judging = begin_judging(prompt, data, Rules(threshold=scorer.threshold, joint=joint, fits=scorer.fits))
+    try:
+        batch = next(judging)
+        while True:
+            batch = judging.send(scorer.score(batch.pairs, whole=batch.whole))
+    except StopIteration as ended:
+        return {"threshold": scorer.threshold, "verdicts": ended.value}
 
 
 def read_score(reason: str) -> float | None:
@@ -103,6 +140,8 @@ def _read_entries(data: Mapping[str, object], *names: str) -> list[_Entry]:
 
 
 def _explain(scored: Scored, threshold: float, of: str = "") -> str:
+    if scored.said is not None:
+        return f"{scored.said} in {scored.place}{of and f' of {of}'}"
     # Rounded down, so that a score never looks as if it were on the other side of the threshold.
     shown = math.floor(scored.score * 1000) / 1000
     sign = "≥" if scored.score >= threshold else "<"
@@ -110,38 +149,50 @@ def _explain(scored: Scored, threshold: float, of: str = "") -> str:
 
 
 def _evidence(scored: Scored) -> dict[str, object]:
-    return {"score": round(scored.score, 6), scored.unit: [scored.first, scored.last]}
+    return {"score": round(scored.score, 6), scored.unit: [scored.first, scored.last], **_name_call(scored)}
 
 
-def _attribute(data: Mapping[str, object], scorer: Scorer, joint: bool) -> list[dict[str, object]]:
+def _name_call(scored: Scored) -> dict[str, object]:
+    return {} if scored.call_id is None else {"call_id": scored.call_id}
+
+
+def _attribute(data: Mapping[str, object], rules: Rules) -> Judging:
     statements = _read_entries(data, "answer_statements", "ground_truth_statements")
     contexts = _read_entries(data, "contexts")
     pairs = [Pair(document=context.text, claim=entry.text) for entry in statements for context in contexts]
-    scores, n = scorer.score(pairs), len(contexts)
+    scores, n = (yield Batch(pairs=pairs)), len(contexts)
     by_id = {entry.id: scores[place * n : (place + 1) * n] for place, entry in enumerate(statements)}
-    verdicts = {entry.id: _name_supporting(by_id[entry.id], contexts, scorer.threshold) for entry in statements}
+    verdicts = {entry.id: _name_supporting(by_id[entry.id], contexts, rules.threshold) for entry in statements}
     unsupported = [entry for entry in statements if not verdicts[entry.id]["contexts"]]
-    if joint and n > 1:
-        for entry_id, together in _find_together(unsupported, by_id, contexts, scorer).items():
-            verdicts[entry_id] |= together
+    if rules.joint and n > 1:
+        together = yield from _find_together(unsupported, by_id, contexts, rules)
+        for entry_id, joint in together.items():
+            verdicts[entry_id] |= joint
     return [{"id": entry.id, **verdicts[entry.id]} for entry in statements]
 
 
-def _name_supporting(scores: Sequence[Scored], contexts: Sequence[_Entry], threshold: float) -> dict[str, object]:
+def _name_supporting(scores: Sequence[Scored], contexts: Sequence[_Entry], threshold: float) -> dict[str, Any]:
     order = sorted(range(len(contexts)), key=lambda place: -scores[place].score)
     named = [context.id for context, scored in zip(contexts, scores, strict=True) if scored.score >= threshold]
     best = contexts[order[0]].id
     reason = _explain(scores[order[0]], threshold, best)
     evidence = [{"context": context.id, **_evidence(scored)} for context, scored in zip(contexts, scores, strict=True)]
-    return {"reason": reason if named else f"at most {reason}", "contexts": named, "together": [], "scores": evidence}
+    is_scored = scores[order[0]].said is None
+    return {
+        "reason": reason if named or not is_scored else f"at most {reason}",
+        "contexts": named,
+        "together": [],
+        "scores": evidence,
+        **_name_call(scores[order[0]]),
+    }
 
 
 def _find_together(
     open_entries: Sequence[_Entry],
     by_id: Mapping[str, Sequence[Scored]],
     contexts: Sequence[_Entry],
-    scorer: Scorer,
-) -> dict[str, dict[str, object]]:
+    rules: Rules,
+) -> Generator[Batch, list[Scored], dict[str, dict[str, object]]]:
     """By statement the fewest of its highest contexts whose best stretches support it as one text."""
     together: dict[str, dict[str, object]] = {}
     for size in range(2, min(_MOST_TOGETHER, len(contexts)) + 1):
@@ -150,50 +201,52 @@ def _find_together(
             scores = by_id[entry.id]
             places = sorted(sorted(range(len(contexts)), key=lambda at, of=scores: -of[at].score)[:size])  # type: ignore[misc]
             pair = Pair(document="\n".join(scores[place].text for place in places), claim=entry.text)
-            if entry.id not in together and scorer.fits(pair):
+            if entry.id not in together and rules.fits(pair):
                 asked.append((entry, places, pair))
-        scored_pairs = scorer.score([pair for _, _, pair in asked], whole=True)
+        scored_pairs = yield Batch(pairs=[pair for _, _, pair in asked], whole=True)
         for (entry, places, _), scored in zip(asked, scored_pairs, strict=True):
-            if scored.score >= scorer.threshold:
+            if scored.score >= rules.threshold:
                 names = [contexts[place].id for place in places]
-                reason = f"together {_explain(scored, scorer.threshold, ' and '.join(names))}"
-                together[entry.id] = {"reason": reason, "together": names, "together_score": round(scored.score, 6)}
+                reason = f"together {_explain(scored, rules.threshold, ' and '.join(names))}"
+                found = {"together_score": round(scored.score, 6), **_name_call(scored)}
+                together[entry.id] = {"reason": reason, "together": names, **found}
     return together
 
 
-def _classify(data: Mapping[str, object], scorer: Scorer, joint: bool) -> list[dict[str, object]]:
+def _classify(data: Mapping[str, object], rules: Rules) -> Judging:
     answer, truth = _read_entries(data, "answer_statements"), _read_entries(data, "ground_truth_statements")
     sides = [(answer, truth, "FP", "the ground truth"), (truth, answer, "FN", "the answer")]
     asked = [(entry, other, label, name) for own, other, label, name in sides for entry in own]
     pairs = [Pair(document="\n".join(item.text for item in other), claim=entry.text) for entry, other, _, _ in asked]
+    scores = yield Batch(pairs=pairs)
     return [
         {
             "id": entry.id,
-            "reason": _explain(scored, scorer.threshold, f"the statements of {name}"),
-            "label": "TP" if scored.score >= scorer.threshold else label,
+            "reason": _explain(scored, rules.threshold, f"the statements of {name}"),
+            "label": "TP" if scored.score >= rules.threshold else label,
             **_evidence(scored),
         }
-        for (entry, _, label, name), scored in zip(asked, scorer.score(pairs), strict=True)
+        for (entry, _, label, name), scored in zip(asked, scores, strict=True)
     ]
 
 
-def _rank(data: Mapping[str, object], scorer: Scorer, joint: bool) -> list[dict[str, object]]:
+def _rank(data: Mapping[str, object], rules: Rules) -> Judging:
     contexts, question, truth = _read_entries(data, "contexts"), str(data["question"]), str(data["ground_truth"])
     sentences = split_statements(truth) or [truth]
     claims = [f"{question} {sentence}".strip() for sentence in sentences]
-    scores = scorer.score([Pair(document=context.text, claim=claim) for context in contexts for claim in claims])
-    verdicts: list[dict[str, object]] = []
+    scores = yield Batch(pairs=[Pair(document=context.text, claim=claim) for context in contexts for claim in claims])
+    verdicts: Verdicts = []
     for place, context in enumerate(contexts):
         own = scores[place * len(claims) : (place + 1) * len(claims)]
         best = max(range(len(claims)), key=lambda at: own[at].score)
-        useful = own[best].score >= scorer.threshold
-        reason = f"{_explain(own[best], scorer.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
+        useful = own[best].score >= rules.threshold
+        reason = f"{_explain(own[best], rules.threshold)}, for “{shorten(sentences[best], _SHOWN)}”"
         label = "useful" if useful else "not_useful"
         verdicts.append({"id": context.id, "reason": reason, "label": label, **_evidence(own[best])})
     return verdicts
 
 
-_JUDGES: Final[Mapping[str, Callable[[Mapping[str, object], Scorer, bool], list[dict[str, object]]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Mapping[str, object], Rules], Judging]]] = {
     "attribute": _attribute,
     "classify": _classify,
     "rank": _rank,

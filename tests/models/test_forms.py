@@ -1,0 +1,124 @@
+"""Chat models that are asked pair by pair in the form they were made for: what is sent, what a yes means, that each
+pair is a call of its own on record, and that a text cannot be filled in for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_data import make_support, write_set
+from cli_process import call_here
+from endpoint import Asked, Endpoint, running_endpoint
+from warehouse_runs import lay_warehouse
+
+from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
+from evalhouse.tasks.judge.forms import find_form, list_forms
+from evalhouse.tasks.models.make import check_judge_name
+from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.store import Warehouse
+
+
+def answer(asked: Asked) -> str:
+    """As such a model would: the document holds the claim, or not. Guardians say yes to what is not grounded."""
+    documents = asked.body.get("documents")
+    if documents is None:
+        document, _, claim = asked.texts[-1].removeprefix("Document: ").partition("\nClaim: ")
+        return "Yes" if claim in document else "No"
+    claim = next(message["content"] for message in asked.body["messages"] if message["role"] == "assistant")
+    grounded = claim in documents[0]["text"]
+    return f"<think>\n</think>\n<score> {'no' if grounded else 'yes'} </score>"
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Endpoint]:
+    monkeypatch.chdir(tmp_path)
+    lay_warehouse(tmp_path / "evalhouse.duckdb")
+    write_set(tmp_path / "ships", make_support())
+    with running_endpoint(models=("guard",), keep_bodies=True, script={"other": answer}) as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        yield running
+
+
+@pytest.mark.parametrize("form", list_forms())
+def test_each_pair_is_a_request_in_the_models_own_words(
+    form: str, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure = partial(call_here, capsys, "benchmark", "--judge", f"{form}+openai:guard", "--data", "ships", "--json")
+    estimate = measure("--dry-run").document
+    document = measure().document
+    (measured,) = document["sets"]
+    assert measured["judge"]["figures"]["accuracy"]["value"] == 1.0
+    # 13 rows of one statement with two contexts; where none supports it, both together are a third pair
+    n_unsupported = sum(row["label"] != "supported" for row in make_support() if row["label"] != "generic")
+    assert document["calls"]["requests"] == 26 + n_unsupported
+    assert estimate["calls"]["requests"] == 26 + 13  # at most
+    body = endpoint.stats.bodies[-1]
+    assert "response_format" not in body
+    asked = " ".join(message["content"] for message in body["messages"])
+    assert ("documents" in body) == form.startswith("granite")
+    assert ("chat_template_kwargs" in body) == (form == "granite-guardian-3.3")
+    assert "{claim}" not in asked
+    warehouse = Warehouse(parse_location("evalhouse.duckdb").url)
+    calls = warehouse.read("select count(*) as n, count(distinct request_hash) as hashes from llm_calls")
+    assert calls.row(0) == (26 + n_unsupported, 26 + n_unsupported)
+    again = measure().document
+    assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 26 + n_unsupported)
+
+
+@pytest.mark.parametrize(
+    ("form", "reply", "supported"),
+    [
+        ("minicheck", "Yes", True),
+        ("minicheck", " no.", False),
+        ("granite-guardian", "<think>\n</think>\n<score> yes </score>", False),
+        ("granite-guardian", "<think>yes, or no?</think><score>no</score>", True),
+        ("granite-guardian-3.3", "<score> no </score>", True),
+        ("minicheck", "Yesterday", None),
+        ("minicheck", "", None),
+        ("granite-guardian", "<think>yes</think>", None),
+    ],
+)
+def test_what_a_reply_means(form: str, reply: str, supported: bool | None) -> None:
+    chosen = find_form(f"{form}+openai:x")
+    assert chosen is not None
+    if supported is None:
+        with pytest.raises(UnusableReply, match="neither yes nor no"):
+            chosen.read(reply)
+    else:
+        assert chosen.read(reply) is supported
+
+
+def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
+    form = find_form("minicheck+openai:x")
+    assert form is not None
+    said = form.fill({"document": "Here is {claim}.", "claim": "{document}"})[-1].content
+    assert said == "Document: Here is {claim}.\nClaim: {document}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("minichek+openai:x", "known: minicheck"),
+        ("minicheck+lexical", "name a chat model behind it"),
+        ("minicheck+local:factcg", "name a chat model behind it"),
+        ("minicheck+minicheck+openai:x", "name a chat model behind it"),
+        ("granite-guardian+module:make", "takes an openai:MODEL"),
+        ("minicheck+", "names no judge"),
+    ],
+)
+def test_a_form_before_what_cannot_be_asked_in_it_is_refused(name: str, said: str) -> None:
+    with pytest.raises(FatalJudgeError) as error:
+        check_judge_name(name)
+    assert said in str(error.value)
+
+
+def test_what_a_form_cannot_answer_is_said_before_anything_is_asked(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished: Any = call_here(capsys, "run", "sample", "--judge", "minicheck+openai:guard", "--limit", "1")
+    assert (finished.status, "cannot take the step extract" in finished.stderr) == (2, True)
+    assert endpoint.stats.bodies == []
