@@ -15,6 +15,7 @@ from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.prompts import Prompt, Prompts, load_prompts
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
+from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS
 from evalhouse.tasks.asking.limits import EndpointLimit
 from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.asking.record import CallRecord, Record
@@ -235,7 +236,8 @@ def make_live_run(
         asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
-            embedder = AskedEmbedder(_copy_asker(asker.all, embedding_model, settings, prices))
+            copy = _copy_asker(asker.all, embedding_model, settings, prices)
+            embedder = AskedEmbedder(copy, most_tokens=min(MOST_TOKENS, settings.tpm or MOST_TOKENS))
         if settings.batch and record is None:
             for of_judge in asker.all:
                 add_parking(of_judge, settings, run_id, warehouse)

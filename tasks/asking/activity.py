@@ -22,6 +22,11 @@ class Activity:
         self._timer: asyncio.TimerHandle | None = None
         self._listeners: list[Callable[[], None]] = []
 
+    @property
+    def n_moving(self) -> int:
+        """How many questions are being asked and do not lie still."""
+        return self._n_moving
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Call this when all has been still for a moment."""
         self._listeners.append(listener)

@@ -8,7 +8,7 @@ given up with a reason at the end. Each attempt is a row, written before its rep
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, TypeVar
@@ -29,6 +29,7 @@ from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     JudgeError,
     JudgeFailed,
+    QuestionRefused,
     RefusedRequest,
     RunCancelled,
     TransientJudgeError,
@@ -68,13 +69,16 @@ LAST_CHANCE: ContextVar[bool] = ContextVar("LAST_CHANCE", default=True)
 class Answer(Generic[T]):
     """A reply that was read, the call it stands in, and the packed log-probabilities that came with it, if any.
 
-    `is_cut` says that it broke off, so that `value` is what had been said until then.
+    `is_cut` says that it broke off, so that `value` is what had been said until then. Of a question of several parts
+    `parts` are the replies, by the `model` that gave them.
     """
 
     call_id: str
     value: T
     logprobs: str | None = None
     is_cut: bool = False
+    parts: Sequence[str] = ()
+    model: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,11 +266,11 @@ class Asker:
         while (other := self._in_flight.get(request.request_hash)) is not None:
             with self.activity.still():
                 await asyncio.wait([other])
-            _share_failure(other)
+            share_failure(other)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight[request.request_hash] = mine
         try:
-            recorded = await self._find(question, request, reader)
+            recorded = await self._find_on_record(question, request, reader)
             if recorded is not None:
                 return recorded
             tokens = guess_tokens(request.payload, self.counts)
@@ -280,7 +284,27 @@ class Asker:
             del self._in_flight[request.request_hash]
             mine.cancel()
 
-    async def _find(self, question: Question, request: ModelRequest, reader: _Reader[T]) -> Answer[T] | None:
+    async def find_on_record(
+        self, question: Question, request: ModelRequest, read: Callable[[str], T]
+    ) -> Answer[T] | None:
+        """The answer to a prepared question, if a reply that `read` can read is on record; the call then is too."""
+        return await self._find_on_record(question, request, _Reader(whole=read, cut=None))
+
+    def keep_part(self, question: Question, text: str, *, of: Answer[None]) -> None:
+        """Put the reply to one part of a question on record, under the key that the part has when it is asked alone."""
+        call = self._describe(
+            question,
+            self.judge.prepare(question),
+            status="ok",
+            attempt=0,
+            reply=text,
+            cost_usd=0.0,
+            reused_call_id=of.call_id,
+            started_at=time.time(),
+        )
+        self._put_on_record(replace(call, model=of.model or call.model))
+
+    async def _find_on_record(self, question: Question, request: ModelRequest, reader: _Reader[T]) -> Answer[T] | None:
         recorded = await self.record.find(request.request_hash)
         if recorded is None:
             return None
@@ -299,7 +323,7 @@ class Asker:
                 return await self._send_once(asked, reader, attempts)
             except RefusedRequest as error:
                 self._stop_if_all_are_refused(error)
-                raise JudgeFailed(str(error)) from None
+                raise QuestionRefused(str(error)) from None
             except CutReply:
                 raise
             except UnusableReply as error:
@@ -351,7 +375,14 @@ class Asker:
         # What a reply that is of use lacks; only verdicts can.
         lacking = [CUT_OFF if reply.is_cut else None, getattr(value, "shortfall", None)]
         call_id = self._keep(call, clock, reply, status="ok", error="; ".join(filter(None, lacking)) or None)
-        return Answer(call_id=call_id, value=value, logprobs=reply.logprobs, is_cut=reply.is_cut)
+        return Answer(
+            call_id=call_id,
+            value=value,
+            logprobs=reply.logprobs,
+            is_cut=reply.is_cut,
+            parts=reply.parts,
+            model=reply.model,
+        )
 
     async def _send(self, question: Question, attempts: _Attempts) -> _Answered:
         # One that was not answered in time is asked again at once: what the model has read of it may still be there.
@@ -572,7 +603,7 @@ class Asker:
                 call,
                 status=status,
                 error=error,
-                reply=reply.text if reply else None,
+                reply=reply.text if reply and not reply.parts else None,
                 logprobs=reply.logprobs if reply else None,
                 model=(reply.model if reply else None) or call.model,
                 prompt_tokens=prompt_tokens,
@@ -598,7 +629,7 @@ def _check_length(reply: ModelReply) -> str:
     return reply.text
 
 
-def _share_failure(other: asyncio.Future[None]) -> None:
+def share_failure(other: asyncio.Future[None]) -> None:
     """End as an equal question ended that was given up meanwhile; one that was answered is on record."""
     error = None if other.cancelled() else other.exception()
     if isinstance(error, EndpointDown):

@@ -2,7 +2,6 @@
 what has a judge or a model asked again for a noise run, under keys of its own, so that no reply on record is taken."""
 
 import asyncio
-import base64
 import hashlib
 import math
 import time
@@ -11,14 +10,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import orjson
-
 from evalhouse.tasks.asking.asker import Asker
+from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS, EmbeddingQueue
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.batches import find_batches
 from evalhouse.tasks.judge.errors import (
     JudgeFailed,
-    UnusableReply,
 )
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
 
@@ -122,11 +119,12 @@ def _count_ngrams(text: str) -> Counter[str]:
 
 
 class AskedEmbedder:
-    """Vectors from a model, asked for through an `Asker` of their own."""
+    """Vectors from a model, asked for through an `Asker` of their own, of `most_tokens` of texts at a time."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: Asker, *, most_tokens: int = MOST_TOKENS) -> None:
         self.asker = asker
         self.name = asker.judge.name
+        self._queue = EmbeddingQueue(asker, most_tokens=most_tokens)
 
     async def compare(self, sample_id: str, text: str, other: str) -> float:
         """Cosine of the two texts' vectors, clipped to [0, 1]."""
@@ -142,45 +140,14 @@ class AskedEmbedder:
         await self.asker.judge.close()
 
     async def _embed(self, sample_id: str, text: str) -> "array[float]":
-        question = Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
-        answer = await self.asker.ask(question, read_vector)
-        return answer.value
+        return await self._queue.embed(
+            Question(step="similarity", sample_id=sample_id, prompt=None, data={"text": text})
+        )
 
 
 def clip(value: float) -> float:
     """A cosine as a similarity in [0, 1]."""
     return min(1.0, max(0.0, value))
-
-
-def pack_vector(vector: list[float]) -> str:
-    """A vector as JSON with base64 of 32-bit floats, a quarter of the size of its digits."""
-    return _name_packed(base64.b64encode(array("f", vector).tobytes()).decode())
-
-
-def _name_packed(packed: str) -> str:
-    return orjson.dumps({"embedding_float32_base64": packed}).decode()
-
-
-def pack_embedding(embedding: object) -> str:
-    """An endpoint's `embedding`, numbers or base64 of 32-bit floats; raises UnusableReply for what is neither."""
-    if isinstance(embedding, str):
-        return _name_packed(embedding)
-    try:
-        return pack_vector(embedding)  # type: ignore[arg-type]  # what is no list of numbers is refused by the array
-    except (TypeError, OverflowError):
-        raise UnusableReply(f"the embedding was not a list of numbers: {str(embedding)[:60]!r}") from None
-
-
-def read_vector(text: str) -> "array[float]":
-    """A packed vector; raises UnusableReply for an empty one or another text."""
-    try:
-        vector = array("f")
-        vector.frombytes(base64.b64decode(orjson.loads(text)["embedding_float32_base64"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise UnusableReply("the reply was not a packed vector") from None
-    if not vector or not all(map(math.isfinite, vector)):
-        raise UnusableReply("the vector was empty or not finite")
-    return vector
 
 
 _MOST_AT_A_TIME_S = 0.5

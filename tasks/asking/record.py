@@ -228,7 +228,9 @@ class CallRecord:
             ) from None
         if call.status == "ok" and call.reply is not None:
             self._finder.expect(request_key)
-            self._unmoved[call.request_hash] = RecordedReply(call_id=call_id, reply=call.reply, logprobs=call.logprobs)
+            self._unmoved[call.request_hash] = RecordedReply(
+                call_id=call.reused_call_id or call_id, reply=call.reply, logprobs=call.logprobs
+            )
         if self._mover.failure is not None:  # only now: what was paid for is on disk whatever becomes of the run
             raise FatalJudgeError(f"replies cannot be taken into the warehouse: {self._mover.failure}")
         return call_id

@@ -270,7 +270,7 @@ def count_request(payload: Mapping[str, Any]) -> int:
     """About how many prompt tokens a request has, from what goes on record as `request`: a chat's or an embedding's."""
     messages: Sequence[Mapping[str, str]] = payload.get("messages", ())
     if not messages:
-        return round(count_tokens(str(payload.get("input", ""))))
+        return round(sum(map(count_tokens, _list_texts(payload))))
     n_tokens = sum(count_tokens(message["content"]) + _PER_MESSAGE for message in messages) + _PER_CHAT
     schema = payload.get("response_format")
     if schema and urlsplit(str(payload.get("endpoint", ""))).hostname == _CHARGES_SCHEMA:
@@ -283,13 +283,19 @@ def guess_tokens(payload: Mapping[str, object], usage: Usage) -> int:
 
     A reply is taken to be as long as those of the `usage` so far are in the mean.
     """
-    messages, text = payload.get("messages"), payload.get("input")
+    messages = payload.get("messages")
     if isinstance(messages, list):
         answered = usage.requests - usage.failed
         has_replies = answered > 0 and usage.completion_tokens
         reply_tokens = usage.completion_tokens // answered if has_replies else _REPLY_TOKENS
         return reply_tokens + estimate_prompt(payload)
-    return estimate_tokens(text) if isinstance(text, str) else 0
+    return sum(map(estimate_tokens, _list_texts(payload)))
+
+
+def _list_texts(payload: Mapping[str, Any]) -> list[str]:
+    """The texts of a request for embeddings, one or several; of another none."""
+    texts = payload.get("input", [])
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def estimate_prompt(payload: Mapping[str, object]) -> int:

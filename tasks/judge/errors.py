@@ -10,6 +10,7 @@ JudgeError
 ├── UnsupportedOption     the endpoint does not know an option we sent; sent again without it
 ├── EndpointDown          a question was given up on transport errors; Prefect may retry the task
 └── JudgeFailed           a question was given up for good; the sample's verdict is `judge_failed`
+    ├── QuestionRefused   because its request was refused
     └── BudgetExhausted   the run's budget is spent
 """
 
@@ -105,6 +106,10 @@ class JudgeFailed(JudgeError):
     """A question was given up; `reason` is the `unscored_reason` of the sample."""
 
     reason = "judge_failed"
+
+
+class QuestionRefused(JudgeFailed):
+    """A question was given up because its request was refused: asked again, it will be again."""
 
 
 class BudgetExhausted(JudgeFailed):

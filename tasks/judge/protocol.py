@@ -6,7 +6,7 @@ on record) and `reply` asks it. The chat models and the lexical judge are equal 
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,11 +24,12 @@ class Question:
     `number` counts the times this sample's step has asked, and `only` names the ids it wants when that is not all of
     the data; both belong to the question. `note` says to the model that its last reply was of no use, and `n_unusable`
     how many were, which does not make it another question; `logprobs` wants to know how likely each token of the reply
-    was. Embeddings are asked for without a prompt.
+    was. Embeddings are asked for without a prompt, several at once as `parts`: a question each, of which every one has
+    its sample, and all together have none.
     """
 
     step: str
-    sample_id: str
+    sample_id: str | None
     prompt: Prompt | None
     data: Mapping[str, BlockValue]
     vote: int = 0
@@ -37,6 +38,7 @@ class Question:
     note: str = ""
     n_unusable: int = 0
     logprobs: bool = False
+    parts: "Sequence[Question]" = ()
 
     @property
     def n_repeats(self) -> int:
@@ -64,7 +66,8 @@ class ModelReply:
 
     `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
     `is_cut` says that the model's output limit ended the reply. `logprobs` are packed as `tasks/judge/logprobs.py`
-    does, None where the endpoint gives none or was not asked.
+    does, None where the endpoint gives none or was not asked. `parts` are the replies to the parts of a question, in
+    their order; `text` is then empty.
     """
 
     text: str
@@ -75,6 +78,7 @@ class ModelReply:
     limits: RateLimits | None = None
     logprobs: str | None = None
     is_cut: bool = False
+    parts: Sequence[str] = ()
 
 
 def require_prompt(question: Question) -> Prompt:

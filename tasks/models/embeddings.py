@@ -1,16 +1,18 @@
 """Embeddings behind one question: how close in meaning are two texts?
 
 `hashing` needs no model: character n-grams counted in a hash table, for English and Chinese alike. It sees shared
-words and spellings, not meaning. `openai:MODEL` and `module:factory` ask a model, one text a request, through the same
-call path and record as the judge, so that an unchanged text is never embedded twice.
+words and spellings, not meaning. `openai:MODEL` and `module:factory` ask a model, many texts a request, through the
+same call path and record as the judge, so that an unchanged text is never embedded twice.
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import cast
 
 import openai
 
-from evalhouse.tasks.asking.embedders import pack_embedding, pack_vector
+from evalhouse.tasks.asking.vectors import pack_embedding, pack_vector
 from evalhouse.tasks.judge.errors import (
     FatalJudgeError,
     RefusedRequest,
@@ -20,6 +22,7 @@ from evalhouse.tasks.judge.errors import (
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest, Question, hash_canonical
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.models.completions import (
+    Completion,
     Completions,
     find_endpoint,
     make_login_header,
@@ -32,7 +35,7 @@ from evalhouse.tasks.settings.run import RunSettings
 # Servers of one model, such as llama.cpp's and vLLM, have the judge at one address and embeddings at another.
 _OWN_ADDRESS, _OWN_KEY = "OPENAI_EMBEDDINGS_BASE_URL", "OPENAI_EMBEDDINGS_API_KEY"
 
-Embed = Callable[[str], Awaitable[ModelReply]]
+Embed = Callable[[Sequence[str]], Awaitable[ModelReply]]
 Close = Callable[[], Awaitable[None]]
 
 
@@ -49,17 +52,20 @@ class EmbeddingModel:
         self._close = close
 
     def prepare(self, question: Question) -> ModelRequest:
-        """The text under the model's name and address."""
-        payload: dict[str, object] = {
-            "endpoint": self.endpoint, "model": self.model, "input": question.data["text"],
-        }  # fmt: skip
+        """The text, or those of all parts, under the model's name and address."""
+        texts = [part.data["text"] for part in question.parts] or question.data["text"]
+        payload: dict[str, object] = {"endpoint": self.endpoint, "model": self.model, "input": texts}
         return ModelRequest(request_hash=hash_canonical(payload), payload=payload)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """Embed one text."""
+        """Embed one text, or several, whose vectors are then the parts of the reply."""
+        texts = request.payload["input"]
         try:
-            return await self._embed(str(request.payload["input"]))
-        except UnusableReply:
+            if isinstance(texts, str):
+                reply = await self._embed([texts])
+                return replace(reply, text=reply.parts[0], parts=())
+            return await self._embed(cast(Sequence[str], texts))
+        except (RefusedRequest, UnusableReply):
             raise
         except Exception as error:  # a model of any maker may raise anything; it becomes one of our errors
             translated = translate_error(error, name=self.name, endpoint=self.endpoint)
@@ -95,13 +101,14 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
     )
     posts = Completions(client, "/embeddings")
 
-    async def embed(text: str) -> ModelReply:
+    async def embed(texts: Sequence[str]) -> ModelReply:
         # The form that OpenAI's own client asks for: a quarter of the size.
-        answer = await posts.post({"model": model, "input": [text], "encoding_format": "base64"})
+        answer = await posts.post({"model": model, "input": texts, "encoding_format": "base64"})
         usage, answered_by = answer.body.get("usage"), answer.body.get("model")
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         return ModelReply(
-            text=pack_embedding(answer.first.get("embedding")),
+            text="",
+            parts=_pack_all(answer, len(texts)),
             model=answered_by if isinstance(answered_by, str) else None,
             prompt_tokens=tokens if isinstance(tokens, int) and tokens >= 0 else None,
             completion_tokens=0,
@@ -117,6 +124,32 @@ def _make_openai_model(name: str, model: str, settings: RunSettings) -> Embeddin
     )
 
 
+def _pack_all(answer: Completion, n_texts: int) -> list[str]:
+    """The embeddings in the order of the texts; of one text the first that came."""
+    if n_texts == 1:
+        return [pack_embedding(answer.first.get("embedding"))]
+    items = [item if isinstance(item, dict) else {} for item in answer.body["data"]]
+    _check_number(len(items), n_texts)
+    places = [item.get("index") for item in items]
+    if sorted(place for place in places if isinstance(place, int)) == list(range(n_texts)):
+        items.sort(key=lambda item: int(item["index"]))
+    return [_pack_any(item.get("embedding")) for item in items]
+
+
+def _pack_any(embedding: object) -> str:
+    """An embedding, or nothing for one that is none: the others of the request are of use without it."""
+    try:
+        return pack_embedding(embedding)
+    except UnusableReply:
+        return ""
+
+
+def _check_number(n_vectors: int, n_texts: int) -> None:
+    """Raises RefusedRequest where there is not one vector a text: of fewer texts there may be."""
+    if n_vectors != n_texts:
+        raise RefusedRequest(f"the endpoint gave {n_vectors} embeddings for {n_texts} texts")
+
+
 def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
     from langchain_core.embeddings import Embeddings  # noqa: PLC0415  # not needed for `hashing`
 
@@ -128,8 +161,9 @@ def _make_factory_model(name: str, settings: RunSettings) -> EmbeddingModel:
             f"{name} returned a {type(embeddings).__name__}; an embeddings factory returns LangChain Embeddings"
         )
 
-    async def embed(text: str) -> ModelReply:
-        vectors = await embeddings.aembed_documents([text])
-        return ModelReply(text=pack_vector(vectors[0]))
+    async def embed(texts: Sequence[str]) -> ModelReply:
+        vectors = await embeddings.aembed_documents(list(texts))
+        _check_number(len(vectors), len(texts))
+        return ModelReply(text="", parts=[pack_vector(vector) for vector in vectors])
 
     return EmbeddingModel(name=name, model=name, endpoint=name, embed=embed)

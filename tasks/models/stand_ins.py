@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from evalhouse.prompts import Prompt, pick_verdict_lists
-from evalhouse.tasks.asking.embedders import pack_vector
 from evalhouse.tasks.asking.record import Call, ReplyFinder
 from evalhouse.tasks.asking.tokens import Price, Usage, count_request, count_tokens
+from evalhouse.tasks.asking.vectors import pack_vector
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.protocol import (
     Judge,
@@ -80,6 +80,8 @@ class DryRecord(NoRecord):
         """Count a call, and remember its stand-in."""
         if call.status == "ok" and call.reply is not None:
             self.counted[call.request_hash] = RecordedReply(call_id=call.request_hash, reply=call.reply)
+            if call.reused_call_id is not None:
+                return call.request_hash  # a part of a call that is counted as a whole
         self.by_step[call.step] = self.by_step.get(call.step, Usage()) + self._measure(call)
         return call.request_hash
 
@@ -130,7 +132,8 @@ class StandInJudge:
         """A stand-in of about the length of a model's reply; the lexical judge itself takes no tokens."""
         question = self._asked.pop(request.request_hash)
         if question.prompt is None:
-            return ModelReply(text=pack_vector([1.0]), prompt_tokens=count_request(request.payload))
+            vector, n_tokens = pack_vector([1.0]), count_request(request.payload)
+            return ModelReply(text=vector, parts=[vector] * len(question.parts), prompt_tokens=n_tokens)
         form = find_form(self.name)
         text = form.denial if form is not None else make_stand_in(question)
         if "messages" not in request.payload:

@@ -203,7 +203,7 @@ on = ["fialed"]
     )
     assert told == [
         "line 2: concurrency: there is no such key here; it belongs in [limits]",
-        "line 3: jugde: there is no such key; did you mean judge?",
+        "line 3: jugde: there is no such key; did you mean judge or judges?",
         "line 4: metrics[2]: got 7; input should be a valid string",
         "line 7: limits.rpm: got 0; input should be greater than or equal to 1",
         "line 8: limits.timeout_s: got '60'; input should be a valid number",

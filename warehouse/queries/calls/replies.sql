@@ -17,6 +17,7 @@ newest as materialized (
     group by request_hash
 )
 
-select request_hash, call_id, reply, logprobs
+-- Of a reply that came together with others the call is the one that asked for all of them.
+select request_hash, coalesce(reused_call_id, call_id) as call_id, reply, logprobs
 from llm_calls
 where rowid in (select place from newest)

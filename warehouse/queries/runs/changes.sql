@@ -3,7 +3,7 @@
 with asked as (
     select
         sample_id,
-        count(*) filter (where status <> 'cached') as n_requests,
+        count(*) filter (where status <> 'cached' and reused_call_id is null) as n_requests,
         count(*) filter (where status = 'cached') as n_reused
     from llm_calls
     where run_id = $run_id

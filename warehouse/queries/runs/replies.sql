@@ -9,6 +9,6 @@ select
     count(*) filter (where contains(error, $copied)) as n_copied,
     count(*) filter (where starts_with(error, $late)) as n_late
 from llm_calls
-where run_id = $run_id and status <> 'cached'
+where run_id = $run_id and status <> 'cached' and reused_call_id is null
 group by step
 order by step
