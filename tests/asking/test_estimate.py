@@ -173,8 +173,9 @@ def test_rubrics_questions_and_embeddings_are_counted_as_the_run_asks_them(
     requests = {step: usage.requests for step, usage in estimate.steps.items()}
     assert requests["grade_accuracy"] == requests["grade_relevance"] > 15
     assert requests["relevancy"] > 15
-    # Of each answer its questions; and the question, the answer and the ground truth of the sample.
-    assert requests["similarity"] > 3 * requests["relevancy"]
+    # Of each answer its questions; and the question, the answer and the ground truth of the sample: all in one request.
+    assert requests["similarity"] == 1
+    assert estimate.steps["similarity"].prompt_tokens > 5 * 3 * requests["relevancy"]
     embedded = estimate.steps["similarity"]
     assert embedded.completion_tokens == 0
     assert embedded.cost_usd == pytest.approx(embedded.prompt_tokens * 0.02e-6)
