@@ -33,9 +33,12 @@ from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.flows.serving.backlog import (
     find_unanswered,
+    find_waiting,
+    has_left_batch,
     hold_flow_run,
     is_gate_due,
     put_answered,
+    queue_fetching,
     queue_left,
 )
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
@@ -52,6 +55,8 @@ _PATIENCE_S = 86_400.0
 _MOST_SILENT = 3
 # For a server that is started again, by hand or by its supervisor.
 _OUTAGE_S = 120.0
+# A run that has nothing to do for so long but to wait for its batch ends, and is gone on with later.
+_LEAVES_BATCH_S = 60.0
 _TRIGGERS = ("schedule", "event", "manual")
 # Prefect's tag of what its scheduler has made; one that is queued again after a crash keeps it.
 _SCHEDULED = "auto-scheduled"
@@ -133,6 +138,8 @@ def _work(job: _Job, trigger: str, resume: str | None, event: str | None) -> "St
     kind: TriggerKind = "schedule" if trigger == "schedule" and _SCHEDULED in job.row["tags"] else "manual"
     if kind == "schedule" and _is_superseded(job):
         return _skip("Superseded", "a later time of the schedule has passed as well, and its run makes up for this one")
+    if kind == "schedule" and (waiting := find_waiting(job.api, job.served)) is not None:
+        return _skip("WaitsForBatch", f"run {waiting} still waits for its batch, and goes on when that has come")
     return _run(job, Trigger(kind=kind))
 
 
@@ -169,6 +176,8 @@ def _watch(job: _Job, trigger: Trigger) -> "Callable[[LiveRun], AbstractContextM
     def watch(live_run: "LiveRun") -> Iterator[None]:
         for notice in live_run.notices:
             get_run_logger().info(notice)
+        for parking in live_run.parkings:
+            parking.leave_after(_LEAVES_BATCH_S)
         put_answered(job.warehouse, trigger, live_run.run_id)
         try:
             # By now Prefect's own `flow_run` is the evaluation's, which runs within the suite's.
@@ -199,6 +208,11 @@ def _skip(name: str, why: str) -> "State[Any]":
 def _report(job: _Job, outcome: SuiteOutcome) -> "State[Any]":
     """The run's page and the state of this flow run: Failed for all that a person should look at."""
     run = find_run(job.warehouse, outcome.outcome.run.run_id)
+    if has_left_batch(run):
+        due = queue_fetching(job.api, job.served, run.run_id).astimezone()
+        message = f"Run {run.run_id} {run.problem}; it goes on at {due:%H:%M} if that has come by then."
+        get_run_logger().info(message)
+        return Completed(name="WaitsForBatch", message=message)
     flow_run_url = url_for("flow-run", UUID(run.flow_run_id)) if run.flow_run_id else None
     create_markdown_artifact(
         write_page(job.warehouse, run, outcome.gate, flow_run_url=flow_run_url),

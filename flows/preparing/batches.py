@@ -1,7 +1,7 @@
 """Whether a run goes by batch, at which price, and what its requests then wait in."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.parking import Parking
@@ -41,15 +41,18 @@ def price_as_batches(askers: Sequence[Asker], settings: RunSettings) -> None:
         asker.price = asker.price.at_rate(rate) if asker.price and rate else asker.price
 
 
-def add_parking(asker: Asker, settings: RunSettings, run_id: str, warehouse: Warehouse) -> None:
-    """Let what asks go by batch, where its judge has a service for that."""
+def add_parking(
+    asker: Asker, settings: RunSettings, run_id: str, warehouse: Warehouse, *, since: datetime | None = None
+) -> None:
+    """Let what asks go by batch, where its judge has a service for that; `since` (UTC) the deadline counts, or now."""
     judge = asker.judge
     service = find_batches(judge)
     if service is None or judge.endpoint is None:
         return
     rate = _find_rate(judge.name, load_batch_rates(settings.prices)) or 1.0
     asker.batch_price = asker.price and asker.price.at_rate(rate)
-    deadline = find_deadline(settings.deadline, datetime.now().astimezone()) if settings.deadline else None
+    begun = since.replace(tzinfo=UTC).astimezone() if since else datetime.now().astimezone()
+    deadline = find_deadline(settings.deadline, begun) if settings.deadline else None
     ledger = BatchLedger(
         warehouse=warehouse, run_id=run_id, judge=judge.name, endpoint=judge.endpoint, only_run=settings.fresh
     )

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -63,9 +64,9 @@ class Tools:
     plan: Plan
     judges: Judges
 
-    def make_live_run(self, run_id: str, warehouse: Warehouse) -> LiveRun:
-        """The live run of a run."""
-        return make_live_run(run_id, self.settings, self.plan, self.judges, warehouse)
+    def make_live_run(self, run_id: str, warehouse: Warehouse, *, since: datetime | None = None) -> LiveRun:
+        """The live run of a run; its deadline counts from now, or from `since`."""
+        return make_live_run(run_id, self.settings, self.plan, self.judges, warehouse, since=since)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,10 @@ class PreparedRun:
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
         """The live run."""
-        live_run = self.tools.make_live_run(self.run.run_id, warehouse)
+        is_own = self.tools.settings.deadline == self.run.config.get("deadline")
+        live_run = self.tools.make_live_run(
+            self.run.run_id, warehouse, since=self.run.started_at if self.resumed and is_own else None
+        )
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
         live_run.notices += self.notices
@@ -205,6 +209,7 @@ def make_live_run(
     warehouse: Warehouse,
     *,
     record: Record | None = None,
+    since: datetime | None = None,
 ) -> LiveRun:
     """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
@@ -240,7 +245,7 @@ def make_live_run(
             embedder = AskedEmbedder(copy, most_tokens=min(MOST_TOKENS, settings.tpm or MOST_TOKENS))
         if settings.batch and record is None:
             for of_judge in asker.all:
-                add_parking(of_judge, settings, run_id, warehouse)
+                add_parking(of_judge, settings, run_id, warehouse, since=since)
         return Asking(asker=asker, embedder=embedder)
 
     return LiveRun(

@@ -22,6 +22,7 @@ from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.server.local import SERVE_LOG
 from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
+from evalhouse.tasks.asking.parking import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
 from evalhouse.warehouse.rows.runs import (
@@ -45,6 +46,10 @@ _MOST_RESUMES = 10
 _AT_ONCE = 2
 # Prefect's tags: of a flow run that another was queued for, and of that one, with the number of the try.
 _REPLACED, _AGAIN = "queued again", "try again "
+# How long nobody looks after a batch, from the first time on.
+_LOOK_FIRST, _LOOK_GROWTH, _LOOK_MOST = timedelta(minutes=2), 1.5, timedelta(minutes=20)
+# Runs of a suite among which one that waits is looked for.
+_LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
 SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
 # Prefect writes an event some seconds after it has acted on it.
@@ -162,6 +167,34 @@ def queue_resume(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
     key, due = f"resume {run_id} {len(attempts) + 1}", _put_off(len(attempts))
     create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[tag], due=due)
     return True
+
+
+def queue_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> datetime:
+    """Queue a flow run that looks whether the batch of a run has come, later each time; returns when it is due."""
+    n_looks = len(_list_fetching(api, suite, run_id))
+    due = datetime.now(UTC) + min(_LOOK_FIRST * _LOOK_GROWTH**n_looks, _LOOK_MOST)
+    key = f"fetch {run_id} {n_looks + 1}"
+    create_flow_run(api, suite, {"resume": run_id}, key=key, tags=[f"fetch {run_id}"], due=due)
+    return due
+
+
+def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
+    """The run of a suite that waits for its batch, and will be gone on with; None where there is none."""
+    for run in _list_served(Warehouse(suite.warehouse_url), suite.name)[:_LATEST]:
+        if has_left_batch(run):
+            queued = _list_fetching(api, suite, run.run_id)
+            if any(flow_run["state_type"] in _NOT_ENDED for flow_run in queued):
+                return run.run_id
+    return None
+
+
+def has_left_batch(run: RunRow) -> bool:
+    """Whether a run was left because nothing is to be done before its batch has come."""
+    return run.status == "cancelled" and (run.problem or "").startswith(WAITS)
+
+
+def _list_fetching(api: PrefectApi, suite: ServedSuite, run_id: str) -> list[Mapping[str, Any]]:
+    return list_flow_runs(api, suite, tags={"all_": [f"fetch {run_id}"]})
 
 
 def _put_off(n_tries: int) -> datetime:

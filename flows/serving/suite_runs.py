@@ -12,6 +12,7 @@ from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_s
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
 from evalhouse.flows.run.start_to_end import resume_run, start_run
+from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
 from evalhouse.tasks.settings.suite import Notify
@@ -87,6 +88,8 @@ class _Finish:
         self.gate: dict[str, Any] | None = None
 
     def __call__(self, outcome: RunOutcome) -> str | None:
+        if has_left_batch(outcome.run):
+            return None  # it has not ended
         self.gate = decide_suite_gate(self._warehouse, outcome.run)
         notify, stored = self._notify, outcome.run.config.get("notify")
         if self._reads_stored and stored:

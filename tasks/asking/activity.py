@@ -14,11 +14,14 @@ _LOOKED_AT_AGAIN_S = 0.1
 
 
 class Activity:
-    """Counts what moves, within one event loop; `listen` to be called each time that nothing does."""
+    """Counts what moves, within one event loop; `listen` to be called each time that nothing does.
+
+    `n_begun` counts how often something began to move.
+    """
 
     def __init__(self) -> None:
         self._n_moving = 0
-        self._n_begun = 0
+        self.n_begun = 0
         self._timer: asyncio.TimerHandle | None = None
         self._listeners: list[Callable[[], None]] = []
 
@@ -56,7 +59,7 @@ class Activity:
 
     def _begin(self) -> None:
         self._n_moving += 1
-        self._n_begun += 1
+        self.n_begun += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -71,11 +74,11 @@ class Activity:
         self._timer = asyncio.get_running_loop().call_later(seconds, look)
 
     def _look(self) -> None:
-        n_begun = self._n_begun
+        n_begun = self.n_begun
 
         def look_again() -> None:
             self._timer = None
-            if n_begun == self._n_begun:
+            if n_begun == self.n_begun:
                 for listener in self._listeners:
                     listener()
 

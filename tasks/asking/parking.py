@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from evalhouse.tasks.asking.activity import Activity
 from evalhouse.tasks.asking.limits import write_span
@@ -47,6 +47,14 @@ _LOOK_MOST_S = 60.0
 _LOOK_GROWTH = 1.3
 _LOOK_LATE_S = 5.0
 _SAID_FROM_S = 60.0
+# Nobody leaves so shortly before the deadline: whoever came back would be late for it.
+_LEAVES_BEFORE_S = 900.0
+WAITS: Final = "waits for its batch"
+"""How the problem of a run begins that has left its batch to be fetched later."""
+
+
+class BatchUnderWay(RunCancelled):
+    """The run was left, because nothing is to be done before its batch has come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +138,8 @@ class Parking:
         self._held: dict[str, deque[Arrival]] = {}  # came before anybody asked
         self._most_requests = service.limits.requests
         self._one_at_a_time = False
+        self._leave_after_s: float | None = None
+        self._leaves = False
         activity.listen(self._look_for_round)
 
     async def park(self, request: ModelRequest) -> Arrival | None:
@@ -153,6 +163,10 @@ class Parking:
         finally:
             self._parked.pop(request.request_hash, None)
             self._unsent.pop(request.request_hash, None)
+
+    def leave_after(self, seconds: float) -> None:
+        """Stop the run with BatchUnderWay when nothing has moved for so long, so that its process need not wait."""
+        self._leave_after_s = seconds
 
     def describe(self) -> str | None:
         """How far the batches under way are; None where there is none."""
@@ -236,6 +250,9 @@ class Parking:
 
     def _look_for_round(self) -> None:
         """Nothing moves: what lies here unsent goes."""
+        if self._leave_after_s is not None and not self._leaves:
+            self._leaves = True
+            self._begin(self._leave(self._leave_after_s))
         if not self._unsent or self._late.is_set() or self._stopped_by is not None:
             return
         if self._one_at_a_time and self._batches:
@@ -257,6 +274,16 @@ class Parking:
                 file.path.unlink(missing_ok=True)
                 continue
             await self._send(file)
+
+    async def _leave(self, after_s: float) -> None:
+        """Leave once all has been still for so long with nothing but batches to wait for, and a deadline still far."""
+        while True:
+            n_begun = self._activity.n_begun
+            await asyncio.sleep(after_s)
+            is_still = not self._activity.n_moving and n_begun == self._activity.n_begun
+            is_near = self._deadline is not None and self._deadline - time.time() < _LEAVES_BEFORE_S
+            if is_still and self._batches and not self._unsent and not is_near:
+                raise BatchUnderWay(f"{WAITS} ({self.describe()})")
 
     def _put_back(self, hashes: Iterable[str]) -> None:
         for item in hashes:
@@ -373,6 +400,8 @@ class Parking:
 
     async def _keep_deadline(self, deadline: float) -> None:
         """Wait for the deadline, and then send what lies here by itself."""
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
         while (left_s := deadline - time.time()) > 0:
             await asyncio.sleep(min(left_s, _LOOK_MOST_S))
         self._late.set()
