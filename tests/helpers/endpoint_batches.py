@@ -93,8 +93,8 @@ class BatchEndpoint(Endpoint):
                 return await super()._handle(request)
         return answer
 
-    async def _answer(self, request: web.BaseRequest, asked: Asked, *rest: Any) -> web.StreamResponse:  # noqa: ANN401
-        response = await super()._answer(request, asked, *rest)
+    async def _answer(self, request: web.BaseRequest, asked: Asked, *rest: Any, **more: Any) -> web.StreamResponse:  # noqa: ANN401
+        response = await super()._answer(request, asked, *rest, **more)
         self.paid[tuple(asked.texts)] += response.status == 200
         return response
 
