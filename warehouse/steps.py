@@ -72,7 +72,8 @@ SEPARATE: Final = "separate"
 _STEPS: Final = tuple(STEPS.values())
 _ASKING: Final = (*_STEPS, *PLANS.values())
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
-_EVERYWHERE = ("temperature", "max_tokens", "request_tokens")
+_OF_MODELS = ("temperature", "reasoning_effort", "max_tokens")
+_EVERYWHERE = (*_OF_MODELS, "request_tokens")
 
 TASKS: Final = (*dict.fromkeys(step.task for step in _ASKING), "grade")
 """The files in `tasks/` that take steps, in the order in which they stand in this one."""
@@ -89,6 +90,8 @@ JUDGE_SETTINGS: Final = tuple(
     dict.fromkeys((*_EVERYWHERE, *(name for step in _STEPS for name in step.settings), *_GRADE_SETTINGS))
 )
 """All settings of a run that shape a judge's replies."""
+LEXICAL_SETTINGS: Final = tuple(name for name in JUDGE_SETTINGS if name not in _OF_MODELS)
+"""Those of them that the lexical judge knows."""
 VERDICT_TABLES: Final = tuple({table.name: table for step in _STEPS for table in step.tables}.values())
 """The tables that steps write to, beside `outcomes`, which all do."""
 

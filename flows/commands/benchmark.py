@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 )
 @click.option("--language", metavar="en|zh", help="Only rows in this language. Default: all, each asked in its own.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each set and language.")
 @click.option(
     "--half",

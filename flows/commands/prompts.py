@@ -159,6 +159,7 @@ def check(folder: str | None, language: str) -> int:
 )
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks. Default: the run's.")
 @click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 @SEED_OPTION
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")

@@ -25,7 +25,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
 )
 from evalhouse.flows.display.progress import show_run
-from evalhouse.flows.documents.replies import describe_local, describe_replies, read_replies
+from evalhouse.flows.documents.replies import describe_dropped, describe_local, describe_replies, read_replies
 from evalhouse.flows.documents.run_origin import (
     SilentMetrics,
     describe_responses,
@@ -82,7 +82,8 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option("--set", "sets", multiple=True, metavar="METRIC.PARAMETER=N", help="Set a metric's parameter.")
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: en.")
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: 0.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
 @click.option("--votes", type=int, metavar="N", help="Take N votes on each verdict, an odd number. Default: 1.")
 @click.option(
     "--contexts-alone",
@@ -194,8 +195,12 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
         print_json(_to_document(suite_outcome, rows, warehouse))
     else:
         silent = read_silent(warehouse, outcome.run)
-        replies = read_replies(warehouse, outcome.run.run_id)
-        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), replies)
+        warnings = [
+            *describe_replies(read_replies(warehouse, outcome.run.run_id)),
+            *describe_dropped(warehouse, outcome.run.run_id),
+            *describe_local(outcome.counts, outcome.run.judge),
+        ]
+        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
         _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
@@ -273,7 +278,7 @@ def _print_outcome(
     rows: Sequence[Mapping[str, Any]],
     silent: SilentMetrics,
     responses: Mapping[str, Any] | None,
-    replies: Sequence[Mapping[str, Any]],
+    warnings: Sequence[str],
 ) -> None:
     outcome = suite_outcome.outcome
     run = outcome.run
@@ -290,7 +295,7 @@ def _print_outcome(
             print_line(note)
         print_line()
     print_line(_describe_calls(outcome))
-    for line in [*describe_replies(replies), *describe_local(outcome.counts, outcome.run.judge)]:
+    for line in warnings:
         print_line(f"warning: {line}")
     print_responses(responses)
     if outcome.noise is not None:

@@ -23,7 +23,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
-from evalhouse.flows.documents.replies import describe_replies, list_troubled, read_replies
+from evalhouse.flows.documents.replies import describe_dropped, describe_replies, list_troubled, read_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
     SilentMetrics,
@@ -141,7 +141,11 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
         "replies": replies,
         "votes": warehouse.read_rows(read_query("runs/votes"), of_run) if run.config.get("votes", 1) > 1 else [],
         "noise": noise,
-        "warnings": [*describe_replies(replies), *_warn_of_shifts(warehouse, noise)],
+        "warnings": [
+            *describe_replies(replies),
+            *describe_dropped(warehouse, run.run_id),
+            *_warn_of_shifts(warehouse, noise),
+        ],
         "corrected": [asdict(row) for row in corrected],
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),

@@ -8,7 +8,9 @@ from evalhouse.tasks.asking.asker import LATE
 from evalhouse.tasks.asking.patience import is_near
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import COPIED
+from evalhouse.tasks.judge.errors import NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
+from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 
@@ -22,6 +24,12 @@ Rows = Sequence[Mapping[str, Any]]
 def read_replies(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
     """One row per step whose model was asked."""
     return warehouse.read_rows(read_query("runs/replies"), {"run_id": run_id, "copied": COPIED, "late": LATE})
+
+
+def describe_dropped(warehouse: Warehouse, run_id: str) -> Iterator[str]:
+    """A line for each thing that an endpoint refused in a run and was asked without, in its own words."""
+    for row in warehouse.read_rows(read_query("runs/dropped"), {"run_id": run_id, "not_taken": NOT_TAKEN}):
+        yield f"{row['judge']} was asked without what its endpoint does not take: {shorten(str(row['refusal']), 300)}"
 
 
 def list_troubled(rows: Rows) -> Rows:

@@ -32,6 +32,7 @@ from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resolve_parameters
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
@@ -98,6 +99,8 @@ class PreparedRun:
         if self.staged is not None:
             columns, *warnings = announce_columns(self.staged, live_run)
             live_run.notices += [columns, *warnings] if self.is_file else warnings
+        if not self.resumed and (note := explain_cold(self.tools.settings, warehouse, self.run.run_id)):
+            live_run.notices.append(note)
         return live_run
 
     def add_collection(self, live_run: LiveRun) -> None:
@@ -106,6 +109,20 @@ class PreparedRun:
             from evalhouse.flows.preparing.collection import make_collection  # noqa: PLC0415  # most runs need none
 
             live_run.collection = make_collection(live_run, self.run, self.target, self.parent)
+
+
+def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") -> str | None:
+    """What a run that sends no temperature cannot find again, where one of 0 was sent until now; None for nothing."""
+    if settings.judge == "lexical" or settings.temperature is not None or settings.fresh or not warehouse.exists():
+        return None
+    rows = warehouse.read_rows(read_query("runs/cold"), {"judge": settings.judge, "run_id": run_id})
+    if not rows:
+        return None
+    return (
+        f"note: {settings.judge} was asked at temperature 0, once the default, in every run on record "
+        f"({rows[0]['n_runs']:,}, the last {rows[0]['last_run_id']}). None is sent now unless it is set, so that their "
+        "replies are not found and all is asked again; --temperature 0 (in a suite `temperature = 0`) finds them."
+    )
 
 
 def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Warehouse) -> PreparedRun:

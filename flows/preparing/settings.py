@@ -207,7 +207,7 @@ def _parse_number(path: str, text: str) -> float:
 def _parse_text(name: str, text: str) -> object:
     if name in _LISTS:
         return split_list(text, find_variable(name) or name)
-    return None if text.lower() == "none" else text
+    return None if text.lower() == "none" and name != "reasoning_effort" else text
 
 
 def _describe(problem: ErrorDetails, origins: Mapping[str, str]) -> str:

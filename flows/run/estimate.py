@@ -28,7 +28,7 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.documents.run_origin import explain_surface
 from evalhouse.flows.preparing.batches import price_as_batches
 from evalhouse.flows.preparing.columns import announce_columns, describe_columns
-from evalhouse.flows.preparing.live_run import make_live_run, make_plan
+from evalhouse.flows.preparing.live_run import explain_cold, make_live_run, make_plan
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
@@ -81,7 +81,7 @@ class Estimate:
     """What a run would need, by step and in all.
 
     In `steps` `cached_tokens` are those of the prompt tokens that equal the beginning of an earlier request. `stand_in`
-    says where no embedding model compares meaning.
+    says where no embedding model compares meaning, `cold` why nothing on record is found.
     """
 
     n_samples: int
@@ -91,6 +91,7 @@ class Estimate:
     stand_in: str | None = None
     budget_usd: float | None = None
     noise: NoiseEstimate | None = None
+    cold: str | None = None
 
     @property
     def usage(self) -> Usage:
@@ -185,6 +186,7 @@ def estimate_run(settings: RunSettings, *, fill_in: FillIn = list) -> Estimate:
             settings.embeddings, [metric.name for metric in plan.metrics], settings.metric_settings
         ),
         budget_usd=settings.budget_usd,
+        cold=explain_cold(settings, Warehouse(settings.warehouse)),
     )
     return replace(estimate, noise=_estimate_noise(estimate, settings))
 
@@ -209,8 +211,8 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         f"{usage.reused:,} replies on record; about {usage.prompt_tokens:,} + {usage.completion_tokens:,} "
         f"tokens, cost {_write_cost(usage)}. Nothing was asked."
     )
-    if estimate.stand_in:
-        print_line(estimate.stand_in)
+    for note in filter(None, (estimate.stand_in, estimate.cold)):
+        print_line(note)
     if noise := estimate.noise:
         cost = f", cost {write_dollars(noise.cost_usd)}" if noise.cost_usd is not None else ""
         print_line(

@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 # What a 503 may ask us to wait; beyond that Prefect's retry or `resume` is the better way to wait.
 _NAMED_MOST_S = 60.0
-_OPTIONS_DROPPED_MOST = 3
+# More than one request can hold.
+_OPTIONS_DROPPED_MOST = 12
 # No model writes as much at once; of what is longer the beginning stands on record.
 _MOST_REPLY = 1_000_000
 _KEPT_OF_LONGER = 30_000
@@ -604,6 +605,7 @@ class Asker:
                 status=status,
                 error=error,
                 reply=reply.text if reply and not reply.parts else None,
+                thoughts=reply.thoughts if reply else None,
                 logprobs=reply.logprobs if reply else None,
                 model=(reply.model if reply else None) or call.model,
                 prompt_tokens=prompt_tokens,

@@ -52,6 +52,7 @@ class Call:
     attempt: int
     request: str | None = None
     reply: str | None = None
+    thoughts: str | None = None
     logprobs: str | None = None
     error: str | None = None
     prompt_tokens: int | None = None

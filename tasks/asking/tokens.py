@@ -313,5 +313,6 @@ def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
     if not (prompt_tokens and completion_tokens) and (price.input_usd or price.output_usd):
         payload = orjson.loads(request or "{}")
         prompt_tokens = prompt_tokens or count_request(payload)
-        completion_tokens = completion_tokens or (round(count_tokens(reply.text)) if "messages" in payload else 0)
+        said = count_tokens(reply.text) + count_tokens(reply.thoughts or "")
+        completion_tokens = completion_tokens or (round(said) if "messages" in payload else 0)
     return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens) or 0.0

@@ -28,7 +28,14 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.judge.names import find_judge
 from evalhouse.tasks.pipeline.step_inputs import NO_TEMPLATES, Templates, list_step_inputs
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.steps import JUDGE_SETTINGS, PLANS, find_step, list_possible_calls, reaches
+from evalhouse.warehouse.steps import (
+    JUDGE_SETTINGS,
+    LEXICAL_SETTINGS,
+    PLANS,
+    find_step,
+    list_possible_calls,
+    reaches,
+)
 
 Flags = NDArray[np.bool_]
 Cause = Literal["question", "answer", "contexts", "ground_truth", "judge", "formula"]
@@ -208,8 +215,9 @@ def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
 
 def list_changed_settings(base: RunRow, candidate: RunRow) -> list[str]:
     """Settings that both runs have on record and that differ."""
+    are_lexical = base.judge == candidate.judge == "lexical"
     return [
         name
-        for name in JUDGE_SETTINGS
+        for name in (LEXICAL_SETTINGS if are_lexical else JUDGE_SETTINGS)
         if name in base.config and name in candidate.config and base.config[name] != candidate.config[name]
     ]

@@ -14,6 +14,7 @@ JudgeError
     └── BudgetExhausted   the run's budget is spent
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from evalhouse.tasks.judge.rate_headers import RateLimits
@@ -90,12 +91,20 @@ class CutReply(UnusableReply):
     """The model's output limit cut a reply off before it said anything of use; less has to be asked at once."""
 
 
-class UnsupportedOption(JudgeError):
-    """The endpoint does not know an option we sent (`option` names it), and will not be sent it again."""
+NOT_TAKEN: Final = "the endpoint does not take "
+"""How the error of a request begins that was sent again without something."""
 
-    def __init__(self, message: str, *, option: str) -> None:
+
+class UnsupportedOption(JudgeError):
+    """The endpoint does not take an option of ours, and will not be sent it again.
+
+    `options` are those that its message may mean; `is_value` says that it takes the option, but not with this value.
+    """
+
+    def __init__(self, message: str, *, options: Sequence[str], is_value: bool = False) -> None:
         super().__init__(message)
-        self.option = option
+        self.options = tuple(options)
+        self.is_value = is_value
 
 
 class EndpointDown(JudgeError):

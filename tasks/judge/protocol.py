@@ -65,12 +65,14 @@ class ModelReply:
     """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
 
     `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
-    `is_cut` says that the model's output limit ended the reply. `logprobs` are packed as `tasks/judge/logprobs.py`
-    does, None where the endpoint gives none or was not asked. `parts` are the replies to the parts of a question, in
-    their order; `text` is then empty.
+    `thoughts` are what the model said to itself before, which is no part of the text and paid for with it. `is_cut`
+    says that the model's output limit ended the reply. `logprobs` are packed as `tasks/judge/logprobs.py` does, None
+    where the endpoint gives none or was not asked. `parts` are the replies to the parts of a question, in their order;
+    `text` is then empty.
     """
 
     text: str
+    thoughts: str | None = None
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -79,6 +81,15 @@ class ModelReply:
     logprobs: str | None = None
     is_cut: bool = False
     parts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """What an endpoint refused in these `words` and is not sent any more; `instead` is what it gets in its place."""
+
+    option: str
+    instead: str | None
+    words: str
 
 
 def require_prompt(question: Question) -> Prompt:

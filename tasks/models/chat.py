@@ -23,7 +23,6 @@ from langsmith.utils import tracing_is_enabled
 from evalhouse.tasks.asking.patience import choose_timeout
 from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import (
-    CUT_OFF,
     FatalJudgeError,
     JudgeError,
     RefusedRequest,
@@ -32,6 +31,7 @@ from evalhouse.tasks.judge.errors import (
 )
 from evalhouse.tasks.judge.logprobs import TOP_LOGPROBS, pack_logprobs
 from evalhouse.tasks.judge.protocol import (
+    Dropped,
     ModelReply,
     ModelRequest,
     Question,
@@ -47,14 +47,18 @@ from evalhouse.tasks.models.completions import (
     find_access,
     read_answer,
 )
+from evalhouse.tasks.models.dialect import FORMS, Dialect
 from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate_error
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
+from evalhouse.tasks.models.thoughts import part_thoughts, read_blocks, read_text, read_thoughts
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
-_OPTIONS = ("temperature", "max_tokens", "seed", "logprobs", "top_logprobs")
-# What else a request may have: the schema of its reply, and what a server puts into a model's chat template.
-_EXTRA_FIELDS = ("response_format", "documents", "chat_template_kwargs")
+_OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_logprobs", "reasoning_effort")
+# As extra_body these reach the wire untouched, the last two for a model's chat template. LangChain would write the
+# first under its newer name, and parse the reply because of the second, at twice the CPU and without the raw text of a
+# reply that does not fit.
+_UNTOUCHED = ("max_tokens", "response_format", "documents", "chat_template_kwargs")
 # Where OpenAI's own service answers, at Azure too.
 _OPENAI_HOSTS = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
 _SEEDS_APART = 1000  # between those of votes that are asked for again
@@ -86,11 +90,10 @@ class Channel(Protocol):
 class ChatModelJudge:
     """Asks a LangChain chat model, with a JSON schema for the reply where the endpoint takes one.
 
-    The schema names the ids that are asked for where `names_ids` says so. `parameters` are sent with every request and
-    stand on record, `voting` replaces some of them where a majority is to decide, or the same is asked once more;
-    `keyed` is whatever else may change a reply. With `completions` requests go there and not through LangChain,
-    with a `channel` through that.
-    Limits are shared by all who ask the same model at `endpoint`.
+    `dialect` writes each request as the endpoint takes it. `parameters` are sent with every request, `voting` replaces
+    some of them where a majority is to decide, or the same is asked once more; `keyed` is whatever else may change a
+    reply. With `completions` requests go there and not through LangChain, with a `channel` through that. Limits are
+    shared by all who ask the same model at `endpoint`.
     """
 
     tasks = None  # a prompt can ask it anything
@@ -103,8 +106,7 @@ class ChatModelJudge:
         endpoint: str,
         model: str,
         parameters: Mapping[str, object],
-        structured: bool,
-        names_ids: bool = False,
+        dialect: Dialect,
         voting: Mapping[str, object] | None = None,
         keyed: object = None,
         completions: Completions | None = None,
@@ -117,8 +119,7 @@ class ChatModelJudge:
         self._chat = chat
         self.endpoint = endpoint
         self._parameters = dict(parameters)
-        self._structured = structured
-        self._names_ids = names_ids
+        self._dialect = dialect
         self._voting = dict(voting or {})
         self._takes_seed = channel.takes_seed if channel else isinstance(chat, BaseChatOpenAI)
         self._takes_logprobs = isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api
@@ -129,8 +130,13 @@ class ChatModelJudge:
         self._close = close
         self.batches: BatchService | None = None
 
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """What the endpoint has refused so far and is not sent any more, in that order."""
+        return tuple(self._dialect.dropped)
+
     def prepare(self, question: Question) -> ModelRequest:
-        """Render the prompt; the key leaves out `note` and how the schema is conveyed, which ask for the same thing."""
+        """Render the prompt; the key leaves out `note` and what the endpoint refused, for the same thing is asked."""
         prompt = require_prompt(question)
         messages = prompt.render(question.data)
         keyed = [
@@ -156,10 +162,10 @@ class ChatModelJudge:
             **options,
             "messages": [{"role": _WIRE_ROLES[item.role], "content": item.content} for item in messages],
         }
-        if self._structured:
-            schema = prompt.build_schema(question.data, question.only) if self._names_ids else prompt.reply_schema
-            payload["response_format"] = _response_format(prompt.name, schema)
-        return ModelRequest(request_hash=hash_canonical(keyed), payload=payload)
+        names_ids = self._dialect.names_ids
+        schema = prompt.build_schema(question.data, question.only) if names_ids else prompt.reply_schema
+        payload |= self._dialect.write_form(prompt.name, schema)
+        return ModelRequest(request_hash=hash_canonical(keyed), payload=self._dialect.write(payload))
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """Send the request and return the text of the reply; every failure becomes one of `judge_errors`."""
@@ -191,37 +197,14 @@ class ChatModelJudge:
         if self._channel is not None:
             return await self._channel.invoke(_to_langchain(payload["messages"]), payload)
         options: dict[str, Any] = {name: payload[name] for name in _OPTIONS if name in payload}
-        extra = {name: payload[name] for name in _EXTRA_FIELDS if name in payload}
-        if extra:
-            # As extra_body it reaches the wire untouched; as an argument of its own LangChain would parse the
-            # reply for us, at twice the CPU and without the raw text of a reply that does not fit.
-            options["extra_body"] = extra
+        if untouched := {name: payload[name] for name in _UNTOUCHED if name in payload}:
+            options["extra_body"] = untouched
         return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
 
     def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
-        """A refused schema, seed or logprobs are left out from now on; a temperature is not dropped unasked."""
         error = self._channel.explain(error) if self._channel else error
         translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=self._variables)
-        if not isinstance(translated, UnsupportedOption):
-            return translated
-        if translated.option == "temperature" and "temperature" in sent:
-            return FatalJudgeError(
-                f"{self.endpoint}: {translated}; set the temperature to another value, or to `none` to send none"
-            )
-        if translated.option == "response_format" and "response_format" in sent:
-            # First without the ids in it, which takes words of JSON Schema that few know, then not at all.
-            if self._names_ids and "maxItems" in str(sent["response_format"]):
-                self._names_ids = False
-            elif "maxItems" not in str(sent["response_format"]):
-                self._structured = False
-            return translated
-        if translated.option == "seed" and "seed" in sent:
-            self._takes_seed = False
-            return translated
-        if translated.option == "logprobs" and "logprobs" in sent:
-            self._takes_logprobs = False
-            return translated
-        return RefusedRequest(str(translated))  # not sent, so its name only happens to stand in the message
+        return self._dialect.note_refusal(translated, sent) if isinstance(translated, UnsupportedOption) else translated
 
 
 def make_openai_judge(name: str, model: str, settings: RunSettings) -> ChatModelJudge:
@@ -260,8 +243,9 @@ def make_compatible_judge(name: str, model: str, settings: RunSettings, access: 
         endpoint=access.endpoint,
         model=model,
         parameters=parameters,
-        structured=True,
-        names_ids=not _compiles_schemas(access.endpoint),
+        dialect=make_dialect(
+            settings.votes, settings.temperature, FORMS[1:] if _compiles_schemas(access.endpoint) else FORMS
+        ),
         voting=voting,
         completions=completions,
         variables=access.variables,
@@ -299,8 +283,10 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         raise FatalJudgeError(
             f"{name} returned a {type(chat).__name__}; a judge's factory returns a LangChain chat model"
         )
-    temperature = getattr(chat, "temperature", None)
-    if settings.votes > 1 and temperature == 0 and not isinstance(chat, BaseChatOpenAI):
+    temperature, is_openai = getattr(chat, "temperature", None), isinstance(chat, BaseChatOpenAI)
+    heat = temperature if is_openai else None
+    is_schema_taken = is_openai and not getattr(chat, "use_responses_api", None)
+    if settings.votes > 1 and temperature == 0 and not is_openai:
         raise FatalJudgeError(f"{name} returned a model of temperature 0, whose votes would all be equal; raise it")
     model = str(getattr(chat, "model_name", None) or getattr(chat, "model", None) or type(chat).__name__)
     return ChatModelJudge(
@@ -308,22 +294,50 @@ def make_factory_judge(name: str, settings: RunSettings) -> ChatModelJudge:
         chat=chat,
         endpoint=name,
         model=model,
-        parameters={},
-        structured=isinstance(chat, BaseChatOpenAI) and not chat.use_responses_api,
-        voting=_heat(temperature) if isinstance(chat, BaseChatOpenAI) else {},
+        parameters=_read_effort(chat, name, settings),
+        dialect=make_dialect(settings.votes, heat, FORMS[1:] if is_schema_taken else FORMS[-1:]),
+        voting=_heat(heat),
         keyed=_describe_factory_model(chat),
     )
 
 
 def read_parameters(settings: RunSettings) -> tuple[dict[str, object], dict[str, object]]:
     """What the settings send with every request, and what of it a vote replaces."""
-    set_here = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
+    set_here = {
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+        "reasoning_effort": settings.reasoning_effort,
+    }
     return {name: value for name, value in set_here.items() if value is not None}, _heat(settings.temperature)
 
 
 def _heat(temperature: float | None) -> dict[str, object]:
     """What is sent for votes in place of the run's temperature: at 0 they would all be equal."""
     return {"temperature": _VOTING_TEMPERATURE} if temperature == 0 else {}
+
+
+def make_dialect(
+    votes: int, temperature: float | None, forms: Sequence[str], max_tokens: str = "max_completion_tokens"
+) -> Dialect:
+    """How an endpoint is first asked: by the forms that it may know, with its own name for the limit of a reply."""
+    needs = (
+        f"votes are asked at {_VOTING_TEMPERATURE:g} where the run's own temperature is 0, since all would be equal "
+        "there; leave the temperature out, or take one vote"
+    )
+    heats = votes > 1 and bool(_heat(temperature))
+    return Dialect(forms=tuple(forms), max_tokens=max_tokens, needs_temperature=needs if heats else None)
+
+
+def _read_effort(chat: BaseChatModel, name: str, settings: RunSettings) -> dict[str, object]:
+    """The effort as a parameter of a factory's model; raises FatalJudgeError where it has none to set."""
+    if settings.reasoning_effort is None:
+        return {}
+    if "reasoning_effort" not in type(chat).model_fields:
+        raise FatalJudgeError(
+            f"{name} returned a {type(chat).__name__}, which has no reasoning_effort; set what it has in the factory, "
+            "and leave --reasoning-effort out"
+        )
+    return {"reasoning_effort": settings.reasoning_effort}
 
 
 def _describe_factory_model(chat: BaseChatModel) -> str:
@@ -359,10 +373,6 @@ def call_factory(name: str) -> object:
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
 
 
-def _response_format(name: str, schema: Mapping[str, object]) -> dict[str, object]:
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": dict(schema)}}
-
-
 def _compiles_schemas(endpoint: str) -> bool:
     """Whether a schema that was never sent before costs seconds there, and takes no schema that names single items."""
     host = urlsplit(endpoint).hostname or ""
@@ -376,10 +386,7 @@ def _to_langchain(messages: object) -> list[BaseMessage]:
 
 def _shape(payload: Mapping[str, object]) -> dict[str, object]:
     """What goes over the wire: all that is on record but for the address."""
-    wire = {name: value for name, value in payload.items() if name != "endpoint"}
-    if "max_tokens" in wire:
-        wire["max_completion_tokens"] = wire.pop("max_tokens")  # its name since models think before they answer
-    return wire
+    return {name: value for name, value in payload.items() if name != "endpoint"}
 
 
 def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> ModelReply:
@@ -387,15 +394,16 @@ def _read_completion(completion: Completion, *, sent: Mapping[str, object]) -> M
     body, choice = completion.body, completion.first
     message, usage = _read_mapping(choice.get("message")), _read_mapping(body.get("usage"))
     details, model = _read_mapping(usage.get("prompt_tokens_details")), body.get("model")
-    text = _read_content(message.get("content"))
+    spoken = part_thoughts(read_text(message.get("content")), read_thoughts(message))
     reply = ModelReply(
-        text=text,
+        text=spoken.text,
+        thoughts=spoken.thoughts,
         model=model if isinstance(model, str) else None,
         prompt_tokens=_read_count(usage.get("prompt_tokens")),
         completion_tokens=_read_count(usage.get("completion_tokens")),
         cached_tokens=_read_count(details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))),
         limits=read_rate_limits(completion.headers),
-        logprobs=pack_logprobs(choice.get("logprobs"), text) if "logprobs" in sent else None,
+        logprobs=pack_logprobs(choice.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
     return _check_ending(reply, choice.get("finish_reason"), message)
 
@@ -409,25 +417,23 @@ def _read_count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _read_content(content: object) -> str:
-    """A reply's text; some endpoints give it in parts."""
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
 def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelReply:
     """The text and counts of a reply that came through LangChain."""
     metadata = message.response_metadata
     usage = getattr(message, "usage_metadata", None) or {}
+    apart = read_thoughts(message.additional_kwargs)
+    if isinstance(message.content, list):
+        apart = apart or read_blocks(message.content_blocks)  # in LangChain's own shape, whoever made it
+    spoken = part_thoughts(str(message.text), apart)
     reply = ModelReply(
-        text=message.text,
+        text=spoken.text,
+        thoughts=spoken.thoughts,
         model=metadata.get("model_name"),
         prompt_tokens=usage.get("input_tokens"),
         completion_tokens=usage.get("output_tokens"),
         cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
         limits=read_rate_limits(metadata.get("headers") or {}),
-        logprobs=pack_logprobs(metadata.get("logprobs"), message.text) if "logprobs" in sent else None,
+        logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )
     ended_with = metadata.get("ended_with", "")
     return _check_ending(reply, metadata.get("finish_reason"), message.additional_kwargs, ended_with=ended_with)
@@ -439,13 +445,10 @@ def _check_ending(reply: ModelReply, finish: object, message: Mapping[str, Any],
         raise RefusedRequest(f"the model refused: {shorten(str(refusal))}", reply=replace(reply, text=str(refusal)))
     if isinstance(finish, str) and finish in _REFUSALS:
         raise RefusedRequest(f"{_REFUSALS[finish]}{ended_with and f' ({ended_with})'}", reply=reply)
-    thoughts = "" if reply.text.strip() else _read_content(message.get("reasoning_content") or message.get("reasoning"))
-    came = replace(reply, text=thoughts) if thoughts else reply
-    if finish == "length" and thoughts:
-        raise UnusableReply(CUT_OFF, reply=came)
     if finish == "error":
-        raise UnusableReply("the endpoint broke the reply off with an error", reply=came)
-    if thoughts:
+        raise UnusableReply("the endpoint broke the reply off with an error", reply=reply)
+    is_cut = finish == "length"
+    if reply.thoughts and not reply.text.strip() and not is_cut:
         # They hold drafts of a reply at best, so nothing is read from them.
-        raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=came)
-    return replace(reply, is_cut=finish == "length")
+        raise UnusableReply("the reply was empty: the model said everything in its thoughts", reply=reply)
+    return replace(reply, is_cut=is_cut)

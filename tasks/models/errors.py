@@ -129,8 +129,30 @@ _TEMPERATURE = re.compile(
     r"temperature.{0,80}(?:unsupported|not supported|does not support|deprecated|default|must be)"
     r"|(?:unsupported|not support).{0,80}temperature"
 )
-_SEED = re.compile(r"\bseed\b")
 _LOGPROBS = re.compile(r"log_?prob")
+_SYSTEM = re.compile(r"system role|developer instruction|\[0\]\.role|'system'")
+# Our options by the words for them; the first that was sent is the one that is meant.
+_OPTIONS = {
+    "temperature": _TEMPERATURE,
+    "response_format": _SCHEMA,
+    "seed": re.compile(r"\bseed\b"),
+    "top_logprobs": re.compile(r"top_?log_?prob"),
+    "logprobs": _LOGPROBS,
+    "max_tokens": re.compile(r"max_(?:completion_|output_)?tokens"),
+    "reasoning_effort": re.compile(r"reasoning[_. ]?effort|thinking"),
+    "system": _SYSTEM,
+}
+# OpenAI names what it does not take by other names as well.
+_PARAMETERS = {
+    "max_completion_tokens": "max_tokens",
+    "reasoning.effort": "reasoning_effort",
+    "messages[0].role": "system",
+    "response_format.type": "response_format",
+}
+_VALUE = re.compile(
+    r"(?:supported|allowed|valid) values|(?:must|should) be (?:one of|between|at most|less|in)|input should be"
+    r"|expected one of|greater than|at most"
+)
 _MODEL_CODES = ("model_not_found", "modelnotfound", "deploymentnotfound")
 _NO_MODEL = re.compile(
     r"model.{0,120}(?:not found|does not exist|not exist|is not a valid|unknown)|model identifier is invalid"
@@ -197,9 +219,8 @@ def translate_error(
         return FatalJudgeError(
             f"{endpoint} says the quota for {name} is used up (status {status}): {text}; add credit or raise it there"
         )
-    if status == 500 and _SCHEMA_REFUSED.search(answer.lowered):
-        # llama.cpp said so until late 2024, and what was made of it then says so still.
-        return UnsupportedOption(f"the endpoint does not take response_format: {text}", option="response_format")
+    if status == 500 and (option := _find_unsupported_by_server(answer)):
+        return UnsupportedOption(text, options=[option])
     if status in _PASSING or (status >= 500 and status not in _WRONG_PLACE):
         return _translate_passing(answer)
     return _find_fatal(answer, name=name, endpoint=endpoint, variables=variables) or _translate_refusal(answer)
@@ -299,13 +320,21 @@ def _is_filtered(answer: _ProviderError) -> bool:
 
 def _find_unsupported(answer: _ProviderError) -> UnsupportedOption | None:
     """Which of our options the endpoint does not take. It names it apart, or in words of its own."""
-    patterns = {"temperature": _TEMPERATURE, "response_format": _SCHEMA, "seed": _SEED, "logprobs": _LOGPROBS}
-    for option, pattern in patterns.items():
-        if answer.param.removeprefix("top_").startswith(option) or (
-            not answer.param and pattern.search(answer.lowered)
-        ):
-            return UnsupportedOption(f"the endpoint does not take {option}: {answer.text}", option=option)
-    return None
+    named = _PARAMETERS.get(answer.param, answer.param)
+    options = [
+        option
+        for option, pattern in _OPTIONS.items()
+        if named.startswith(option) or (not named and pattern.search(answer.lowered))
+    ]
+    is_value = _VALUE.search(answer.lowered) is not None
+    return UnsupportedOption(answer.text, options=options, is_value=is_value) if options else None
+
+
+def _find_unsupported_by_server(answer: _ProviderError) -> str | None:
+    """What a local server breaks over instead of refusing it."""
+    if _SCHEMA_REFUSED.search(answer.lowered):
+        return "response_format"  # llama.cpp said so until late 2024, and what was made of it then says so still
+    return "system" if "system role" in answer.lowered else None  # a chat template that knows none
 
 
 def _read_field(error: Exception, field: str) -> str:

@@ -27,7 +27,7 @@ from pydantic import SecretStr
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
-from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, read_parameters
+from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, make_dialect, read_parameters
 from evalhouse.tasks.models.completions import Access, strip_credentials
 from evalhouse.tasks.models.errors import Variables
 from evalhouse.tasks.models.provider_errors import find_answer
@@ -147,6 +147,8 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         raise
     except Exception as error:  # a package of any maker may raise anything
         raise FatalJudgeError(f"{name} cannot be asked: {shorten(redact(str(error)))}") from error
+    if settings.reasoning_effort is not None and "reasoning_effort" not in provider.options:
+        raise FatalJudgeError(f"{name} has no effort that could be set; leave --reasoning-effort out")
     for field in provider.unset:
         setattr(made.chat, field, None)
     parameters, voting = read_parameters(settings)
@@ -156,13 +158,21 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
         model=model,
         parameters=parameters,
-        structured=made.structured,
-        names_ids=provider.names_ids,
+        dialect=make_dialect(
+            settings.votes, settings.temperature, _list_forms(provider, made), max_tokens="max_tokens"
+        ),
         voting=voting,
         channel=ProviderChannel(provider, made.chat, made.invoke),
         variables=_name_variables(provider),
         close=made.close,
     )
+
+
+def _list_forms(provider: Provider, made: "_Made") -> list[str]:
+    """The forms of a reply: schemas are what a package binds, JSON of any shape is not among them."""
+    if not made.structured:
+        return ["words"]
+    return ["ids", "schema", "words"] if provider.names_ids else ["schema", "words"]
 
 
 def _name_variables(provider: Provider) -> Variables:

@@ -17,6 +17,7 @@ from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.steps import STEPS
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TOP: Final = "the top of the file, above the first table"
 LIMITS: Final = "[limits]"
 _VOTING: Final = tuple(dict.fromkeys(step.task for step in STEPS.values() if "votes" in step.settings))
@@ -118,7 +119,10 @@ class RunSettings(BaseModel):
         default=3600.0, gt=0, description="seconds to wait for an endpoint that asks to and lets nothing through"
     )
     temperature: Annotated[float | None, Where(compares="given")] = Field(
-        default=0.0, ge=0, le=2, description="None sends no temperature at all"
+        default=None, ge=0, le=2, description="None sends none: the model has its own"
+    )
+    reasoning_effort: Annotated[Effort | None, Where(judges=True, compares="given")] = Field(
+        default=None, description="how long a model thinks before it replies; None leaves it to the model"
     )
     votes: Annotated[int, Where(judges=True)] = Field(
         default=1, ge=1, le=99, description="times classify, attribute and rank are asked; the majority counts"

@@ -200,7 +200,7 @@ async def test_a_wait_of_hours_is_for_a_person_to_decide_about(tmp_path: Path) -
 
 
 async def test_an_option_that_is_not_taken_costs_no_attempt_but_not_for_ever(tmp_path: Path) -> None:
-    no_schema = UnsupportedOption("no response_format", option="response_format")
+    no_schema = UnsupportedOption("no response_format", options=["response_format"])
     assert await ask_all(tmp_path / "a", ScriptedJudge(say_in_turn(no_schema, GOOD)), [make_question()], attempts=1)
     (error,) = await ask_all(tmp_path / "b", ScriptedJudge(say_in_turn(no_schema)), [make_question()], attempts=2)
     assert isinstance(error, JudgeFailed)

@@ -199,7 +199,7 @@ def test_another_prompt_moves_the_metrics_whose_calls_it_words(copy: Copy) -> No
     [
         ("judge = 'openai:other'", "the runs differ in judge: lexical and openai:other"),
         ("language = 'zh'", "the runs differ in language: en and zh"),
-        ("config = json_merge_patch(config, '{\"temperature\": 1.0}')", "the runs differ in temperature: 0.0 and 1.0"),
+        ("config = json_merge_patch(config, '{\"votes\": 3}')", "the runs differ in votes: 1 and 3"),
     ],
 )
 def test_another_judge_is_warned_of_and_has_the_change(copy: Copy, assignment: str, warned: str) -> None:

@@ -36,8 +36,9 @@ class Nights:
 
     def __init__(self, folder: Path, **of_candidate: object) -> None:
         self._warehouse, self._rows = make_warehouse(folder), RowsToCome()
-        self.base = make_run(BASE, status="completed", config={"temperature": 0.0, "votes": 1})
-        columns = {"status": "completed", "config": {"temperature": 0.0, "votes": 1}, **of_candidate}
+        columns = {"status": "completed", "judge": "openai:m", "config": {"temperature": 0.0, "votes": 1}}
+        self.base = make_run(BASE, **columns)
+        columns |= of_candidate
         self.candidate = make_run(CANDIDATE, minute=1, **columns)
         for run in (self.base, self.candidate):
             insert_run(self._warehouse, run)

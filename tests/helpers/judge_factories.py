@@ -1,14 +1,14 @@
 """Factories as users write them for `--judge module:factory` and `--embeddings module:factory`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 
 NOT_CALLABLE = 3
@@ -66,3 +66,23 @@ class ColdChatModel(OddChatModel):
     """A chat model of temperature 0, which would say the same to every vote."""
 
     temperature: float = 0.0
+
+
+class SayingChatModel(OddChatModel):
+    """A chat model that answers with a given message, however its provider's package would have made it."""
+
+    message: AIMessage
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:  # noqa: ANN401
+        return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+
+class ThinkingChatModel(SayingChatModel):
+    """One that has an effort to set; `efforts` are those it was called with."""
+
+    reasoning_effort: str | None = None
+    efforts: ClassVar[list[object]] = []
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **options: Any) -> ChatResult:  # noqa: ANN401
+        self.efforts.append(options.get("reasoning_effort"))
+        return super()._generate(messages)

@@ -15,9 +15,11 @@ KEY = "sk-test-0123456789"
 GOOD = ["It is red.", "Its number is 1."]
 
 
-def make_question(number: int = 1) -> Question:
+def make_question(number: int = 1, **changes: Any) -> Question:  # noqa: ANN401  # fields of Question
     data = {"question": f"Number {number}?", "text": f"It is red. Its number is {number}."}
-    return Question(step="extract_answer", sample_id=f"s{number}", prompt=PROMPTS["extract"], data=data)
+    return Question(
+        **{"step": "extract_answer", "sample_id": f"s{number}", "prompt": PROMPTS["extract"], "data": data, **changes}
+    )
 
 
 async def ask(folder: Path, *questions: Question, **settings: Any) -> list[Any]:  # noqa: ANN401

@@ -63,7 +63,8 @@ async def test_the_wire_shape(endpoint: Endpoint, tmp_path: Path) -> None:
     schema = body["response_format"]["json_schema"]
     wanted = PROMPTS["extract"].build_schema(make_question().data)
     assert (schema["name"], schema["strict"], schema["schema"]) == ("extract", True, wanted)
-    assert (body["model"], body["temperature"]) == ("judge", 0.0)
+    assert body["model"] == "judge"
+    assert "temperature" not in body, "none was set"
 
 
 async def test_what_was_sent_and_what_came_stand_on_record_without_key_or_header(
@@ -116,7 +117,9 @@ def test_what_makes_another_question(endpoint: Endpoint, changes: dict[str, Any]
         ({}, "judge", None, True),
         ({"timeout_s": 9.0, "attempts": 2, "concurrency": 3}, "judge", None, True),
         ({"temperature": 0.5}, "judge", None, False),
-        ({"temperature": None}, "judge", None, False),
+        ({"temperature": 0.0}, "judge", None, False),
+        ({"temperature": None}, "judge", None, True),
+        ({"reasoning_effort": "low"}, "judge", None, False),
         ({"max_tokens": 100}, "judge", None, False),
         ({}, "judge-2", None, False),
         ({}, "judge", "http://other.example/v1", False),
@@ -268,7 +271,6 @@ async def test_refusals_of_many_providers(
         ({"expected_key": "sk-another-key-99"}, "refused the key for openai:judge (status 401)"),
         ({"models": ("gpt",)}, "does not know openai:judge (status 404)"),
         ({"faults": {"insufficient_quota": 1.0}}, "quota for openai:judge is used up"),
-        ({"no_temperature": True}, "does not take temperature"),
     ],
 )
 async def test_what_can_never_work_stops_everything_at_once_with_one_message(
@@ -278,7 +280,7 @@ async def test_what_can_never_work_stops_everything_at_once_with_one_message(
         point_to(endpoint.base_url, KEY)
         started = time.monotonic()
         questions = [make_question(number) for number in range(60)]
-        results = await ask(tmp_path, *questions, concurrency=4, temperature=0.3)
+        results = await ask(tmp_path, *questions, concurrency=4)
         assert time.monotonic() - started < 5
         assert endpoint.stats.requests[CHAT] <= 4
         assert {type(result) for result in results} == {FatalJudgeError}
@@ -287,13 +289,6 @@ async def test_what_can_never_work_stops_everything_at_once_with_one_message(
         assert told in messages.pop()
         assert endpoint.base_url in str(results[0])
         assert KEY not in f"{results} {read_calls(tmp_path)}"
-
-
-async def test_a_temperature_that_is_not_taken_can_be_left_out(tmp_path: Path) -> None:
-    with running_endpoint(no_temperature=True, keep_bodies=True) as endpoint:
-        point_to(endpoint.base_url)
-        assert await ask(tmp_path, make_question(), temperature=None) == [["It is red.", "Its number is 1."]]
-        assert "temperature" not in endpoint.stats.bodies[0]
 
 
 async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_path: Path) -> None:
@@ -305,11 +300,11 @@ async def test_an_endpoint_without_schemas_is_asked_for_text_once_for_all(tmp_pa
         assert endpoint.stats.statuses == {400: n_refused, 200: 40}
         assert n_refused <= 8  # two for each that was in flight before it was known
         assert endpoint.stats.duplicates_answered == 0
-        assert "response_format" not in endpoint.stats.bodies[-1]
+        assert endpoint.stats.bodies[-1]["response_format"] == {"type": "json_object"}
     calls = read_calls(tmp_path)
     assert [call["status"] for call in calls].count("error") == n_refused
     ok = next(call for call in calls if call["status"] == "ok")
-    assert "response_format" not in orjson.loads(ok["request"])
+    assert orjson.loads(ok["request"])["response_format"] == {"type": "json_object"}
 
 
 def make_classify(**changes: Any) -> Question:  # noqa: ANN401  # fields of Question
@@ -330,7 +325,8 @@ async def ask_with_schemas(
         for question in questions:
             await live_run.asker.ask(question, str)
     words = (str(body.get("response_format")) for body in endpoint.stats.bodies)
-    return ["ids" if "prefixItems" in word else "none" if word == "None" else "plain" for word in words]
+    marks = {"prefixItems": "ids", "json_schema": "plain", "json_object": "object", "None": "none"}
+    return [next(name for mark, name in marks.items() if mark in word) for word in words]
 
 
 async def test_ids_are_named_in_the_schema_where_a_new_one_costs_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -370,14 +366,14 @@ async def test_a_schema_that_is_refused_is_made_simpler_and_then_left_out(
     none = await ask_with_schemas(
         endpoint, tmp_path / "other", lambda schema: None if schema == "None" else refusal, *asked
     )
-    assert none == ["ids", "plain", "none", "none", "none", "none"]
+    assert none == ["ids", "plain", "object", "none", "none", "none", "none"]
 
 
 async def test_what_is_asked_a_third_time_is_not_asked_in_the_same_words_and_at_the_same_temperature(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     endpoint.configure(script={"extract": [Inject(fault="empty")] * 4})
-    assert await ask(tmp_path, make_question()) == [["It is red.", "Its number is 1."]]
+    assert await ask(tmp_path, make_question(), temperature=0.0) == [["It is red.", "Its number is 1."]]
     sent = [(body["temperature"], body.get("seed")) for body in endpoint.stats.bodies]
     assert sent[:2] == [(0, None)] * 2, "the second one has a note that the first has not"
     assert {temperature for temperature, _ in sent[2:]} == {0.7}

@@ -44,7 +44,7 @@ async def ask(judge: ChatModelJudge, question: Question) -> Any:  # noqa: ANN401
         await judge.close()
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": None}, {"temperature": 0.4, "max_tokens": 300}])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.4, "max_tokens": 300}, {"reasoning_effort": "low"}])
 async def test_both_ways_send_and_read_the_same(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
@@ -96,7 +96,7 @@ def describe_heat(body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_votes_differ_by_seed_and_are_asked_with_some_heat(endpoint: Endpoint) -> None:
-    judge = make_judge()
+    judge = make_judge(temperature=0.0)
     for vote in (0, 1, 2):
         await judge.reply(judge.prepare(make_question(vote=vote)))
     await judge.close()

@@ -110,7 +110,7 @@ KINDS = {
         is_held=False,
         cannot=dict.fromkeys(("schema that names ids", "schema of a prompt", "JSON mode"), "no")
         | {"requests at once": "unknown"},
-        refused=4,
+        refused=5,
         does=("in words alone",),
     ),
     "no seed and no log-probabilities": Kind(

@@ -38,8 +38,6 @@ def endpoint() -> Iterator[Endpoint]:
     "content",
     [
         '\ufeff{"statements": ["It is red.", "Its number is 1."]}',
-        '<think>Maybe {"statements": ["no"]}?</think>\n\n{"statements": ["It is red.", "Its number is 1."]}',
-        'Maybe {"statements": ["no"]}?\n</think>\n{"statements": ["It is red.", "Its number is 1."]}',
         '\n\n\n{"statements": ["It is red.", "Its number is 1."]}\n',
     ],
 )
@@ -54,8 +52,6 @@ async def test_odd_contents_are_read(endpoint: Endpoint, tmp_path: Path, content
     "content",
     [
         '<think>Maybe {"statements": ["no"]}?</think>{"statements": ["It is re',
-        '<think>Maybe {"statements": ["no"]}?</think>',
-        '<think>Maybe {"statements": ["no"]}? Or rather',
         'First {"statements": ["no"]}, but then: {"statements": ["It is re',
     ],
 )

@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on_and_pays_nothing_twice(
     sent = (
         "select distinct request ->> 'seed', request ->> 'temperature' from llm_calls where status = 'ok' order by all"
     )
-    assert query(place, sent) == [("1", "0.7"), ("2", "0.7"), ("3", "0.7"), (None, "0.0")]
+    assert query(place, sent) == [("1", None), ("2", None), ("3", None), (None, None)], "at the model's own"
 
 
 def test_every_vote_is_kept_once(resumed: Finished, place: Place) -> None:

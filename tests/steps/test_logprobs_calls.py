@@ -105,13 +105,16 @@ async def test_the_option_belongs_to_the_question_and_to_no_other(endpoint: Endp
     assert len(endpoint.stats.bodies) == 3, "a flag is the same question with the option"
 
 
-def test_requests_keep_their_keys(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize(
+    "parameters", [{}, {"temperature": 0.0}, {"temperature": 0.5, "max_tokens": 9}, {"reasoning_effort": "low"}]
+)
+def test_requests_keep_their_keys(endpoint: Endpoint, parameters: dict[str, object]) -> None:
     """A key that is made otherwise would ask everything on record anew."""
-    judge = make_openai_judge("openai:judge", "judge", make_settings())
+    judge = make_openai_judge("openai:judge", "judge", make_settings(**parameters))
     data = {"question": "Q?", "text": "T."}
     question = Question(step="grade_x", sample_id="s1", prompt=PROMPTS["extract"], data=data)
     keyed: list[object] = [
-        endpoint.base_url, "judge", {"temperature": 0.0}, None, PROMPTS["extract"].prompt_hash, 1, 1, [],
+        endpoint.base_url, "judge", parameters, None, PROMPTS["extract"].prompt_hash, 1, 1, [],
         PROMPTS["extract"].render(data)[-1].content,
     ]  # fmt: skip
     assert judge.prepare(question).request_hash == hash_canonical(keyed)
@@ -121,7 +124,7 @@ def test_requests_keep_their_keys(endpoint: Endpoint) -> None:
 def test_replies_of_an_older_warehouse_are_found_before_it_is_brought_up_to_date(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
     migrate(warehouse.location, upto=8)
-    frame = build_frame("llm_calls", [make_call(1, "one", reply="{}")]).drop("logprobs")
+    frame = build_frame("llm_calls", [make_call(1, "one", reply="{}")]).drop("logprobs", "thoughts", "batch_id")
     with duckdb.connect(str(tmp_path / "w.duckdb")) as connection:
         connection.register("calls", frame.to_arrow())
         connection.execute("insert into llm_calls by name from calls")

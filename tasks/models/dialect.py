@@ -1,0 +1,160 @@
+"""What an endpoint takes of what a request may hold, learned from its refusals and remembered for the run.
+
+A request is written as OpenAI has it today. What is refused is left out from then on, or said in another way where
+there is one: `max_tokens` for `max_completion_tokens`, fewer alternatives for log-probabilities, the system's words at
+the head of the user's, and the form of the reply in steps from a schema that names the ids down to words alone.
+Requests that were under way when it was found out are refused as well; they are written again, and change nothing more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from evalhouse.tasks.judge.errors import NOT_TAKEN, FatalJudgeError, JudgeError, RefusedRequest, UnsupportedOption
+from evalhouse.tasks.judge.protocol import Dropped
+
+# In the order in which they are given up; each name is also how it is told from the others.
+_IDS, _SCHEMA, _OBJECT, _WORDS = "ids", "schema", "json_object", "words"
+FORMS: Final = (_IDS, _SCHEMA, _OBJECT, _WORDS)
+_IN_WORDS: Final = {
+    _IDS: "a schema that names the ids",
+    _SCHEMA: "the schema of a prompt",
+    _OBJECT: "json_object",
+    _WORDS: "words alone",
+}
+# OpenAI gives twenty alternatives, most others that give any at least five.
+_FEWER_LOGPROBS: Final = 5
+_LOGPROBS: Final = ("logprobs", "top_logprobs")
+_MAX_TOKENS: Final = ("max_completion_tokens", "max_tokens")  # its name since models think, and before
+
+
+@dataclass(kw_only=True)
+class Dialect:
+    """What one endpoint is sent. `forms` are those of a reply that it may know, from FORMS and in their order.
+
+    `max_tokens` is its name for the limit of a reply; `needs_temperature` says what for, where a run cannot do without
+    one.
+    """
+
+    forms: Sequence[str] = FORMS
+    max_tokens: str = _MAX_TOKENS[0]
+    needs_temperature: str | None = None
+    dropped: list[Dropped] = field(default_factory=list)
+    _left_out: set[str] = field(default_factory=set)
+    _top_logprobs: int | None = None
+    _merges_system: bool = False
+
+    @property
+    def form(self) -> str:
+        """The form of replies that is asked for now."""
+        return self.forms[0]
+
+    def write(self, payload: Mapping[str, object]) -> dict[str, object]:
+        """A request as this endpoint takes it."""
+        written = {name: value for name, value in payload.items() if name not in self._left_out}
+        if "max_tokens" in written:
+            written[self.max_tokens] = written.pop("max_tokens")
+        if self._top_logprobs is not None and "top_logprobs" in written:
+            written["top_logprobs"] = self._top_logprobs
+        if self._merges_system:
+            written["messages"] = _merge_system(payload["messages"])  # type: ignore[arg-type]  # a chat's
+        return written
+
+    def write_form(self, name: str, schema: Mapping[str, object]) -> dict[str, object]:
+        """The `response_format` for a reply of this schema; empty where the endpoint knows none."""
+        if self.form in (_IDS, _SCHEMA):
+            described = {"name": name, "strict": True, "schema": dict(schema)}
+            return {"response_format": {"type": "json_schema", "json_schema": described}}
+        return {"response_format": {"type": "json_object"}} if self.form == _OBJECT else {}
+
+    @property
+    def names_ids(self) -> bool:
+        """Whether schemas name the ids that are asked for."""
+        return self.form == _IDS
+
+    def note_refusal(self, error: UnsupportedOption, sent: Mapping[str, object]) -> JudgeError:
+        """What becomes of a request that was refused for one of its options: UnsupportedOption to send it again.
+
+        FatalJudgeError where the run rests on the option or its value is refused, and RefusedRequest where what is
+        named was not sent, so that its name only happens to stand in the message.
+        """
+        answers = (self._give_up(option, error, sent) for option in error.options)
+        unexplained = RefusedRequest(f"refused: {error}", unexplained=True)
+        return next((answer for answer in answers if answer is not None), unexplained)
+
+    def _give_up(self, option: str, error: UnsupportedOption, sent: Mapping[str, object]) -> JudgeError | None:
+        """Go on without an option, or with another in its place; None when it was not sent."""
+        words = str(error)
+        if option == "system":
+            return self._merge(words) if _has_system(sent) else None
+        if option == "max_tokens":
+            name = next((name for name in _MAX_TOKENS if name in sent), None)
+            return self._rename_max_tokens(words, name) if name else None
+        if option not in sent:
+            return None
+        if option == "response_format":
+            return self._simplify(words, sent)
+        if option in _LOGPROBS:
+            return self._ask_fewer(words, sent, is_value=error.is_value)
+        return self._leave_out(option, words, sent, is_value=error.is_value)
+
+    def _merge(self, words: str) -> JudgeError:
+        self._merges_system = True
+        return self._drop("system", words, instead="its words at the head of the user's")
+
+    def _ask_fewer(self, words: str, sent: Mapping[str, object], *, is_value: bool) -> JudgeError:
+        n_asked = sent.get("top_logprobs")
+        if is_value and isinstance(n_asked, int) and n_asked > _FEWER_LOGPROBS:
+            self._top_logprobs = _FEWER_LOGPROBS
+            return self._drop(f"top_logprobs={n_asked}", words, instead=f"top_logprobs={_FEWER_LOGPROBS}")
+        self._left_out |= set(_LOGPROBS)
+        return self._drop("logprobs", words)
+
+    def _leave_out(self, option: str, words: str, sent: Mapping[str, object], *, is_value: bool) -> JudgeError:
+        if option == "temperature" and self.needs_temperature:
+            return FatalJudgeError(f"the endpoint does not take temperature ({words}), and {self.needs_temperature}")
+        if option == "reasoning_effort" and is_value:
+            return FatalJudgeError(
+                f"the endpoint does not take --reasoning-effort {sent[option]}: {words}; name another, or none at all"
+            )
+        self._left_out.add(option)
+        return self._drop(option, words)
+
+    def _simplify(self, words: str, sent: Mapping[str, object]) -> JudgeError:
+        """The next simpler form than the one that was sent, unless another request has led there already."""
+        refused = _read_form(sent["response_format"])
+        later = FORMS[FORMS.index(refused) + 1 :]
+        self.forms = [form for form in self.forms if form in later] or [_WORDS]
+        return self._drop(_IN_WORDS[refused], words, instead=_IN_WORDS[self.form], field_name="response_format")
+
+    def _rename_max_tokens(self, words: str, name: str) -> JudgeError:
+        if name == _MAX_TOKENS[0]:
+            self.max_tokens = _MAX_TOKENS[1]
+            return self._drop(name, words, instead=_MAX_TOKENS[1])
+        self._left_out.add("max_tokens")
+        return self._drop(name, words)
+
+    def _drop(self, option: str, words: str, *, instead: str | None = None, field_name: str = "") -> UnsupportedOption:
+        if all(known.option != option for known in self.dropped):
+            self.dropped.append(Dropped(option=option, instead=instead, words=words))
+        named = f"{field_name} ({option})" if field_name else option
+        return UnsupportedOption(f"{NOT_TAKEN}{named}: {words}", options=(option,))
+
+
+def _read_form(response_format: object) -> str:
+    if isinstance(response_format, Mapping) and response_format.get("type") == "json_object":
+        return _OBJECT
+    return _IDS if "maxItems" in str(response_format) else _SCHEMA
+
+
+def _has_system(sent: Mapping[str, object]) -> bool:
+    messages = sent.get("messages")
+    return isinstance(messages, list) and any(message["role"] == "system" for message in messages)
+
+
+def _merge_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The messages with those of the system put at the head of the first that is the user's."""
+    said = [message["content"] for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    head = "\n\n".join([*said, others[0]["content"]])
+    return [{"role": "user", "content": head}, *others[1:]]

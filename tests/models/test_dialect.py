@@ -1,0 +1,233 @@
+"""What an endpoint refuses it is not sent again: asked once more without it, remembered for the run, said on record.
+
+The refusals are in the words of providers and servers, from their documentation and from what their users report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import judge_factories
+import orjson
+import pytest
+from endpoint import Asked, Endpoint, Raw, running_endpoint
+from langchain_core.messages import AIMessage
+from live_runs import lay_out_run, make_settings, point_to, read_calls
+from provider_calls import GOOD, KEY, ask, make_question
+
+from evalhouse.flows.documents.replies import describe_dropped
+from evalhouse.tasks.asking.verdicts import read_statements
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
+from evalhouse.tasks.judge.protocol import Dropped, Judge
+from evalhouse.tasks.models.chat import ChatModelJudge, make_factory_judge, make_openai_judge
+from evalhouse.warehouse.store import Warehouse
+
+GOOD_2 = ["It is red.", "Its number is 2."]
+EVERYTHING = {"temperature": 0.3, "max_tokens": 900, "reasoning_effort": "low"}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(keep_bodies=True) as running:
+        point_to(running.base_url, KEY)
+        yield running
+
+
+def refuse(message: str, param: str | None = None, status: int = 400) -> Raw:
+    return Raw(status=status, body={"error": {"message": message, "param": param, "code": "unsupported_parameter"}})
+
+
+def has_system(body: dict[str, Any]) -> bool:
+    return any(message["role"] == "system" for message in body["messages"])
+
+
+def read_dropped(judge: Judge) -> tuple[Dropped, ...]:
+    assert isinstance(judge, ChatModelJudge)
+    return judge.dropped
+
+
+# By case: the option, how the endpoint refuses it, and what it gets in its place.
+CASES: dict[str, tuple[str, Raw, str | None]] = {
+    "o-series temperature": (
+        "temperature",
+        refuse("Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is "
+               "supported.", "temperature"),
+        None,
+    ),
+    "temperature in words": ("temperature", refuse("`temperature` is deprecated for this model."), None),
+    "effort": ("reasoning_effort", refuse("Unrecognized request argument supplied: reasoning_effort"), None),
+    "effort in Ollama": ("reasoning_effort", refuse('"llama3" does not support thinking'), None),
+    "older name": (
+        "max_completion_tokens", refuse("Unrecognized request argument supplied: max_completion_tokens"), "max_tokens",
+    ),
+    "a param": (
+        "max_completion_tokens", refuse("Unknown parameter.", "max_completion_tokens"), "max_tokens",
+    ),
+    "system, o1": (
+        "system",
+        refuse("Unsupported value: 'messages[0].role' does not support 'system' with this model.", "messages[0].role"),
+        None,
+    ),
+    "system, a template": ("system", refuse("System role not supported", status=500), None),
+}  # fmt: skip
+
+
+def is_in(option: str, body: dict[str, Any]) -> bool:
+    if option == "system":
+        return has_system(body)
+    return option in body or option in str(body.get("response_format"))
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_is_refused_is_left_out_from_then_on_and_said(endpoint: Endpoint, tmp_path: Path, case: str) -> None:
+    option, refusal, instead = CASES[case]
+    endpoint.configure(script={"extract": lambda asked: refusal if is_in(option, asked.body) else None})
+    assert await ask(tmp_path, make_question(1), make_question(2), attempts=1, **EVERYTHING) == [GOOD, GOOD_2]
+    assert [is_in(option, body) for body in endpoint.stats.bodies] == [True, False, False]
+    assert [instead is not None and is_in(instead, body) for body in endpoint.stats.bodies] == [
+        False, instead is not None, instead is not None,
+    ]  # fmt: skip
+    refused, *good = read_calls(tmp_path)
+    assert refused["error"].startswith("the endpoint does not take ")
+    assert [call["status"] for call in (refused, *good)] == ["error", "ok", "ok"]
+    # The request of each stands on record as it was sent, under one key.
+    sent = [{**orjson.loads(call["request"])} for call in (refused, *good)]
+    assert [{k: v for k, v in request.items() if k != "endpoint"} for request in sent] == endpoint.stats.bodies
+    assert refused["request_hash"] == good[0]["request_hash"]
+    (line,) = describe_dropped(Warehouse(str(tmp_path / "w.duckdb")), "run-1")
+    assert line.startswith("openai:judge was asked without what its endpoint does not take: ")
+
+
+async def test_a_stubborn_endpoint_is_asked_for_words_alone(endpoint: Endpoint, tmp_path: Path) -> None:
+    """One refuses whatever it can, one thing after the other; each is asked for once more, and no attempt is lost."""
+    words = {
+        "temperature": "temperature is not supported", "reasoning_effort": "reasoning_effort is unknown",
+        "max_completion_tokens": "max_completion_tokens is unknown", "max_tokens": "max_tokens is unknown",
+        "response_format": "response_format is unknown", "system": "System role not supported",
+    }  # fmt: skip
+
+    def say(asked: Asked) -> Raw | None:
+        refused = (refuse(message) for option, message in words.items() if is_in(option, asked.body))
+        return next(refused, None)
+
+    endpoint.configure(script={"extract": say})
+    async with lay_out_run(tmp_path, make_settings(attempts=1, **EVERYTHING)) as live_run:
+        answer = await live_run.asker.ask(make_question(), read_statements)
+        dropped = read_dropped(live_run.asker.judge)
+    assert answer.value == GOOD
+    assert [(item.option, item.instead) for item in dropped] == [
+        ("temperature", None),
+        ("reasoning_effort", None),
+        ("max_completion_tokens", "max_tokens"),
+        ("max_tokens", None),
+        ("a schema that names the ids", "the schema of a prompt"),
+        ("the schema of a prompt", "json_object"),
+        ("json_object", "words alone"),
+        ("system", "its words at the head of the user's"),
+    ]
+    last = endpoint.stats.bodies[-1]
+    assert set(last) == {"model", "messages"}
+    assert last["messages"][0]["role"] == "user"
+    system, first = endpoint.stats.bodies[0]["messages"][:2]
+    assert last["messages"][0]["content"] == f"{system['content']}\n\n{first['content']}"
+
+
+async def test_requests_under_way_find_it_out_together(tmp_path: Path) -> None:
+    with running_endpoint(no_temperature=True, latency=0.01) as endpoint:
+        point_to(endpoint.base_url, KEY)
+        async with lay_out_run(tmp_path, make_settings(concurrency=4, attempts=1, temperature=0.3)) as live_run:
+            asked = (live_run.asker.ask(make_question(number), read_statements) for number in range(40))
+            assert len(await asyncio.gather(*asked)) == 40
+            assert [item.option for item in read_dropped(live_run.asker.judge)] == ["temperature"]
+        assert endpoint.stats.statuses[200] == 40
+        assert endpoint.stats.statuses[400] <= 4
+
+
+@pytest.mark.parametrize(
+    ("most", "sent"),
+    [(20, [20, 20]), (5, [20, 5, 5]), (0, [20, 5, None, None])],
+)
+async def test_fewer_alternatives_are_asked_for_before_none(
+    endpoint: Endpoint, tmp_path: Path, most: int, sent: list[int | None]
+) -> None:
+    def say(asked: Asked) -> Raw | None:
+        too_many = asked.body.get("top_logprobs", 0) > most
+        return refuse(f"top_logprobs must be between 0 and {most}", "top_logprobs") if too_many else None
+
+    endpoint.configure(script={"extract": say})
+    async with lay_out_run(tmp_path, make_settings()) as live_run:
+        for number in (1, 2):
+            await live_run.asker.ask(make_question(number, logprobs=True), read_statements)
+    assert [body.get("top_logprobs") for body in endpoint.stats.bodies] == sent
+    assert ["logprobs" in body for body in endpoint.stats.bodies] == [number is not None for number in sent]
+
+
+REFUSED_VALUE = (
+    "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. "
+    "Supported values are: 'low', 'medium', and 'high'."
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal", "told"),
+    [
+        (
+            {"reasoning_effort": "minimal"},
+            refuse(REFUSED_VALUE, "reasoning_effort"),
+            r"--reasoning-effort minimal: .*'low', 'medium', and 'high'.*name another",
+        ),
+        (
+            {"temperature": 0.0, "votes": 3},
+            refuse("Unsupported value: 'temperature'", "temperature"),
+            r"does not take temperature .*votes are asked at 0\.7.*leave the temperature out, or take one vote",
+        ),
+    ],
+)
+async def test_what_the_run_rests_on_stops_it_with_what_to_do(
+    endpoint: Endpoint, tmp_path: Path, settings: dict[str, Any], refusal: Raw, told: str
+) -> None:
+    endpoint.configure(script={"extract": lambda _: refusal})
+    error, *_ = await ask(tmp_path, make_question(1), **settings)
+    assert isinstance(error, FatalJudgeError)
+    with pytest.raises(FatalJudgeError, match=told):
+        raise error
+    assert len(endpoint.stats.bodies) == 1
+
+
+async def test_votes_at_the_models_own_temperature_need_none(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with lay_out_run(tmp_path, make_settings(votes=3)) as live_run:
+        for vote in (1, 2):
+            await live_run.asker.ask(make_question(vote=vote), read_statements)
+    assert [(body.get("temperature"), body["seed"]) for body in endpoint.stats.bodies] == [(None, 1), (None, 2)]
+
+
+async def test_what_was_not_sent_is_not_what_was_refused(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(script={"extract": [refuse("the temperature must be set", "temperature")]})
+    (error,) = await ask(tmp_path)
+    assert isinstance(error, JudgeFailed)
+    assert "the temperature must be set" in str(error)
+
+
+def make_thinking(monkeypatch: pytest.MonkeyPatch, model: Callable[..., Any]) -> str:
+    message = AIMessage(content=orjson.dumps({"statements": GOOD}).decode())
+    monkeypatch.setattr(judge_factories, "make_odd", lambda: model(message=message))
+    return "judge_factories:make_odd"
+
+
+async def test_a_langchain_model_is_given_the_effort_that_it_has_a_field_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = make_thinking(monkeypatch, judge_factories.ThinkingChatModel)
+    for effort in (None, "low"):
+        judge = make_factory_judge(name, make_settings(judge=name, reasoning_effort=effort))
+        await judge.reply(judge.prepare(make_question()))
+    assert judge_factories.ThinkingChatModel.efforts == [None, "low"]
+    name = make_thinking(monkeypatch, judge_factories.SayingChatModel)
+    with pytest.raises(FatalJudgeError, match=r"SayingChatModel, which has no reasoning_effort"):
+        make_factory_judge(name, make_settings(judge=name, reasoning_effort="low"))
+
+
+def test_openai_gets_the_effort_by_its_name_there(endpoint: Endpoint) -> None:
+    judge = make_openai_judge("openai:judge", "judge", make_settings(reasoning_effort="high"))
+    assert judge.prepare(make_question()).payload["reasoning_effort"] == "high"
