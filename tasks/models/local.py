@@ -230,6 +230,11 @@ def _load(classifier: Classifier) -> Any:  # noqa: ANN401  # a CrossEncoder, who
             f"cannot load {classifier.model}: {shorten(first, 200)}; give a folder with the model's files, or the id "
             "of one on the hub that can be reached"
         ) from None
+    architectures = encoder.model.config.architectures or []
+    if not any("SequenceClassification" in name for name in architectures):
+        # The library would give it a head of random weights.
+        made = ", ".join(architectures) or "no known kind"
+        raise FatalJudgeError(f"{classifier.model} is no classifier of texts but {made}; name one that is")
     if not getattr(encoder.tokenizer, "is_fast", False):
         raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which windows are cut with")
     encoder.eval()

@@ -118,6 +118,15 @@ def test_a_model_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_model_that_is_no_classifier_is_not_given_a_random_head(named: Path, tmp_path: Path) -> None:
+    for path in named.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}), encoding="utf-8")
+    with pytest.raises(FatalJudgeError, match="is no classifier of texts but BertModel"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("n_words", [0, 1, SIZE - 1, SIZE, SIZE + 1, 3 * SIZE, 500])
 def test_windows_overlap_and_leave_nothing_out(n_words: int, named: Path) -> None:
     model = load(named)
