@@ -129,8 +129,8 @@ class House:
     """The folder of one comparison, and the commands in it."""
 
     def __init__(self, folder: Path, base_url: str | None) -> None:
-        self.rows = folder / "rows.jsonl"
-        own = {"EVALHOUSE_WAREHOUSE": f"duckdb:///{folder / 'w.duckdb'}", "PREFECT_HOME": str(folder / "prefect")}
+        self.rows, self._warehouse = folder / "rows.jsonl", folder / "w.duckdb"
+        own = {"EVALHOUSE_WAREHOUSE": f"duckdb:///{self._warehouse}", "PREFECT_HOME": str(folder / "prefect")}
         self._environment = os.environ | own | ({"OPENAI_BASE_URL": base_url} if base_url else {})
 
     def call(self, *arguments: str, allowed: Sequence[int] = (0,)) -> str:
@@ -143,6 +143,9 @@ class House:
         return done.stdout
 
     def query(self, sql: str) -> list[dict[str, Any]]:
+        """The rows; none before the first run has made the warehouse."""
+        if not self._warehouse.exists():
+            return []
         rows: list[dict[str, Any]] = json.loads(self.call("query", sql, "--format", "json"))
         return rows
 
