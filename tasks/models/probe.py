@@ -240,7 +240,7 @@ def _read_form(payload: Mapping[str, Any]) -> Form:
 
 
 def _describe_reading(answer: _Answer) -> str:
-    return "its JSON can be read" if answer.is_readable else f"no JSON in it: {_quote(answer)}"
+    return "its JSON can be read" if answer.is_readable else f"not the object that was asked for: {_quote(answer)}"
 
 
 def _quote(answer: _Answer) -> str:
