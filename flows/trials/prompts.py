@@ -23,7 +23,7 @@ from evalhouse.prompts import Item, Prompt, load_prompts
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
-from evalhouse.tasks.judge.names import LEXICAL, find_judge
+from evalhouse.tasks.judge.names import find_judge, is_fixed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import find_tasks
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
@@ -123,18 +123,18 @@ def plan_comparison(
 
     A content that several runs have verdicts on is asked about in the newest of them.
     """
-    wordless = [name for name in REVIEWED_PROMPTS if find_judge(settings.judge, name) == LEXICAL]
-    if len(wordless) == len(REVIEWED_PROMPTS):
-        raise SettingsError(
-            "the lexical judge reads no prompt, so that other words change none of its verdicts; name a model with "
-            "--judge"
-        )
     differing = [name for name in REVIEWED_PROMPTS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
-    steps = tuple(name for name in differing if name not in wordless)
-    if not steps:
+    if not differing:
         raise SettingsError(
             f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_PROMPTS)}, which are what "
             "people review; there is nothing to compare"
+        )
+    judges = {name: find_judge(settings.judge, name) for name in differing}
+    steps = tuple(name for name, judge in judges.items() if not is_fixed(judge))
+    if not steps:
+        raise SettingsError(
+            f"the {' and the '.join(dict.fromkeys(judges.values()))} judge reads no prompt, so that other words change "
+            f"none of its verdicts ({', '.join(differing)}); name a model with --judge"
         )
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
     reviewed = read_reviewed(warehouse, [run.run_id for run in newest])

@@ -64,6 +64,7 @@ INPUTS: Final[Mapping[str, Cause]] = {
 _JOINED_CALLS: Final = frozenset(
     call for plan in PLANS.values() for name in plan.joins for call in list_possible_calls(name)
 )
+_PLANS_OF_CALLS: Final = {call: name for name, plan in PLANS.items() for call in plan.calls}
 METADATA_INPUTS: Final = tuple(INPUTS)[7:]
 """Those of them that stand in a sample's metadata."""
 
@@ -206,6 +207,8 @@ def is_changed_everywhere(base: RunRow, candidate: RunRow, step: str) -> bool:
     """Whether the runs had another judge, embeddings, language, plan or setting in a step, and so for every sample."""
     if step == "similarity":
         return base.embeddings != candidate.embeddings
+    if _PLANS_OF_CALLS.get(step, base.plan) not in (base.plan, candidate.plan):
+        return False  # neither run asks so
     if find_judge(base.judge, step) != find_judge(candidate.judge, step) or base.language != candidate.language:
         return True
     if base.plan != candidate.plan and step in _JOINED_CALLS:

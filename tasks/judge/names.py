@@ -16,8 +16,9 @@ from evalhouse.warehouse.steps import GRADE_STEP, JUDGED_TASKS, PLANS, STEPS, TA
 DEFAULT: Final = "default"
 """What the default judge is called where judges are listed by name, as in a suite's `[judges]`."""
 LEXICAL: Final = "lexical"
-LOCAL: Final = "local"
 """The built-in judge, which asks no model."""
+LOCAL: Final = "local"
+"""What stands before the colon of a classifier's name."""
 # The name of a judge may hold `=`, but only behind its colon.
 _ITEM: Final = re.compile(r"([^:=]*)=(.*)", re.DOTALL)
 

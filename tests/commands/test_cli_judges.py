@@ -14,6 +14,7 @@ from endpoint import Endpoint, running_endpoint
 
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
+from evalhouse.flows.run.call_words import CallWords
 
 MIXED = "openai:judge,classify=openai:other,attribute=lexical"
 METRICS = "factual_f1,faithfulness,context_precision"
@@ -169,8 +170,25 @@ def test_doctor_looks_at_every_judge(place: Place) -> None:
     assert (found.status, judge["verdict"]) == (2, "wrong")
     assert "does not list 'gone'" in judge["detail"]
     judge = place.call("doctor", "--judge", MIXED, "--json").document["findings"][2]
-    assert judge["detail"].split("; ") == [
+    assert judge["detail"].split("; ")[:3] == [
         "openai:judge: the endpoint lists it, with 1 others",
         "openai:other: the endpoint lists it, with 1 others",
         "lexical: built in: no model, no network, no key",
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "of_call"),
+    [
+        ("name one with --judge grade=openai:MODEL, or", 'name one with judge="grade=openai:MODEL", or'),
+        (
+            "with --judge relevancy=openai:MODEL,grade=openai:MODEL, or",
+            'with judge="relevancy=openai:MODEL,grade=openai:MODEL", or',
+        ),
+        ("read it with --map question=input.text", 'read it with mapping={"question": "input.text"}'),
+        ("use --judge lexical", 'use judge="lexical"'),
+        ("--judge: got", "judge: got"),
+    ],
+)
+def test_from_python_judges_are_named_as_arguments(message: str, of_call: str) -> None:
+    assert CallWords(None).translate(message) == of_call
