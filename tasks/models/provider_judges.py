@@ -95,8 +95,9 @@ def _bind_schema(chat: BaseChatModel, asked: Mapping[str, Any]) -> Mapping[str, 
     schema = {"title": asked["name"], **asked["schema"]}
     sequence = chat.with_structured_output(schema, method="json_schema")
     first = sequence.first if isinstance(sequence, RunnableSequence) else sequence
-    if not isinstance(first, RunnableBinding):
-        raise FatalJudgeError(f"{type(chat).__name__} binds no schema; install the versions of requirements.lock")
+    # Some packages make a tool of the schema, whose calls have no text that could stand on record.
+    if not isinstance(first, RunnableBinding) or "tools" in first.kwargs:
+        raise FatalJudgeError(f"{type(chat).__name__} sends no schema for its replies; another release may")
     return {name: value for name, value in first.kwargs.items() if name != "ls_structured_output_format"}
 
 

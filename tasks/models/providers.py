@@ -67,7 +67,7 @@ class Provider:
             if os.environ.get(name):
                 note_secret(os.environ[name])
         key = next((os.environ[name] for name in self.keys if os.environ.get(name)), None)
-        if key is None and self.keys and address == self.address:
+        if key is None and self.keys and (address == self.address or not self.address):
             raise FatalJudgeError(f"{self.keys[0]} is not set; set it to your key for {judge}, or use --judge lexical")
         return key or "no-key"
 

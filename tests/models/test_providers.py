@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from endpoint import Endpoint, Inject, Raw, running_endpoint
 from endpoint_options import make_error
-from live_runs import lay_out_run, make_settings, read_calls
-from provider_calls import GOOD, make_question
+from endpoint_wires import find_wire
+from langchain.chat_models.base import _BUILTIN_PROVIDERS
+from live_runs import judge_samples, lay_out_run, make_sample, make_settings, read_calls, read_outcomes
+from provider_calls import make_question
 
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
-from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.make import check_judge_name, make_judge
+from evalhouse.tasks.models.providers import load_providers
 
 KEY = "sk-test-0123456789"
 
@@ -62,6 +66,7 @@ CASES = [
 ]  # fmt: skip
 UNKEYED = ("ollama", "bedrock")
 UNCACHED = ("ollama",)
+UNLIMITED = ("ollama", "google_genai")  # these report no limits in their headers
 everywhere = pytest.mark.parametrize("case", CASES, ids=str)
 pytestmark = pytest.mark.usefixtures("quick_backoff")
 
@@ -93,102 +98,160 @@ async def ask(folder: Path, case: Case, n: int = 1, **settings: Any) -> list[Any
 
 @everywhere
 @pytest.mark.usefixtures("surroundings")
-async def test_a_good_reply_is_one_row_with_its_text_and_counts(case: Case, endpoint: Endpoint, tmp_path: Path) -> None:
-    assert await ask(tmp_path, case, 2, temperature=0.5, max_tokens=500) == [GOOD, ["It is red.", "Its number is 2."]]
-    first, second = read_calls(tmp_path)
-    assert first["reply"] == '{"statements":["It is red.","Its number is 1."]}'
-    assert (first["status"], first["model"], first["judge"]) == ("ok", case.model, case.judge)
-    assert first["prompt_tokens"] == second["prompt_tokens"] > 100
-    cached = (first["cached_tokens"] or 0, second["cached_tokens"] or 0)
-    assert cached == (0, 0 if str(case) in UNCACHED else endpoint.stats.cached_tokens)
-    assert endpoint.stats.prompt_tokens == first["prompt_tokens"] + second["prompt_tokens"]
-    assert KEY not in str(first)
+async def test_a_sample_goes_through_all_steps_and_each_request_is_a_row(
+    case: Case, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.configure(rpm=1000, tpm=1_000_000, rate_limit_headers=True)
+    settings = make_settings(judge=case.judge, max_tokens=500, temperature=None)
+    judge = make_judge(settings)
+    async with lay_out_run(tmp_path, settings, judge=judge) as live_run:
+        (work,) = await judge_samples(live_run, [make_sample()])
+        reply = await judge.reply(judge.prepare(make_question()))
+    assert set(read_outcomes(work).values()) == {None}
+    calls = read_calls(tmp_path)
+    assert len(calls) == 6 == sum(endpoint.stats.requests.values()) - 1
+    assert {(call["status"], call["model"], call["judge"]) for call in calls} == {("ok", case.model, case.judge)}
+    assert all(orjson.loads(call["reply"]) for call in calls)
+    assert KEY not in str(calls)
+    counted = sum(call["prompt_tokens"] for call in calls) + (reply.prompt_tokens or 0)
+    assert counted == endpoint.stats.prompt_tokens
+    cached = sum(call["cached_tokens"] or 0 for call in calls) + (reply.cached_tokens or 0)
+    assert cached == (0 if str(case) in UNCACHED else endpoint.stats.cached_tokens)
+    assert endpoint.stats.cached_tokens > 0
+    limit = reply.limits.tokens_limit if reply.limits else None
+    assert limit == (None if str(case) in UNLIMITED else 1_000_000)
+    check_wire(endpoint)
 
 
-# What came instead of a good reply: (what the endpoint does, how the question ended, what its first row says)
+def check_wire(endpoint: Endpoint) -> None:
+    """The last request has the schema in the provider's words, and no parameter that nobody set."""
+    found = find_wire(next(iter(endpoint.stats.requests)))
+    assert found is not None
+    wire, model = found
+    body = endpoint.stats.bodies[-1]
+    if model != "" or "deepseek" not in body["model"]:  # whose package would make a tool of the schema
+        schema = wire.read(body, model)["response_format"]["json_schema"]
+        assert (schema["name"], list(schema["schema"]["properties"])) == ("extract", ["statements"])
+    assert "tools" not in body or not body["tools"]
+    sent = orjson.dumps(body).decode()
+    assert "500" in sent
+    assert not [name for name in ("temperature", "top_p", "topP", "seed") if f'"{name}"' in sent]
 
 
 @everywhere
 @pytest.mark.usefixtures("surroundings")
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("length", "cut off"),
-        ("truncated", "no complete JSON object"),
-        ("server_error", "status 500"),
-        ("rate_limit", "status 429"),
-        ("unavailable", "status 503"),
-        ("reset", ""),
-    ],
-)
 async def test_what_may_pass_is_asked_again_and_each_attempt_is_a_row(
-    case: Case, endpoint: Endpoint, tmp_path: Path, fault: str, said: str
+    case: Case, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    endpoint.configure(script={"extract": [Inject(fault=fault)]}, retry_after=0)  # type: ignore[arg-type]
-    assert await ask(tmp_path, case) == [GOOD]
-    first, second = read_calls(tmp_path)
-    assert (first["status"], second["status"]) == ("error", "ok")
-    assert said in first["error"]
-    assert sum(endpoint.stats.requests.values()) == 2
+    """A provider's own client sends nothing twice and waits as long as it is let."""
+    faults = {
+        "length": "cut off", "truncated": "no complete JSON object", "server_error": "status 500",
+        "rate_limit": "status 429", "unavailable": "status 503", "reset": "", "hang": "no reply within 1 s",
+    }  # fmt: skip
+    script: list[Any] = [said for fault in faults for said in (Inject(fault=fault), None)]  # type: ignore[arg-type]
+    endpoint.configure(script={"extract": [*script, Raw(body='{"half": ')]}, retry_after=0)
+    results = await ask(tmp_path, case, len(faults) + 1, timeout_s=1.0)
+    assert results == [["It is red.", f"Its number is {n}."] for n in range(1, len(faults) + 2)]
+    calls = read_calls(tmp_path)
+    assert [call["status"] for call in calls] == ["error", "ok"] * (len(faults) + 1)
+    assert [said for said, call in zip(faults.values(), calls[::2], strict=False) if said not in call["error"]] == []
+    assert sum(endpoint.stats.requests.values()) == len(calls)
 
 
 @everywhere
 @pytest.mark.usefixtures("surroundings")
-@pytest.mark.parametrize("fault", ["refusal", "content_filter"])
 async def test_a_refusal_is_not_asked_again_and_its_tokens_are_on_record(
-    case: Case, endpoint: Endpoint, tmp_path: Path, fault: str
+    case: Case, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    if str(case) == "ollama" or (str(case), fault) == ("mistralai", "refusal"):
-        pytest.skip("it has no such ending")
-    endpoint.configure(script={"extract": [Inject(fault=fault)]})  # type: ignore[arg-type]
-    (error,) = await ask(tmp_path, case)
-    assert isinstance(error, JudgeFailed)
-    (call,) = read_calls(tmp_path)
+    faults = {"ollama": [], "mistralai": ["content_filter"]}.get(str(case), ["content_filter", "refusal"])
+    endpoint.configure(script={"extract": [Inject(fault=fault) for fault in faults]})  # type: ignore[arg-type]
+    results = await ask(tmp_path, case, len(faults))
+    assert [type(result) for result in results] == [JudgeFailed] * len(faults)
+    calls = read_calls(tmp_path)
+    assert [call["status"] for call in calls] == ["refused"] * len(faults)
+    assert all("refused" in call["error"] or "content filter" in call["error"] for call in calls)
     # LangChain's package drops Gemini's count where the prompt itself was refused.
-    counted = call["prompt_tokens"] is None if (str(case), fault) == ("google_genai", "refusal") else None
-    assert (call["status"], counted or call["prompt_tokens"] > 100) == ("refused", True)
-    assert "refused" in call["error"] or "content filter" in call["error"]
+    dropped = [str(case) == "google_genai" and fault == "refusal" for fault in faults]
+    assert [call["prompt_tokens"] is None for call in calls] == dropped
 
 
 @everywhere
 @pytest.mark.usefixtures("surroundings")
-async def test_a_wrong_key_stops_the_run_and_names_its_variable(case: Case, endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_a_wrong_key_or_model_stops_the_run_and_says_what_to_do(case: Case, endpoint: Endpoint) -> None:
     refused = make_error(401, f"The key {KEY} is not known.", code="invalid_api_key")
     endpoint.configure(script={"extract": [refused]})
-    (error,) = await ask(tmp_path, case)
-    assert isinstance(error, FatalJudgeError)
-    assert "refused the key" in str(error)
-    assert KEY not in str(error)
-    assert any(name in str(error) for name in (*case.variables, "OLLAMA_API_KEY", "the key of deepseek"))
-    assert len(read_calls(tmp_path)) == 1
-
-
-@everywhere
-@pytest.mark.usefixtures("surroundings")
-async def test_an_unknown_model_stops_the_run(case: Case, endpoint: Endpoint, tmp_path: Path) -> None:
+    judge = make_judge(make_settings(judge=case.judge))
+    with pytest.raises(FatalJudgeError, match="refused the key") as wrong_key:
+        await judge.reply(judge.prepare(make_question()))
+    assert KEY not in str(wrong_key.value)
+    assert any(name in str(wrong_key.value) for name in (*case.variables, "OLLAMA_API_KEY", "the key of deepseek"))
     endpoint.configure(models=("another",))
-    (error,) = await ask(tmp_path, case)
-    assert isinstance(error, FatalJudgeError)
-    assert "does not know" in str(error)
-    assert len(read_calls(tmp_path)) == 1
+    with pytest.raises(FatalJudgeError, match="does not know"):
+        await judge.reply(judge.prepare(make_question()))
+    await judge.close()
 
 
-@everywhere
-@pytest.mark.usefixtures("surroundings")
-async def test_a_reply_that_is_late_is_given_up_by_the_run_and_by_nobody_else(
-    case: Case, endpoint: Endpoint, tmp_path: Path
+# Before anything is asked
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if str(case) != "ollama"], ids=str)
+def test_a_missing_key_is_one_message(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("AZURE_OPENAI_ENDPOINT", "OPENAI_API_VERSION", "AWS_REGION")
+    for name in case.variables:
+        monkeypatch.delenv(name, raising=False)
+        if name in kept:
+            monkeypatch.setenv(name, case.variables[name].format(root="https://host"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(FatalJudgeError) as refused:
+        make_judge(make_settings(judge=case.judge))
+    assert any(name in str(refused.value) for name in case.variables if "KEY" in name)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("judge", "line"),
+    [
+        ("anthropic:claude-test", 'pip install "evalhouse[anthropic]"'),
+        ("mistralai:mistral-test", 'pip install "evalhouse[mistralai]"'),
+        ("groq:llama-test", "pip install langchain langchain-groq"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, judge: str, line: str
 ) -> None:
-    endpoint.configure(script={"extract": [Inject(fault="hang")]})
-    assert await ask(tmp_path, case, timeout_s=0.5) == [GOOD]
-    late, _ = read_calls(tmp_path)
-    assert late["error"] == "no reply within 0.5 s"
+    monkeypatch.setattr("evalhouse.tasks.models.providers.find_spec", lambda name: None)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("MISTRAL_API_KEY", KEY)
+    with pytest.raises(FatalJudgeError) as refused:
+        make_judge(make_settings(judge=judge))
+    assert line in str(refused.value)
 
 
-@everywhere
-@pytest.mark.usefixtures("surroundings")
-async def test_a_body_that_is_no_reply_is_an_error_and_asked_again(
-    case: Case, endpoint: Endpoint, tmp_path: Path
-) -> None:
-    endpoint.configure(script={"extract": [Raw(body='{"half": ')]})
-    assert await ask(tmp_path, case) == [GOOD]
-    assert [call["status"] for call in read_calls(tmp_path)] == ["error", "ok"]
+def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "claude.example")
+    with pytest.raises(FatalJudgeError, match=r"ANTHROPIC_BASE_URL is 'claude.example', which is not an address"):
+        make_judge(make_settings(judge="anthropic:claude-test"))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("antropic:claude", "anthropic:claude"), ("mistral:m-1", "mistralai:m-1"), ("lexcal", "lexical")],
+)
+def test_a_name_that_is_nearly_a_provider_is_asked_about(name: str, meant: str) -> None:
+    with pytest.raises(FatalJudgeError, match=f"did you mean {meant}\\?"):
+        check_judge_name(name)
+
+
+def test_every_provider_of_langchain_is_known_by_its_module() -> None:
+    ours = {row.langchain: row.package for row in load_providers().values()}
+    # Bedrock's older API and Bedrock, OpenAI and LangSmith by ways of their own are left out.
+    left_out = {
+        "openai",
+        "langsmith",
+        "bedrock",
+        "anthropic_bedrock",
+        "bedrock_mantle_anthropic",
+        "bedrock_mantle_openai",
+    }
+    theirs = {name: module.partition(".")[0] for name, (module, *_) in _BUILTIN_PROVIDERS.items()}
+    assert ours == {name: module for name, module in theirs.items() if name not in left_out}
