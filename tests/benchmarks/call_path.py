@@ -5,6 +5,7 @@ and prints one line. The ideal time is calls x latency / requests in flight; the
 request to the last row in the warehouse. CPU is that of this process alone, imports and start-up apart.
 
     python tests/benchmarks/call_path.py --latency 0.3 --in-flight 16 --samples 300 [--server-limit 16] [--again]
+        [--judge anthropic:judge]
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from endpoint import running_command  # noqa: E402
 from live_runs import lay_out_run, make_sample, make_settings, point_to  # noqa: E402
+from provider_cases import point_provider  # noqa: E402
 
+from evalhouse.tasks.models.make import make_judge  # noqa: E402
 from evalhouse.tasks.pipeline.live_run import LiveRun, forget_live_run, register_live_run  # noqa: E402
 from evalhouse.tasks.pipeline.run_step import run_step  # noqa: E402
 from evalhouse.tasks.pipeline.shard import Shard, make_work  # noqa: E402
@@ -73,8 +76,8 @@ async def judge_shards(live_run: LiveRun, samples: list[StoredSample]) -> None:
 async def measure(options: argparse.Namespace, folder: Path, run_id: str) -> dict[str, float]:
     """One run over all samples; seconds and CPU seconds, without imports and start-up."""
     samples = build_samples(options.samples)
-    settings = make_settings(concurrency=options.in_flight, timeout_s=60.0)
-    async with lay_out_run(folder, settings, run_id=run_id) as live_run:
+    settings = make_settings(judge=options.judge, concurrency=options.in_flight, timeout_s=60.0)
+    async with lay_out_run(folder, settings, judge=make_judge(settings), run_id=run_id) as live_run:
         register_live_run(live_run)
         started, cpu_started = time.monotonic(), time.process_time()
         await judge_shards(live_run, samples)
@@ -94,7 +97,7 @@ def report(options: argparse.Namespace, measured: dict[str, float], stats: dict[
     ideal = calls * options.latency / bearable
     counted = max(1, calls + int(measured["reused"]))
     print(
-        f"latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, "
+        f"{options.judge}: latency {options.latency:g} s, {options.in_flight} in flight: {calls} calls, "
         f"{int(measured['reused'])} reused, "
         f"{stats['duplicates_answered']} paid twice, {refused} refused ({refused / max(1, requests):.1%}), "
         f"most in flight {stats['max_in_flight']}; asked {measured['asked_s']:.2f} s, with the record "
@@ -117,6 +120,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=16)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--server-limit", type=int, help="the endpoint answers 429 above this many")
+    parser.add_argument("--judge", default="openai:judge", help="a provider of tests/helpers/provider_cases.py")
     parser.add_argument("--again", action="store_true", help="a second run, which should find everything on record")
     options = parser.parse_args()
     arguments = ["--latency", str(options.latency)]
@@ -125,6 +129,8 @@ def main() -> None:
     os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     with running_command(*arguments) as addresses, tempfile.TemporaryDirectory() as folder:
         point_to(addresses["base_url"])
+        if not options.judge.startswith("openai:"):
+            point_provider(options.judge, addresses["base_url"].removesuffix("/v1"))
         for run_id in ["first", "second"][: 1 + options.again]:
             read_json(addresses["reset_url"], post=True)
             measured = asyncio.run(measure(options, Path(folder), run_id))

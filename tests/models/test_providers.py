@@ -5,8 +5,7 @@ The local endpoint speaks each of them; what a provider says, and how its client
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,52 +17,13 @@ from endpoint_wires import find_wire
 from langchain.chat_models.base import _BUILTIN_PROVIDERS
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, read_calls, read_outcomes
 from provider_calls import make_question
+from provider_cases import CASES, KEY, Case
 
 from evalhouse.tasks.asking.verdicts import read_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
 from evalhouse.tasks.models.make import check_judge_name, make_judge
 from evalhouse.tasks.models.providers import load_providers
 
-KEY = "sk-test-0123456789"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A provider: what to write after --judge, and its variables, `{root}` standing for the endpoint's address."""
-
-    judge: str
-    variables: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return self.judge.partition(":")[0]
-
-    @property
-    def model(self) -> str:
-        return self.judge.partition(":")[2]
-
-
-CASES = [
-    Case(judge="anthropic:claude-test", variables={"ANTHROPIC_BASE_URL": "{root}", "ANTHROPIC_API_KEY": KEY}),
-    Case(judge="google_genai:gemini-test", variables={"GOOGLE_GEMINI_BASE_URL": "{root}", "GOOGLE_API_KEY": KEY}),
-    Case(
-        judge="bedrock:eu.anthropic.claude-test-v1:0",
-        variables={
-            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "{root}", "AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "AKIATEST",
-            "AWS_SECRET_ACCESS_KEY": KEY,
-        },
-    ),
-    Case(judge="azure:judges", variables={"AZURE_OPENAI_ENDPOINT": "{root}/", "AZURE_OPENAI_API_KEY": KEY}),
-    Case(
-        judge="azure_openai:judges",
-        variables={
-            "AZURE_OPENAI_ENDPOINT": "{root}", "AZURE_OPENAI_API_KEY": KEY, "OPENAI_API_VERSION": "2026-01-01",
-        },
-    ),
-    Case(judge="ollama:qwen3:8b", variables={"OLLAMA_HOST": "{root}"}),
-    Case(judge="mistralai:mistral-test", variables={"MISTRAL_BASE_URL": "{root}/mistral/v1", "MISTRAL_API_KEY": KEY}),
-    # Known to LangChain's registry and by nothing else.
-    Case(judge="deepseek:deepseek-test", variables={"DEEPSEEK_API_BASE": "{root}/v1", "DEEPSEEK_API_KEY": KEY}),
-]  # fmt: skip
 UNKEYED = ("ollama", "bedrock")
 UNCACHED = ("ollama",)
 UNLIMITED = ("ollama", "google_genai")  # these report no limits in their headers
