@@ -42,7 +42,8 @@ def begin_flow(run_id: str) -> LiveRun:
     """Take the signals back from Prefect and put its id of the run on record."""
     take_signals_back()
     live_run = find_live_run(run_id)
-    update_run(live_run.warehouse, run_id, flow_run_id=str(flow_run.id))
+    live_run.flow_run_id = str(flow_run.id)
+    update_run(live_run.warehouse, run_id, flow_run_id=live_run.flow_run_id)
     return live_run
 
 

@@ -13,6 +13,7 @@ from evalhouse.prompts.loader import (
     list_rubric_columns,
     list_rubric_metrics,
     load_prompts,
+    make_unread_prompt,
 )
 from evalhouse.prompts.prompt_file import SUPPORTS, USEFULNESS, VERDICTS, name_verdict, pick_verdict_lists
 from evalhouse.prompts.render import BlockKind, BlockValue, Item, Message
@@ -39,6 +40,7 @@ __all__ = [
     "list_rubric_columns",
     "list_rubric_metrics",
     "load_prompts",
+    "make_unread_prompt",
     "name_verdict",
     "pick_verdict_lists",
 ]

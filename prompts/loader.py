@@ -87,7 +87,7 @@ class Prompt:
 
     def list_copied(self, texts: Iterable[str], data: Mapping[str, BlockValue]) -> Collection[str]:
         """Those texts of a reply that a worked example says word for word, and that are not about these data."""
-        return list_copied(texts, self._said, data)
+        return list_copied(texts, self._said, data) if self.examples else ()
 
     def build_schema(self, data: Mapping[str, BlockValue], only: Collection[str] = ()) -> dict[str, Any]:
         """The schema of the reply to one request, which names the ids that are asked for; all of the data's or `only`.
@@ -97,16 +97,20 @@ class Prompt:
         return name_ids(self.reply_schema, self.labels, data, only)
 
 
+def make_unread_prompt(name: str) -> Prompt:
+    """A prompt without words, for a judge that reads none of them."""
+    return Prompt(
+        name=name, version="", language="", description="", variables={}, labels={}, reply_schema={}, prompt_hash="",
+        template="", system="", examples=(),
+    )  # fmt: skip
+
+
 class Prompts(Mapping[str, Prompt]):
     """Prompts by name, each read when it is first asked for."""
 
     def __init__(self, names: Iterable[str], read: Callable[[str], Prompt]) -> None:
         self._names = dict.fromkeys(names)
         self._read = cache(read)
-
-    def changed(self, change: Callable[[Prompt], Prompt]) -> "Prompts":
-        """The same prompts, each changed when it is read."""
-        return Prompts(self._names, lambda name: change(self[name]))
 
     def find_missing(self, names: Iterable[str]) -> list[str]:
         """Those of these names that are none of a prompt."""

@@ -8,6 +8,7 @@ meanwhile.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from prefect import task
 
@@ -31,12 +32,16 @@ async def collect(run_id: str, shard: int) -> None:
 async def load(run_id: str) -> int:
     """Take the samples of a run and its prompts into the warehouse, and return how many samples there are."""
     live_run = find_live_run(run_id)
-    await asyncio.to_thread(keep_prompts, live_run)
+    prompts = make_prompt_batch(live_run)
+    if live_run.collection is None and live_run.staged is not None:
+        staging, cluster = live_run.staged.staging, _find_cluster(live_run)
+        take_in = partial(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster, beside=prompts)
+        await asyncio.to_thread(take_in)
+        return live_run.progress.n_samples
+    if prompts is not None:
+        await asyncio.to_thread(live_run.warehouse.append, prompts)
     if live_run.collection is not None:
         await asyncio.to_thread(load_responses, live_run, live_run.collection)
-    elif live_run.staged is not None:
-        staging, cluster = live_run.staged.staging, _find_cluster(live_run)
-        await asyncio.to_thread(take_in_samples, live_run.warehouse, run_id, staging, cluster=cluster)
     return live_run.progress.n_samples
 
 
@@ -59,14 +64,14 @@ def _find_cluster(live_run: LiveRun) -> str | None:
     return live_run.settings.gate.cluster if live_run.settings.gate else None
 
 
-def keep_prompts(live_run: LiveRun) -> None:
-    """Put the prompts of the run's steps on record."""
+def make_prompt_batch(live_run: LiveRun) -> Batch | None:
+    """The prompts of the run's steps, to be put on record; None where there are none."""
     names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)}
     rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
-    if rows:
-        frame = build_frame("prompts", rows)
-        key = f"{live_run.run_id}/prompts/{live_run.session}"
-        live_run.warehouse.append(Batch(key=key, run_id=live_run.run_id, tables={"prompts": frame}))
+    if not rows:
+        return None
+    key = f"{live_run.run_id}/prompts/{live_run.session}"
+    return Batch(key=key, run_id=live_run.run_id, tables={"prompts": build_frame("prompts", rows)})
 
 
 def _to_row(prompt: Prompt) -> Mapping[str, object]:

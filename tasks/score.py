@@ -8,7 +8,6 @@ from prefect.artifacts import acreate_table_artifact
 from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.rows.scores import score_run
 
 
@@ -40,8 +39,5 @@ async def publish(run_id: str) -> None:
 def score_verdicts(live_run: LiveRun) -> None:
     """Take the spool in, score, and note how many samples failed."""
     live_run.warehouse.flush()
-    score_run(live_run.warehouse, live_run.run_id, live_run.metrics, live_run.settings.metric_settings)
-    failed = live_run.warehouse.read_rows(
-        read_query("runs/n_failed"), {"run_id": live_run.run_id, "reasons": list(FAILURE_REASONS)}
-    )
-    live_run.progress.n_failed = int(str(failed[0]["n"]))
+    settings = live_run.settings.metric_settings
+    live_run.progress.n_failed = score_run(live_run.warehouse, live_run.run_id, live_run.metrics, settings)

@@ -393,6 +393,11 @@ class Plan:
     metrics: tuple[MetricFile, ...]
     steps: frozenset[str]
 
+    @property
+    def own_metrics(self) -> list[MetricFile]:
+        """The metrics that are not built in."""
+        return [metric for metric in self.metrics if metric.is_own]
+
 
 def plan_run(wanted: Sequence[str], metrics: dict[str, MetricFile], *, embeddings: str | None = None) -> Plan:
     """The plan for some metrics; without any, the default ones and all that follow from the same verdicts.

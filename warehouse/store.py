@@ -24,7 +24,7 @@ import polars as pl
 
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
 from evalhouse.warehouse.engine.lake import describe_commit
-from evalhouse.warehouse.engine.migrate import migrate
+from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_migrations, migrate
 from evalhouse.warehouse.engine.older import as_of_today
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
@@ -56,6 +56,20 @@ class Warehouse:
         self._is_of_today = True
         return names
 
+    def make_ready(self) -> None:
+        """Have all that a run needs, by one opening: the newest shape, the spool taken in, and room for replies.
+
+        Raises MigrationError, and WarehouseUnwritable for a full disk, a quota, or a place that is read-only.
+        """
+        with open_writer(self.location, patience_s=FLUSH_PATIENCE_S) as connection:
+            try:
+                apply_migrations(connection, self.location, load_migrations())
+                self._take_in_spool(connection)
+            except duckdb.Error as error:
+                raise explain_failure(self.location, error) from None
+        self._is_of_today = True
+        _check_room(self.location)
+
     def append(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S) -> bool:
         """Write a batch together with all spooled ones; False when it had to be spooled instead.
 
@@ -77,7 +91,7 @@ class Warehouse:
     def append_now(self, batch: Batch, *, patience_s: float = WRITE_PATIENCE_S, waits: bool = True) -> None:
         """Write a batch or raise WarehouseBusy; for callers that keep the rows safe themselves."""
         with self.writing(patience_s=patience_s, run_id=batch.run_id, waits=waits) as connection:
-            _write_batch(connection, batch)
+            write_batch(connection, batch)
 
     def flush(self, *, patience_s: float = FLUSH_PATIENCE_S) -> None:
         """Take the spool in; raises WarehouseBusy, naming what waits, when the file stays locked."""
@@ -131,7 +145,7 @@ class Warehouse:
                 connection.register(name, frame.to_arrow())
             try:
                 # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
-                with contextlib.nullcontext() if self._is_of_today else as_of_today(connection):
+                with as_of_today(connection) if self._is_older(connection) else contextlib.nullcontext():
                     rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
@@ -143,6 +157,11 @@ class Warehouse:
             for name in frames or {}:
                 connection.unregister(name)
             return rows
+
+    def _is_older(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """Whether it lacks what the next write brings; looked for once, as nothing ever goes back."""
+        self._is_of_today = self._is_of_today or not is_older(connection)
+        return not self._is_of_today
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:
         """Like `read`, as a list of dictionaries."""
@@ -156,7 +175,7 @@ class Warehouse:
         for path in list_spooled(folder):
             connection.begin()
             try:
-                _write_batch(connection, read_spooled(path))
+                write_batch(connection, read_spooled(path))
             except duckdb.Error as error:
                 explained = explain_failure(self.location, error)
                 if isinstance(explained, WarehouseBusy):
@@ -195,7 +214,8 @@ def enter_batch(connection: duckdb.DuckDBPyConnection, key: str, run_id: str | N
     return True
 
 
-def _write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
+def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
+    """Write a batch within the open transaction, unless its key is known."""
     if not enter_batch(connection, batch.key, batch.run_id):
         return
     if batch.replaces:
@@ -278,14 +298,9 @@ _ROOM_MB = 16
 _BLOCK_BYTES = 2**20
 
 
-def check_room(warehouse: Warehouse) -> None:
-    """Open the file for writing and fill some room beside it for a moment.
-
-    Raises WarehouseUnwritable for a full disk, a quota, or a place that is read-only, and WarehouseBusy.
-    """
-    with warehouse.writing():
-        pass
-    folder = warehouse.location.journal_path
+def _check_room(location: Location) -> None:
+    """Fill some room beside a warehouse for a moment; raises WarehouseUnwritable for a full disk or a quota."""
+    folder = location.journal_path
     # Noise, because a file system may pack zeros to nothing.
     block = os.urandom(_BLOCK_BYTES)
     try:

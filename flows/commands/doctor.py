@@ -40,7 +40,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
-from evalhouse.warehouse.rows.scores import try_own_metrics
+from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.store import Warehouse
 
 _PACKAGES = (
@@ -299,7 +299,8 @@ def _look_at_prompts(settings: RunSettings) -> CheckResult:
 def _look_at_metrics(settings: RunSettings) -> CheckResult:
     metrics = load_metrics(Path(settings.metric_files) if settings.metric_files else None)
     plan = plan_run(settings.metrics, metrics, embeddings=settings.embeddings)
-    try_own_metrics(metrics.values(), settings.metric_settings)
+    if own := [metric for metric in metrics.values() if metric.is_own]:
+        try_metrics(own, settings.metric_settings)
     return "ok", f"a run scores {len(plan.metrics)} of {len(metrics)}"
 
 

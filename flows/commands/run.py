@@ -48,9 +48,10 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.run.waiting import wait_for_warehouse
+from evalhouse.flows.run.notices import wait_for_warehouse
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
@@ -186,22 +187,21 @@ def resume(run: str, warehouse: str | None, as_json: bool, **flags: object) -> i
 
 def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) -> int:
     """Print how a run ended, and its gate where it has one, and return the exit status."""
-    outcome = suite_outcome.outcome
-    warehouse = Warehouse(url)
-    rows = warehouse.read_rows(
-        read_query("runs/means"), {"run_id": outcome.run.run_id, "metrics": list(outcome.run.metrics)}
-    )
-    if as_json:
-        print_json(_to_document(suite_outcome, rows, warehouse))
-    else:
-        silent = read_silent(warehouse, outcome.run)
-        warnings = [
-            *describe_replies(read_replies(warehouse, outcome.run.run_id)),
-            *describe_dropped(warehouse, outcome.run.run_id),
-            *describe_local(outcome.counts, outcome.run.judge),
-        ]
-        _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
-        _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
+    outcome, warehouse = suite_outcome.outcome, Warehouse(url)
+    run_id, metrics = outcome.run.run_id, list(outcome.run.metrics)
+    with readers_kept():
+        rows = warehouse.read_rows(read_query("runs/means"), {"run_id": run_id, "metrics": metrics})
+        if as_json:
+            print_json(_to_document(suite_outcome, rows, warehouse))
+        else:
+            silent = read_silent(warehouse, outcome.run)
+            warnings = [
+                *describe_replies(read_replies(warehouse, run_id)),
+                *describe_dropped(warehouse, run_id),
+                *describe_local(outcome.counts, outcome.run.judge),
+            ]
+            _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
+            _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     return _STATUSES.get(outcome.status, INCOMPLETE)
@@ -209,11 +209,10 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:
     """Where an application is asked, its answers have to come from somewhere before their judging can be estimated."""
-    from evalhouse.flows.preparing.live_run import make_plan  # noqa: PLC0415
+    from evalhouse.flows.preparing.live_run import make_plan, try_own_metrics  # noqa: PLC0415
     from evalhouse.flows.run.estimate import estimate_run, print_estimate, print_target_estimate  # noqa: PLC0415
-    from evalhouse.warehouse.rows.scores import try_own_metrics  # noqa: PLC0415
 
-    try_own_metrics(make_plan(settings).metrics, settings.metric_settings)
+    try_own_metrics(make_plan(settings), settings)
     if settings.target is None and settings.responses is None:
         print_estimate(estimate_run(settings), as_json=as_json)
     else:

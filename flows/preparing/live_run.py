@@ -13,7 +13,7 @@ from evalhouse.flows.preparing.batches import add_parking, check_batch
 from evalhouse.flows.preparing.columns import announce_columns
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
-from evalhouse.prompts import Prompt, Prompts, load_prompts
+from evalhouse.prompts import Prompt, Prompts, load_prompts, make_unread_prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
 from evalhouse.tasks.asking.embedding_queue import MOST_TOKENS
@@ -36,9 +36,10 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.rows.scores import try_own_metrics
+from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.steps import (
     GRADE_STEP,
+    LEXICAL_PROMPTS,
     SEPARATE,
     arrange_steps,
     find_asking_steps,
@@ -129,7 +130,7 @@ def prepare_run(request: RunRequest, source: "str | pl.DataFrame", warehouse: Wa
     """Plan, judge, target and dataset of a new run; raises whatever can be refused before anything is asked."""
     settings, target, parent = _find_responses(request.settings, warehouse)
     tools = make_tools(settings, request.kind)
-    try_own_metrics(tools.plan.metrics, settings.metric_settings)
+    try_own_metrics(tools.plan, settings)
     staged = stage_dataset(source, mapping=settings.mapping, limit=settings.limit, encoding=settings.encoding)
     run = make_row(replace(request, settings=tools.settings), tools.plan, staged)
     is_file = isinstance(source, str) and source == settings.dataset
@@ -143,9 +144,15 @@ def prepare_again(run: RunRow, settings: RunSettings, warehouse: Warehouse) -> P
     """The same for a run that goes on; a dataset that was not loaded yet must not have changed since."""
     settings, target, parent = _find_responses(settings, warehouse)
     tools = make_tools(settings, run.kind)
-    try_own_metrics(tools.plan.metrics, settings.metric_settings)
+    try_own_metrics(tools.plan, settings)
     staged = None if count_samples(warehouse, run.run_id) else _stage_again(settings, run)
     return PreparedRun(run=run, tools=tools, staged=staged, target=target, parent=parent, resumed=True)
+
+
+def try_own_metrics(plan: Plan, settings: RunSettings) -> None:
+    """As `try_metrics`, of the metrics that are not built in."""
+    if plan.own_metrics:
+        try_metrics(plan.own_metrics, settings.metric_settings)
 
 
 def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSettings, "Target | None", RunRow | None]:
@@ -215,7 +222,7 @@ def make_prompts(settings: RunSettings, judges: Judges) -> Prompts:
     version, so that nobody takes a prompt's text for what made its verdicts.
     """
     prompts = load_prompts(settings.language, Path(settings.prompts) if settings.prompts else None)
-    return prompts.changed(partial(_state_rules, judges))
+    return Prompts(prompts, partial(_read_prompt, prompts, judges))
 
 
 def make_live_run(
@@ -333,22 +340,24 @@ def _sum_spent(run_id: str, settings: RunSettings, warehouse: Warehouse) -> floa
 _RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "tasks/asking/pairs.py"}
 
 
-def _state_rules(judges: Judges, prompt: Prompt) -> Prompt:
-    judge = judges.find(find_task(find_asking_steps(prompt.name)[0]))
+def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
+    """A prompt, with the rules of a judge that goes by them in the place of its words."""
+    judge = judges.find(find_task(find_asking_steps(name)[0]))
     form = find_form(judge.name)
     if form is not None:
         words = "\n\n".join(message.content for message in form.messages)
-        digest = hashlib.sha256(f"{form}/{prompt.name}".encode()).hexdigest()
-        return replace(prompt, prompt_hash=digest, version=form.name, language="", template=words)
-    rules = _RULES.get(judge.name.partition(":")[0])
-    if rules is None:
-        return prompt
+        digest = hashlib.sha256(f"{form}/{name}".encode()).hexdigest()
+        return replace(prompts[name], prompt_hash=digest, version=form.name, language="", template=words)
+    kind = judge.name.partition(":")[0]
+    if kind not in _RULES:
+        return prompts[name]
+    # Of what stands in the file the lexical judge needs nothing at all.
+    is_read = kind != LEXICAL or name not in LEXICAL_PROMPTS
     model = judge.model
-    digest = hashlib.sha256(f"{model}/{prompt.name}".encode()).hexdigest()
     return replace(
-        prompt,
-        prompt_hash=digest,
+        prompts[name] if is_read else make_unread_prompt(name),
+        prompt_hash=hashlib.sha256(f"{model}/{name}".encode()).hexdigest(),
         version=model,
         language="",
-        template=f"No prompt was used: {model} gave its verdicts by the rules in {rules}.",
+        template=f"No prompt was used: {model} gave its verdicts by the rules in {_RULES[kind]}.",
     )

@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.judge.names import LEXICAL, JudgeNames, parse_judges
-from evalhouse.tasks.settings.run import WHERE, RunSettings
-from evalhouse.warehouse.sample_data import SAMPLE, is_sample
+from evalhouse.tasks.settings.run import WHERE, RunSettings, is_sample
+from evalhouse.warehouse.sample_data import SAMPLE
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite

@@ -1,11 +1,11 @@
-"""How a run ended, and how the measuring of its judge's noise did."""
+"""How a run ended, and how the measuring of its judge's noise did; what Prefect's pages show of that."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.flows.display.output import write_dollars
+from evalhouse.flows.display.output import print_notice, write_dollars
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
@@ -36,6 +36,28 @@ def explain_incomplete(outcome: RunOutcome) -> str | None:
 
 Finish = Callable[[RunOutcome], str | None]
 """What is done when a run has ended; returns what keeps it from being a success."""
+
+
+def show_end(run: RunRow, problem: str | None) -> None:
+    """Tag a run's flow run, and fail it for a `problem` that Prefect knows nothing of: a gate, samples that failed.
+
+    The run is the same without: a server that does not take it is reported and no more.
+    """
+    tags = [*([run.suite] if run.suite else []), *run.tags]
+    if run.flow_run_id is None or not (tags or problem):
+        return
+    from evalhouse.flows.server.api import PrefectApiError, find_api  # noqa: PLC0415  # most runs do without
+
+    try:
+        api = find_api("the run's end cannot be shown")
+        if tags:
+            api.patch(f"/flow_runs/{run.flow_run_id}", {"tags": tags})
+        if problem is not None:
+            state = {"type": "FAILED", "name": "Failed", "message": problem}
+            api.post(f"/flow_runs/{run.flow_run_id}/set_state", {"state": state, "force": True})
+    except PrefectApiError as error:
+        print_notice(f"Prefect's page of the run lacks how it ended: {error}")
+
 
 Population = Literal["unchanged", "all"]
 TAGS: Final[Mapping[Population, str]] = {"unchanged": "of unchanged samples", "all": "of all samples"}

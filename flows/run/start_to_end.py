@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from evalhouse.flows.display.log import warnings_shown
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete
-from evalhouse.flows.run.prefect_page import show_end
+from evalhouse.flows.run.notices import warnings_shown
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
 from evalhouse.flows.server.held import prefect_server
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.outages import describe_outage, is_outage
@@ -37,7 +36,7 @@ from evalhouse.warehouse.rows.runs import (
     update_run,
 )
 from evalhouse.warehouse.rows.samples import count_samples
-from evalhouse.warehouse.store import Warehouse, check_room
+from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
     import polars as pl
@@ -122,6 +121,7 @@ def resume_run(
     with _opened(settings, watch, wait_s, run_id=run.run_id, finish=finish) as process:
         from evalhouse.flows.preparing.live_run import prepare_again  # noqa: PLC0415
 
+        run = replace(run, status="running", finished_at=None, problem=None)
         prepared = prepare_again(run, settings, process.warehouse)
         begin = partial(update_run, process.warehouse, run.run_id, status="running", finished_at=None, problem=None)
         return process.run(prepared, begin)
@@ -177,8 +177,7 @@ def _is_new(warehouse: Warehouse) -> bool:
 
 
 def _make_ready(warehouse: Warehouse) -> None:
-    warehouse.migrate()
-    check_room(warehouse)
+    warehouse.make_ready()
     take_in_orphans(warehouse)
 
 
@@ -280,8 +279,7 @@ def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, i
     interrupts.note_only()
     try:
         _close_records(live_run)
-        _write_end(live_run, run, problem)
-        run = find_run(live_run.warehouse, live_run.run_id)
+        run = _write_end(live_run, run, problem)
     except WarehouseError as error:
         # Replies are in the journal and the verdicts follow from them: there is a run to resume.
         problem = problem or error
@@ -301,8 +299,8 @@ def _close_records(live_run: "LiveRun") -> None:
             live_run.collection.record.close()
 
 
-def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> None:
-    """Write the run's status; an evaluation that was stopped is scored as far as it came."""
+def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) -> RunRow:
+    """Write the run's status and return its row; an evaluation that was stopped is scored as far as it came."""
     if run.kind == "collection":
         live_run.progress.n_failed = count_responses(live_run.warehouse, live_run.run_id)["n_failed"]
     elif problem is not None and count_samples(live_run.warehouse, live_run.run_id):
@@ -310,12 +308,13 @@ def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) 
 
         score_verdicts(live_run)
     told = _describe_end(live_run, problem)
+    ended = replace(run, flow_run_id=live_run.flow_run_id or run.flow_run_id, problem=told)
     if _is_taken_up(run, problem):
         update_run(live_run.warehouse, live_run.run_id, problem=told)
-        return
-    update_run(
-        live_run.warehouse, live_run.run_id, status=_name_end(live_run, problem), finished_at=now_utc(), problem=told
-    )
+        return ended
+    ended = replace(ended, status=_name_end(live_run, problem), finished_at=now_utc())
+    update_run(live_run.warehouse, live_run.run_id, status=ended.status, finished_at=ended.finished_at, problem=told)
+    return ended
 
 
 def _is_taken_up(run: RunRow, problem: BaseException | None) -> bool:

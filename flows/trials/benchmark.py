@@ -22,7 +22,7 @@ from evalhouse.tasks.trials.labelled_sets import Part
 from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import take_in_orphans
-from evalhouse.warehouse.store import Warehouse, check_room
+from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,7 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
     """Ask about all rows; raises FatalJudgeError when the judge cannot be asked at all."""
     plan = plan_parts(parts)
     warehouse = Warehouse(settings.warehouse)
-    warehouse.migrate()
-    check_room(warehouse)
+    warehouse.make_ready()
     take_in_orphans(warehouse)
     tags = dict.fromkeys(part.name for part in parts)
     run = begin_run("benchmark", settings, tags=tuple(tags), n_samples=sum(len(part.rows) for part in parts))

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from evalhouse.flows.display.log import warnings_shown
 from evalhouse.flows.preparing.live_run import make_live_run
 from evalhouse.flows.run.estimate import ask_dry
+from evalhouse.flows.run.notices import warnings_shown
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.tasks.asking.asker import DRAIN_S
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
-from evalhouse.tasks.load import keep_prompts
+from evalhouse.tasks.load import make_prompt_batch
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, NoRecord
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
@@ -74,8 +74,8 @@ class Session:
         # One asker for all variants: what they ask is counted, limited, stopped and put on record as one.
         asking = Asking(asker=self.live_run.asker, embedder=self.live_run.embedder)
         fitted = replace(live_run, session=secrets.token_hex(4), open_asking=lambda: asking)
-        if self.dry is None:
-            await asyncio.to_thread(keep_prompts, fitted)
+        if self.dry is None and (prompts := make_prompt_batch(fitted)) is not None:
+            await asyncio.to_thread(fitted.warehouse.append, prompts)
         return fitted
 
     def carry_out(self, ask: "Callable[[Session], Coroutine[Any, Any, T]]", watch: Watch | None = None) -> T:

@@ -76,6 +76,7 @@ class LiveRun:
     across_machines: bool = False
     notices: list[str] = field(default_factory=list)
     resumed: bool = False
+    flow_run_id: str | None = None
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     progress: Progress = field(default_factory=Progress)
     shards: dict[int, Shard] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Secrets are no part of it: they come from the environment when a model is made a
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -15,6 +16,7 @@ from evalhouse.tasks.judge.names import LEXICAL, find_judge, is_fixed, parse_jud
 from evalhouse.tasks.settings.deadline import find_deadline
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.sample_data import SAMPLE
 from evalhouse.warehouse.steps import STEPS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -236,3 +238,8 @@ def leave_out(settings: RunSettings, chosen: Callable[[Where], object]) -> RunSe
     """The settings with the defaults in place of those of which this holds."""
     defaults = {name: RunSettings.model_fields[name].get_default() for name in list_settings(chosen)}
     return settings.model_copy(update=defaults)
+
+
+def is_sample(dataset: object) -> bool:
+    """Whether a dataset's name means the one that ships with evalhouse; a file called `sample` goes before it."""
+    return dataset == SAMPLE and not Path(SAMPLE).exists()

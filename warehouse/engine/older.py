@@ -15,7 +15,7 @@ from weakref import WeakSet
 import duckdb
 
 from evalhouse.warehouse.engine.connection import is_kept
-from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_migrations
+from evalhouse.warehouse.engine.migrate import apply_migrations, load_migrations
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import view_scripts
 from evalhouse.warehouse.queries import read_query
@@ -30,8 +30,8 @@ _laid: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
 @contextmanager
 def as_of_today(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Within this an older warehouse has today's shape; with one that is not older nothing is done."""
-    if connection in _laid or not is_older(connection):
+    """Within this an older warehouse has today's shape."""
+    if connection in _laid:
         yield
         return
     if is_kept(connection):

@@ -21,8 +21,8 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.tables import build_frame
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, write_batch
+from evalhouse.warehouse.tables import Batch, build_frame
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")
 """Metadata columns that are taken for groups of samples without being named, when every sample has one."""
@@ -124,14 +124,18 @@ class Staging:
         self._scratch.remove()
 
 
-def take_in_samples(warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None) -> int:
-    """Write the staged rows for a run in one transaction and return how many there are.
+def take_in_samples(
+    warehouse: Warehouse, run_id: str, staging: Staging, *, cluster: str | None = None, beside: Batch | None = None
+) -> int:
+    """Write the staged rows for a run, and a batch `beside` them, in one transaction; returns how many rows there are.
 
     `cluster` is the metadata column whose values group samples that are not independent, NO_CLUSTER for none, or None
     to look for one of CLUSTER_COLUMNS. Does nothing when the run has its samples already, so that a repeated load is
     harmless.
     """
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        if beside is not None:
+            write_batch(connection, beside)
         loaded = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
         if loaded and loaded[0]:
             return int(loaded[0])

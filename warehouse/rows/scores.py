@@ -4,7 +4,7 @@ A noise run is a row of `runs` of kind noise with calls, verdicts and scores of 
 The table `noise` follows the scores: whenever parent or noise run are scored, `note_noise` writes their rows again.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseU
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 
@@ -112,9 +113,9 @@ VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_ra
 """What the built-in metrics read besides tables: views that take longer to plan than a metric does over their rows."""
 
 
-def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> None:
-    """Replace the scores of these metrics for one run, and what `noise` has of it; raises WarehouseError that names a
-    metric whose SQL fails.
+def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], settings: MetricSettings) -> int:
+    """Replace the scores of these metrics for one run, and what `noise` has of it; returns how many of its samples a
+    judge or the target failed. Raises WarehouseError that names a metric whose SQL fails.
 
     `settings` gives parameters by metric where they differ from the file's own.
     """
@@ -136,6 +137,9 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         _write_scores(connection, wanted, run_id)
         connection.execute("drop table metric_scores")
         note_noise(connection, run_id)
+        reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
+        failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()
+    return int(failed[0]) if failed else 0
 
 
 @contextmanager
@@ -147,12 +151,6 @@ def _views_of_run(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: S
     yield
     for view in views:
         connection.execute(f"drop table temp.{view}")
-
-
-def try_own_metrics(metrics: Iterable[MetricFile], settings: MetricSettings) -> None:
-    """As `try_metrics`, of those among them that are not built in."""
-    if own := [metric for metric in metrics if metric.is_own]:
-        try_metrics(own, settings)
 
 
 def try_metrics(metrics: Sequence[MetricFile], settings: MetricSettings) -> None:

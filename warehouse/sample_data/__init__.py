@@ -18,8 +18,3 @@ from typing import Final
 SAMPLE: Final = "sample"
 """Its name as a dataset."""
 SAMPLE_PATH: Path = Path(__file__).with_name("sample.jsonl")
-
-
-def is_sample(dataset: object) -> bool:
-    """Whether a dataset's name means this one; a file called `sample` goes before it."""
-    return dataset == SAMPLE and not Path(SAMPLE).exists()
