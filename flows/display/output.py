@@ -9,6 +9,7 @@ wraps texts in their columns, cuts cells that would fill the screen, and writes 
 columns do not fit side by side.
 """
 
+import contextlib
 import os
 import sys
 import unicodedata
@@ -173,10 +174,15 @@ def print_text(text: str) -> None:
 
 
 def print_notice(text: str) -> None:
-    """A sentence for the person at the terminal, on standard error. There no word of it is broken."""
-    sys.stdout.flush()
-    lines = wrap_text(clean_text(text), make_console(stderr=True).width) if sys.stderr.isatty() else [clean_text(text)]
-    sys.stderr.write("\n".join(lines) + "\n")
+    """A sentence for the person at the terminal, on standard error. There no word of it is broken.
+
+    Where nobody reads any more it is lost, and not what it tells of: a run outlives the process that served it.
+    """
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        text = clean_text(text)
+        lines = wrap_text(text, make_console(stderr=True).width) if sys.stderr.isatty() else [text]
+        sys.stderr.write("\n".join(lines) + "\n")
 
 
 def write_count(n: int | None, noun: str) -> str:

@@ -38,6 +38,7 @@ from evalhouse.warehouse.rows.runs import (
 from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
+_NOT_AGAIN: Final = "and what was answered is not asked again"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 # A run that kills its process each time (out of memory, say) is not tried for ever, and from the third time on not at
@@ -95,25 +96,23 @@ def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[st
             _mark_flow_run(api, run.flow_run_id)
         why = f" ({run.problem})" if run.problem else ""
         lines.append(f"{suite.name}: run {run.run_id} had crashed{why}: {_go_on(api, suite, run)}")
-    for run in _list_ungated(api, warehouse, suite, alive):
-        lines.append(f"{suite.name}: run {run.run_id} had crashed before its gate: {_go_on(api, suite, run)}")
-    return lines + [_queue_again(api, suite, flow_run) for flow_run in _list_lost(api, suite)]
+    lines += [_queue_again(api, suite, flow_run) for flow_run in _list_lost(api, suite)]
+    for run in _list_left(api, warehouse, suite, alive | crashed.keys()):
+        if queue_resume(api, suite, run.run_id):
+            what = "had crashed before its gate" if is_gate_due(run) else "was not taken up to its end"
+            lines.append(f"{suite.name}: run {run.run_id} {what}: it is resumed, {_NOT_AGAIN}")
+    return lines
 
 
-def _list_ungated(
-    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, alive: Collection[str | None]
+def _list_left(
+    api: PrefectApi, warehouse: Warehouse, suite: ServedSuite, known: Collection[str | None]
 ) -> list[RunRow]:
-    """Runs of the last day that came to their end and whose process died before their gate was decided."""
-    ended = [run for run in _list_served(warehouse, suite.name) if is_gate_due(run) and run.run_id not in alive]
+    """Runs of the last day that nobody works on or will: those whose process died between their end and their gate,
+    and those found crashed earlier whose resumption failed before it was one."""
     since = (datetime.now(UTC) - _LOST_WITHIN).replace(tzinfo=None)
-    return [
-        run
-        for run in ended
-        if run.finished_at is not None
-        and run.finished_at > since
-        and not _is_held(warehouse, run)
-        and not _is_queued(api, suite, run.run_id)
-    ]
+    ended = [run for run in _list_served(warehouse, suite.name) if run.finished_at and run.finished_at > since]
+    left = [run for run in ended if (is_gate_due(run) or is_marked(run)) and run.run_id not in known]
+    return [run for run in left if not _is_queued(api, suite, run.run_id) and not _is_held(warehouse, run)]
 
 
 def is_gate_due(run: RunRow) -> bool:
@@ -285,7 +284,7 @@ def _queue_again(api: PrefectApi, suite: ServedSuite, flow_run: Mapping[str, Any
 
 def _go_on(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
     if queue_resume(api, suite, run.run_id):
-        return "it is resumed, and what was answered is not asked again"
+        return f"it is resumed, {_NOT_AGAIN}"
     return f"it was resumed {_MOST_RESUMES} times already and is left; `evalhouse resume {run.run_id}` tries once more"
 
 

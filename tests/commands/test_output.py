@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from datetime import date, datetime
 from decimal import Decimal
 from io import StringIO
@@ -305,3 +307,12 @@ def test_errors_that_differ_in_numbers_alone_are_one() -> None:
         ("received 20 of 605 bytes", 2, "a"), ("status 401", 1, "c"), ("status 401, but why?", 1, "e"),
         ("status 500", 1, "d"),
     ]  # fmt: skip
+
+
+def test_a_notice_that_nobody_reads_does_not_end_what_it_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(text)
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    print_notice("the run waits")

@@ -284,6 +284,25 @@ def test_a_run_whose_process_died_before_its_gate_is_taken_up_once(
     assert sweep_crashed(api, [make_served(warehouse)], alone=True) == []
 
 
+def test_a_resumption_that_failed_before_it_was_one_is_queued_again(warehouse: Warehouse) -> None:
+    """As when its process loses the server, or whoever submits it is killed: nothing of the run has changed."""
+    insert_run(warehouse, make_run("r1", suite="nightly", trigger="schedule", status="running"))
+    api, served = Api(), make_served(warehouse)
+    assert len(sweep_crashed(api, [served])) == 1
+    assert sweep_crashed(api, [served]) == []  # it is queued
+    api.flow_runs[-1]["state_type"] = "FAILED"
+    (line,) = sweep_crashed(api, [served])
+    assert line.startswith("nightly: run r1 was not taken up to its end: it is resumed")
+    assert [one["parameters"] for one in api.created] == [{"resume": "r1"}] * 2
+    for _ in range(8):
+        api.flow_runs[-1]["state_type"] = "FAILED"
+        sweep_crashed(api, [served])
+    api.flow_runs[-1]["state_type"] = "FAILED"
+    assert (sweep_crashed(api, [served]), len(api.created)) == ([], 10)
+    api.flow_runs[-1]["state_type"] = "CRASHED"
+    assert len(sweep_crashed(api, [served])) == 1  # one line, whichever way it is found
+
+
 def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_apart(warehouse: Warehouse) -> None:
     api, suite = Api(), make_served(warehouse)
     for _ in range(10):
