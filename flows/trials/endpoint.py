@@ -68,7 +68,7 @@ class TrialPlan:
     def describe(self) -> str:
         """A sentence for the person who is about to pay for it."""
         if not self.judges:
-            return f"--try: {self.settings.judge} is built in, so there is no endpoint to ask"
+            return f"--try: {self.settings.judge} is built in or a classifier, so there is nothing to find out"
         told = self.estimate()
         names = ", ".join(settings.judge for settings, _ in self.judges)
         cost = told["cost_usd"] if isinstance(told["cost_usd"], float) else None
@@ -86,10 +86,16 @@ class TrialPlan:
 
 
 def plan_trials(settings: RunSettings) -> TrialPlan:
-    """Make the judges; raises FatalJudgeError for one that cannot be made."""
+    """Make the judges that write what they are asked to; raises FatalJudgeError for one that cannot be made.
+
+    What is built in has no endpoint, and a model that answers yes or no to pairs needs none of what is tried.
+    """
     named = [name_judge(settings, name) for name in list_judges(settings.judge)]
     made = [(one, make_judge(one)) for one in named]
-    return TrialPlan(settings=settings, judges=[(one, judge) for one, judge in made if judge.endpoint is not None])
+    return TrialPlan(
+        settings=settings,
+        judges=[(one, judge) for one, judge in made if judge.endpoint is not None and judge.tasks is None],
+    )
 
 
 def _make_probe(settings: RunSettings, judge: Judge) -> Probe:

@@ -131,6 +131,11 @@ class ChatModelJudge:
         self.batches: BatchService | None = None
 
     @property
+    def forms(self) -> Sequence[str]:
+        """The forms of a reply that can be asked for, from `dialect.FORMS`, less those that were refused."""
+        return self._dialect.forms
+
+    @property
     def dropped(self) -> tuple[Dropped, ...]:
         """What the endpoint has refused so far and is not sent any more, in that order."""
         return tuple(self._dialect.dropped)

@@ -20,6 +20,7 @@ from evalhouse.tasks.asking.tokens import count_request
 from evalhouse.tasks.asking.verdicts import parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, UnsupportedOption, UnusableReply
 from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
+from evalhouse.tasks.models.chat import ChatModelJudge
 
 N_REQUESTS = 4
 Status = Literal["yes", "no", "not sent", "unknown"]
@@ -99,6 +100,7 @@ class Probe:
         self._patience_s = timeout_s or _PATIENCE_S
         items = [Item(id=item_id, text="read") for item_id in _IDS]
         data = {name: items if name == "contexts" else "read" for name in prompt.variables}
+        self._forms = tuple(judge.forms) if isinstance(judge, ChatModelJudge) else ()
         self._question = Question(step="rank", sample_id="", prompt=prompt, data=data)
         self._trial = Trial()
 
@@ -124,16 +126,18 @@ class Probe:
         return self._trial
 
     async def _look(self) -> None:
-        wanted = _read_form(self._write(self._question).payload)
         first = await self._ask(self._question)
         self._trial.form, self._trial.is_held = first.form, first.is_held and first.form in ("ids", "schema")
         plain = await self._ask(replace(self._question, vote=1, logprobs=True), "words")
         began = time.monotonic()
-        forms: tuple[Form, Form] = ("json_object", "schema") if wanted in ("ids", "schema") else ("words", "words")
-        both = await asyncio.gather(*(self._ask(self._question, form) for form in forms))
-        self._note_forms(wanted, [first, *both])
+        both = await asyncio.gather(self._ask_in("json_object"), self._ask_in("schema"))
+        self._note_forms([first, *both])
         self._note_plain(plain)
         self._note_pace(*sorted(answer.ended_at - began for answer in both))
+
+    async def _ask_in(self, form: Form) -> _Answer:
+        """The reply in a form, where such judges know it; else in words."""
+        return await self._ask(self._question, form if form in self._forms else "words")
 
     async def _ask(self, question: Question, form: Form | None = None) -> _Answer:
         """The reply to a request in a form, or in that which a run would use; in words once the form is refused."""
@@ -181,16 +185,15 @@ class Probe:
         self._trial.refused.setdefault(_read_form(sent), words)
         return None if form is None else "words"
 
-    def _note_forms(self, wanted: Form, answers: list[_Answer]) -> None:
+    def _note_forms(self, answers: list[_Answer]) -> None:
         by_form = {answer.form: answer for answer in reversed(answers)}
         for form, ability in _FORMS.items():
             answer = by_form.get(form)
             if form in self._trial.refused:
                 self._see(ability, "no", self._trial.refused[form])
             elif answer is None:
-                self._see(
-                    ability, "not sent", "" if wanted == "words" else "each new one is compiled there, for seconds"
-                )
+                compiled = form == "ids" and "schema" in self._forms
+                self._see(ability, "not sent", "each new one is compiled there, for seconds" if compiled else "")
             elif form == "json_object":
                 self._see(ability, "yes", _describe_reading(answer))
             else:
