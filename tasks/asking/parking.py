@@ -229,7 +229,8 @@ class Parking:
         """What the provider has of a batch on record; one without an id is looked for by its tag."""
         if stored.provider_id is not None:
             return BatchState(provider_id=stored.provider_id, status="sent")
-        return await self._persist(lambda: self.service.find(stored.batch_id, since=stored.planned_at))
+        ids = frozenset(map(make_custom_id, stored.unread))
+        return await self._persist(lambda: self.service.find(stored.batch_id, since=stored.planned_at, custom_ids=ids))
 
     def _begin(self, work: Awaitable[None]) -> None:
         """Do something beside; what goes wrong in it stops the run."""
@@ -302,13 +303,14 @@ class Parking:
     async def _send(self, file: _File) -> None:
         batch_id = file.path.stem
         await asyncio.to_thread(self._ledger.plan, batch_id, file.hashes)
-        planned_at = time.time()
+        planned_at, ids = time.time(), frozenset(map(make_custom_id, file.hashes))
         may_be_there = False
 
         async def create() -> BatchState:
             nonlocal may_be_there
-            found = await self.service.find(batch_id, since=planned_at) if may_be_there else None
-            may_be_there = True  # an answer that is lost does not say that it was not made
+            # An answer that is lost does not say that it was not made.
+            before, may_be_there = may_be_there, True
+            found = await self.service.find(batch_id, since=planned_at, custom_ids=ids) if before else None
             return found or await self.service.create(file.path, batch_id)
 
         state = await self._persist(create)

@@ -5,7 +5,7 @@ becomes of the replies is the call path's affair (`asking/parking.py`). Each bat
 found again when its creation was not answered.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,8 +65,11 @@ class BatchService(Protocol):
     async def create(self, file: Path, tag: str) -> BatchState:
         """Send a file of lines as a batch that bears `tag`."""
 
-    async def find(self, tag: str, *, since: float) -> BatchState | None:
-        """The batch with this tag that was created after `since` (seconds of the epoch); None when there is none."""
+    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
+        """The batch with this tag that was created after `since` (seconds of the epoch); None when there is none.
+
+        `custom_ids` are those of its requests, for providers that take no tag.
+        """
 
     async def look(self, provider_id: str) -> BatchState:
         """How far a batch is."""

@@ -182,7 +182,7 @@ class ChatModelJudge:
         except JudgeError:
             raise
         except Exception as error:  # a chat model of any maker may raise anything; it becomes one of our errors
-            raise self._translate(error, sent=request.payload) from None
+            raise self.translate(error, sent=request.payload) from None
 
     def read_batched(self, status: int, content: bytes, request: ModelRequest) -> ModelReply:
         """The reply in an answer that came by batch; raises as `reply` does."""
@@ -191,7 +191,7 @@ class ChatModelJudge:
         except JudgeError:
             raise
         except Exception as error:  # what is not a completion, as in `reply`
-            raise self._translate(error, sent=request.payload) from None
+            raise self.translate(error, sent=request.payload) from None
 
     async def close(self) -> None:
         """Close the HTTP client; that of a factory's model is the factory's own affair."""
@@ -206,7 +206,8 @@ class ChatModelJudge:
             options["extra_body"] = untouched
         return await self._chat.ainvoke(_to_langchain(payload["messages"]), **options)
 
-    def _translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
+    def translate(self, error: Exception, *, sent: Mapping[str, object]) -> JudgeError:
+        """An error of the provider as one of ours; what it refuses of what was `sent` is left out from now on."""
         error = self._channel.explain(error) if self._channel else error
         translated = translate_error(error, name=self.name, endpoint=self.endpoint, variables=self._variables)
         return self._dialect.note_refusal(translated, sent) if isinstance(translated, UnsupportedOption) else translated

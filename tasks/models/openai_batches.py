@@ -4,7 +4,7 @@ The first of these has what was answered, the second what was refused and what w
 answers have the shapes that the judge sends and reads by itself.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class OpenAIBatches:
             raise self._translate(error) from None
         return self._describe(created)
 
-    async def find(self, tag: str, *, since: float) -> BatchState | None:
+    async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
         """The batch with this tag; the newest are looked through, and no further than those made before it."""
         try:
             async for batch in self._client.batches.list(limit=100):

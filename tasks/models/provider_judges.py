@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
+from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, make_dialect, read_parameters
@@ -152,8 +153,13 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         raise FatalJudgeError(f"{name} has no effort that could be set; leave --reasoning-effort out")
     for field in provider.unset:
         setattr(made.chat, field, None)
+    by_batch = settings.batch and provider.name == "anthropic"
+    if by_batch:
+        from evalhouse.tasks.models.anthropic_batches import make_invoke  # noqa: PLC0415  # imports the package
+
+        made = replace(made, invoke=make_invoke(made.chat, key=key, address=address))
     parameters, voting = read_parameters(settings)
-    return ChatModelJudge(
+    judge = ChatModelJudge(
         name=name,
         chat=made.chat,
         endpoint=strip_credentials(made.address) if "://" in made.address else made.address,
@@ -167,6 +173,18 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         variables=_name_variables(provider),
         close=made.close,
     )
+    if by_batch:
+        judge.batches = _make_anthropic_batches(judge, key, address)
+    return judge
+
+
+def _make_anthropic_batches(judge: ChatModelJudge, key: str, address: str) -> BatchService:
+    import anthropic  # noqa: PLC0415
+
+    from evalhouse.tasks.models.anthropic_batches import AnthropicBatches  # noqa: PLC0415
+
+    client = anthropic.AsyncAnthropic(api_key=key, base_url=address, max_retries=0)
+    return AnthropicBatches(client, reply=judge.reply, translate=lambda error: judge.translate(error, sent={}))
 
 
 def _list_forms(provider: Provider, made: "_Made") -> list[str]:

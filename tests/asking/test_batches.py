@@ -22,6 +22,7 @@ from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
+from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.warehouse.mover import take_in_orphans
@@ -282,3 +283,27 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     await judge_night(tmp_path, "run-2")
     assert not endpoint.paid_twice
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
+
+
+async def test_anthropic_takes_a_night_in_message_batches(
+    endpoint: BatchEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", endpoint.root_url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    settings = make_settings(batch=True, judge="anthropic:claude-test")
+
+    def answer_line(asked: Asked) -> Raw | None:
+        is_refused = asked.kind == "rank" and "lighthouse 2" in asked.texts[-1]
+        return make_error(400, "prompt is too long: 300000 tokens > 200000 maximum") if is_refused else None
+
+    endpoint.trouble = Trouble(lose_created=1, expire=[0.5], answer_line=answer_line)
+    async with lay_out_run(tmp_path, settings, judge=make_judge(settings)) as live_run:
+        add_parking(live_run.asker, settings, "run-1", live_run.warehouse)
+        works = await judge_samples(live_run, [make_sample(number) for number in range(1, N_SAMPLES + 1)])
+    reasons = Counter((step, why) for work in works for step, why in read_outcomes(work).items() if why)
+    assert reasons == {("rank", "judge_failed"): 1}
+    assert not endpoint.paid_twice
+    calls = read_calls(tmp_path)
+    assert Counter(call["status"] for call in calls) == {"ok": 6 * N_SAMPLES - 1, "refused": 1, "error": N_SAMPLES}
+    assert all(call["batch_id"] and call["judge"] == "anthropic:claude-test" for call in calls)
+    assert all(call["prompt_tokens"] and call["completion_tokens"] for call in calls if call["status"] == "ok")

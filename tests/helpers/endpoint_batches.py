@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from aiohttp import web
 from endpoint import CHAT, Endpoint
 from endpoint_options import Chances, Options, Raw, make_error, refuse_request
 from endpoint_replies import Asked, read_chat
+from endpoint_wires import ANTHROPIC, Wire
 
 Texts = tuple[str, ...]
 
@@ -40,6 +42,36 @@ class Trouble:
     disorder: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a provider's batches say what came of a line: of one that was answered, and of one that was left."""
+
+    wire: Wire
+    answer: Callable[[Raw], dict[str, Any]]
+    leave: Callable[[str], dict[str, Any]]
+
+
+def _answer_file(raw: Raw) -> dict[str, Any]:
+    return {"response": {"status_code": raw.status, "request_id": "req_1", "body": raw.body}, "error": None}
+
+
+def _leave_file(status: str) -> dict[str, Any]:
+    return {"response": None, "error": {"code": f"batch_{status}", "message": "It could not be executed."}}
+
+
+def _answer_message(raw: Raw) -> dict[str, Any]:
+    said = {"type": "succeeded", "message": raw.body} if raw.status == 200 else {"type": "errored", "error": raw.body}
+    return {"result": said}
+
+
+def _leave_message(status: str) -> dict[str, Any]:
+    return {"result": {"type": {"cancelled": "canceled"}.get(status, status)}}
+
+
+FILES = Form(wire=Wire(path=CHAT), answer=_answer_file, leave=_leave_file)
+MESSAGES = Form(wire=ANTHROPIC, answer=_answer_message, leave=_leave_message)
+
+
 @dataclass(kw_only=True)
 class Made:
     """A batch; `lines` are those of its file, `answered` and `failed` those of its results."""
@@ -53,7 +85,21 @@ class Made:
     errors: list[dict[str, Any]] = field(default_factory=list)
     answered: list[bytes] = field(default_factory=list)
     failed: list[bytes] = field(default_factory=list)
-    cancelled: bool = False
+    form: Form = FILES
+
+    def show_messages(self, root_url: str) -> dict[str, Any]:
+        """As Anthropic shows a batch."""
+        done = self.status in ("completed", "expired", "cancelled")
+        at = datetime.fromtimestamp(self.created_at, UTC).isoformat()
+        left = {"succeeded": len(self.lines), "errored": 0, "canceled": 0, "expired": 0} if done else {}
+        none = {"succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
+        return {
+            "id": self.batch_id, "type": "message_batch", "created_at": at, "expires_at": at, "archived_at": None,
+            "ended_at": at if done else None, "cancel_initiated_at": None,
+            "processing_status": "ended" if done else "in_progress",
+            "request_counts": {"processing": 0 if done else len(self.lines), **(left or none)},
+            "results_url": f"{root_url}/v1/messages/batches/{self.batch_id}/results" if done else None,
+        }  # fmt: skip
 
 
 class BatchEndpoint(Endpoint):
@@ -89,6 +135,21 @@ class BatchEndpoint(Endpoint):
                 answer = self._look(batch_id)
             case ("POST", "batches", batch_id, "cancel"):
                 answer = self._cancel(batch_id)
+            case ("POST", "messages", "batches"):
+                body = orjson.loads(await request.content.read())
+                answer = self._make([{**line, "body": line["params"]} for line in body["requests"]], "", MESSAGES)
+            case ("GET", "messages", "batches"):
+                data = [batch.show_messages(self.root_url) for batch in reversed(self.batches.values())]
+                ends = {"first_id": None, "last_id": None, "has_more": False}
+                answer = self._send(Raw(body={"data": data, **ends}))
+            case ("GET", "messages", "batches", batch_id):
+                answer = self._look(batch_id)
+            case ("GET", "messages", "batches", batch_id, "results"):
+                made = self.batches[batch_id]
+                lines = [line for line in (*made.answered, *made.failed) if line]
+                answer = web.Response(body=b"\n".join(lines) + b"\n", content_type="application/x-jsonl")
+            case ("POST", "messages", "batches", batch_id, "cancel"):
+                answer = self._cancel(batch_id)
             case _:
                 return await super()._handle(request)
         return answer
@@ -112,13 +173,11 @@ class BatchEndpoint(Endpoint):
     def _create(self, body: dict[str, Any]) -> web.Response:
         lines = [orjson.loads(line) for line in self.files[body["input_file_id"]].splitlines()]
         assert body["endpoint"] == CHAT
+        return self._make(lines, body["metadata"]["evalhouse_batch"], FILES)
+
+    def _make(self, lines: list[dict[str, Any]], tag: str, form: Form) -> web.Response:
         assert len({line["custom_id"] for line in lines}) == len(lines)
-        made = Made(
-            batch_id=f"batch_{len(self.batches) + 1}",
-            tag=body["metadata"]["evalhouse_batch"],
-            lines=lines,
-            created_at=time.time(),
-        )
+        made = Made(batch_id=f"batch_{len(self.batches) + 1}", tag=tag, lines=lines, created_at=time.time(), form=form)
         if self.trouble.fail:
             made.errors = [self.trouble.fail.pop(0)]
             made.status = "failed"
@@ -142,7 +201,6 @@ class BatchEndpoint(Endpoint):
     def _cancel(self, batch_id: str) -> web.Response:
         made = self.batches[batch_id]
         if made.status in ("validating", "in_progress"):
-            made.cancelled = True
             self._work_off(made, self._dice.randrange(len(made.lines)), "cancelled")
         return self._send(Raw(body=self._show(made)))
 
@@ -156,14 +214,12 @@ class BatchEndpoint(Endpoint):
 
     def _work_off(self, made: Made, n_asked: int, status: str) -> None:
         for line in made.lines[:n_asked]:
-            answer = self._answer_line(line)
-            response = {"status_code": answer.status, "request_id": "req_1", "body": answer.body}
-            row = {"id": "batch_req_1", "custom_id": line["custom_id"], "response": response, "error": None}
-            (made.answered if answer.status == 200 else made.failed).append(orjson.dumps(row))
+            answer = self._answer_line(made.form, line)
+            row = made.form.answer(answer)
+            listed = made.answered if answer.status == 200 else made.failed
+            listed.append(orjson.dumps({"custom_id": line["custom_id"], **row}))
         for line in made.lines[n_asked:]:
-            error = {"code": f"batch_{status}", "message": "This request could not be executed."}
-            row = {"id": "batch_req_1", "custom_id": line["custom_id"], "response": None, "error": error}
-            made.failed.append(orjson.dumps(row))
+            made.failed.append(orjson.dumps({"custom_id": line["custom_id"], **made.form.leave(status)}))
         if self.trouble.disorder and made.answered:
             stranger = orjson.loads(made.answered[0]) | {"custom_id": "nobody"}
             made.answered += [*made.answered[: len(made.answered) // 3], orjson.dumps(stranger)]
@@ -172,21 +228,23 @@ class BatchEndpoint(Endpoint):
             self.files[f"file-{made.batch_id}-{kind}"] = b"\n".join(getattr(made, kind)) + b"\n"
         made.status = status
 
-    def _answer_line(self, line: dict[str, Any]) -> Raw:
+    def _answer_line(self, form: Form, line: dict[str, Any]) -> Raw:
         content = orjson.dumps(line["body"])
         chances: Chances = self._count_arrival(CHAT, hashlib.sha256(content).digest())
-        asked = read_chat(line["body"])
+        asked = read_chat(form.wire.read(line["body"], ""))
         self.stats.kinds[asked.kind] += 1
         if refused := self.trouble.answer_line(asked) or refuse_request(self.options, asked):
-            return refused
+            return form.wire.dress(refused)
         canned = self._take_canned(asked)
         fault = self._choose_fault(asked, canned, chances.fault)
         assert not canned or isinstance(canned, str | dict)
         answer = self._make_answer(asked, canned, fault, chances.ordinal)  # type: ignore[arg-type]  # asserted
         self.paid[tuple(asked.texts)] += 1
-        return answer
+        return form.wire.dress(answer)
 
     def _show(self, made: Made) -> dict[str, Any]:
+        if made.form is MESSAGES:
+            return made.show_messages(self.root_url)
         done = made.status in ("completed", "expired", "cancelled")
         shown = {
             "id": made.batch_id, "object": "batch", "endpoint": CHAT, "completion_window": "24h",
