@@ -217,12 +217,17 @@ def _has_gpu(torch: Any) -> bool:  # noqa: ANN401  # the module
 
 def _load(classifier: Classifier) -> Any:  # noqa: ANN401  # a CrossEncoder, whose package need not be there
     from sentence_transformers import CrossEncoder  # noqa: PLC0415  # takes seconds
+    from transformers import AutoConfig  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
     logging.disable_progress_bar()  # of loading from disk; a download still shows its own
     folder = Path(classifier.model).expanduser()
     model = str(folder) if folder.is_dir() else classifier.model
     try:
+        # Read before the library loads it, which would give any other model a head of random weights.
+        architectures = AutoConfig.from_pretrained(model).architectures or []
+        if not any("SequenceClassification" in name for name in architectures):
+            raise ValueError(f"it is no classifier of texts but {', '.join(architectures) or 'of no known kind'}")
         encoder = CrossEncoder(model, device=classifier.device, backend=_choose_backend(classifier))
     except Exception as error:  # a library of many makers, and a file of any
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -230,11 +235,6 @@ def _load(classifier: Classifier) -> Any:  # noqa: ANN401  # a CrossEncoder, who
             f"cannot load {classifier.model}: {shorten(first, 200)}; give a folder with the model's files, or the id "
             "of one on the hub that can be reached"
         ) from None
-    architectures = encoder.model.config.architectures or []
-    if not any("SequenceClassification" in name for name in architectures):
-        # The library would give it a head of random weights.
-        made = ", ".join(architectures) or "no known kind"
-        raise FatalJudgeError(f"{classifier.model} is no classifier of texts but {made}; name one that is")
     if not getattr(encoder.tokenizer, "is_fast", False):
         raise FatalJudgeError(f"{classifier.model} has no fast tokenizer (tokenizer.json), which windows are cut with")
     encoder.eval()
