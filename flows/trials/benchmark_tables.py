@@ -1,7 +1,7 @@
 """What a benchmark says: tables for people, and the same as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, get_args
 
 from evalhouse.flows.display.output import (
@@ -21,6 +21,7 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.label_agreement import Figure, Line, SetAgreement, measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 from evalhouse.tasks.trials.labelled_verdicts import Judged
+from evalhouse.tasks.trials.published import explain_published, list_published
 from evalhouse.tasks.trials.rating_agreement import list_unrated, measure_ratings, measure_splits
 
 _FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
@@ -149,7 +150,8 @@ def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[Se
         return [measure_splits(part, judged, seed=seed)]
     if part.kind == "rubric":
         return list(measure_ratings(part, judged, seed=seed))
-    return [measure_labels(part, judged, seed=seed)]
+    measured = measure_labels(part, judged, seed=seed)
+    return [replace(measured, others=[*measured.others, *list_published(part)])]
 
 
 def describe_estimate(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) -> str:
@@ -275,6 +277,8 @@ def _print_rest(report: Report) -> None:
     for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in report.outcome.parts}.items():
         if dimensions:
             print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")
+    for said in explain_published([judged.part for judged in report.outcome.parts]):
+        print_line(said)
     if report.passed_over:
         print_line(f"Passed over, for their columns make no kind: {len(report.passed_over)} sets (--json names them).")
     print_line(f"The calls are those of run {report.outcome.run_id}.")

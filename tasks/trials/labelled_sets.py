@@ -1,4 +1,4 @@
-"""Folders of texts that people have labelled, read as a benchmark takes them.
+"""Folders of texts that people have labelled, read as a benchmark takes them; LLM-AggreFact's in its own columns.
 
 A set is a folder with JSON Lines files, each row an object. What kind of set it is shows in its columns:
 
@@ -20,7 +20,7 @@ number}, `judge_NAME` {a, b} for pairwise. A label that is none of these, such a
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,6 +31,8 @@ from evalhouse.tasks.reviews.label_files import read_objects
 Kind = Literal["support", "correctness", "relevance", "decomposition", "rubric", "pairwise"]
 Half = Literal["choose", "report", "all"]
 LANGUAGES: Final = ("en", "zh")
+AGGREFACT: Final = "LLM-AggreFact"
+_AGGREFACT_COLUMNS: Final = frozenset(("dataset", "doc", "claim", "label"))
 _LISTED = 10
 
 
@@ -65,13 +67,17 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The rows of one set in one language. `n_left_out` have a label that nothing is compared with."""
+    """The rows of one set in one language. `n_left_out` have a label that nothing is compared with.
+
+    `benchmark` is the public one whose own columns the rows have, where they have those of one.
+    """
 
     name: str
     kind: Kind
     language: str
     rows: tuple[Row, ...]
     n_left_out: int = 0
+    benchmark: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +216,7 @@ def pick_rows(part: Part, *, half: Half, limit: int | None, seed: int) -> Part:
         drawn = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}/{row.id}".encode()).digest())[:limit]
         kept = {row.id for row in drawn}
         rows = [row for row in rows if row.id in kept]
-    return Part(name=part.name, kind=part.kind, language=part.language, rows=tuple(rows), n_left_out=part.n_left_out)
+    return replace(part, rows=tuple(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +266,8 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
     if not lines:
         return "no rows"
     columns = lines[0].value.keys()
+    if columns >= _AGGREFACT_COLUMNS:
+        return _read_aggrefact(lines) if language in (None, "en") else []
     kind = next((kind for kind, shape in SHAPES.items() if shape.needs.keys() <= columns), None)
     if kind is None:
         return f"columns {', '.join(sorted(columns))}"
@@ -273,6 +281,22 @@ def _read_set(labelled_set: _SetFiles, language: str | None) -> list[Part] | str
         Part(name=labelled_set.name, kind=kind, language=spoken, rows=tuple(rows), n_left_out=reading.left_out[spoken])
         for spoken, rows in sorted(reading.rows.items())
         if language in (None, spoken)
+    ]
+
+
+def _read_aggrefact(lines: "Sequence[_Line]") -> list[Part]:
+    """Rows in LLM-AggreFact's own columns, a part for each of its subsets; claims about one document are a group."""
+    rows: dict[str, list[Row]] = {}
+    for line in lines:
+        subset, doc, claim, label = (line.value.get(name) for name in ("dataset", "doc", "claim", "label"))
+        if not (_is_text(subset) and _is_text(doc) and _is_text(claim)) or label not in (0, 1):
+            raise DatasetError(f"{line.place}: {AGGREFACT} has texts in dataset, doc and claim, and the label 0 or 1")
+        data = {"statement": claim, "contexts": [doc], "label": "supported" if label else "unsupported"}
+        group = hashlib.sha256(str(doc).encode()).hexdigest()[:12]
+        rows.setdefault(str(subset), []).append(Row(id=line.place, group=group, data=data))
+    return [
+        Part(name=subset, kind="support", language="en", rows=tuple(own), benchmark=AGGREFACT)
+        for subset, own in rows.items()
     ]
 
 
