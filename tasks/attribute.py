@@ -14,6 +14,7 @@ A retrieval that found nothing supports nothing, and nobody has to be asked abou
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
@@ -30,7 +31,7 @@ from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, Source
-from evalhouse.tasks.pipeline.text_parts import set_apart, split_items
+from evalhouse.tasks.pipeline.text_parts import ask_in_parts, set_apart, split_items
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 
@@ -98,6 +99,14 @@ def _deny_by_rule(work: SampleWork, extraction: Extraction) -> None:
 async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> None:
     statements = (await work.wait_for_statements(source)).items
     most = leave_room(live_run.settings.request_tokens, work.sample.question)
+    replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, source, statements))
+    parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
+    add_supports(work, source, parts_of)
+
+
+async def _ask_parts(
+    live_run: LiveRun, work: SampleWork, source: Source, statements: Sequence[Item], most: int
+) -> list[dict[str, JudgedItem]]:
     asked = []
     for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
         fits = estimate_items([*statements, *group]) <= most
@@ -106,9 +115,7 @@ async def _ask_supports(live_run: LiveRun, work: SampleWork, source: Source) -> 
             for contexts in split_items(group, max(room, most // 2)):
                 inquiry = _make_inquiry(live_run, work, source, part, contexts)
                 asked.append(ask_verdicts(live_run.asker, inquiry, [item.id for item in part]))
-    replies = await gather_all(asked)
-    parts_of = {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in statements}
-    add_supports(work, source, parts_of)
+    return await gather_all(asked)
 
 
 def _make_inquiry(

@@ -9,6 +9,7 @@ The answer of an application that said nothing at all has no statements, and nob
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.tokens import estimate_tokens, leave_room
@@ -19,7 +20,7 @@ from evalhouse.tasks.pipeline.accepted import AcceptedAnswer, pick_accepted
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
-from evalhouse.tasks.pipeline.text_parts import split_to_judge
+from evalhouse.tasks.pipeline.text_parts import ask_in_parts, split_to_judge
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
@@ -91,14 +92,18 @@ async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: S
 
 async def _split(live_run: LiveRun, work: SampleWork, source: Source, text: str) -> _Split:
     room = leave_room(live_run.settings.request_tokens, work.sample.question)
-    asked = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, room)])
-    parts = [part for parts in asked for part in parts]
+    parts = await ask_in_parts(room, partial(_ask_parts, live_run, work, source, text))
     call_ids: dict[str, str] = {}
     for part in parts:
         for statement in part.statements:
             call_ids.setdefault(statement, part.call_id)
     items = [Item(id=f"{ID_PREFIXES[source]}{ordinal}", text=text) for ordinal, text in enumerate(call_ids, start=1)]
     return _Split(items=tuple(items), call_ids=tuple(call_ids.values()), call_id=parts[0].call_id)
+
+
+async def _ask_parts(live_run: LiveRun, work: SampleWork, source: Source, text: str, most: int) -> list[_PartReply]:
+    asked = await gather_all([_ask_part(live_run, work, source, part) for part in split_to_judge(text, most)])
+    return [part for parts in asked for part in parts]
 
 
 async def _pick(

@@ -12,6 +12,7 @@ for where the run splits it, and where that fails it is ranked all the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
@@ -20,7 +21,7 @@ from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork
-from evalhouse.tasks.pipeline.text_parts import set_apart, split_items, split_to_judge
+from evalhouse.tasks.pipeline.text_parts import ask_in_parts, set_apart, split_items, split_to_judge
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]
@@ -75,15 +76,19 @@ async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
 
 async def _ask_usefulness(live_run: LiveRun, work: SampleWork, ground_truth: str) -> None:
     most = leave_room(live_run.settings.request_tokens, work.sample.question)
+    replies = await ask_in_parts(most, partial(_ask_parts, live_run, work, ground_truth))
+    ids = [item.id for item in work.context_items]
+    add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
+
+
+async def _ask_parts(live_run: LiveRun, work: SampleWork, ground_truth: str, most: int) -> list[dict[str, JudgedItem]]:
     asked = []
     for group in set_apart(work.context_items, alone=live_run.settings.contexts_alone):
         fits = estimate_tokens(ground_truth) + estimate_items(group) <= most
         for truth in [ground_truth] if fits else split_to_judge(ground_truth, most // 2):
             for contexts in split_items(group, leave_room(most, truth)):
                 asked.append(_ask_part(live_run, work, truth, contexts))
-    replies = await gather_all(asked)
-    ids = [item.id for item in work.context_items]
-    add_usefulness(work, {item_id: [judged[item_id] for judged in replies if item_id in judged] for item_id in ids})
+    return await gather_all(asked)
 
 
 def _add(work: SampleWork, context_id: str, parts: Sequence[JudgedItem]) -> None:

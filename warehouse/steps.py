@@ -72,7 +72,7 @@ SEPARATE: Final = "separate"
 _STEPS: Final = tuple(STEPS.values())
 _ASKING: Final = (*_STEPS, *PLANS.values())
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
-_OF_MODELS = ("temperature", "reasoning_effort", "max_tokens")
+_OF_MODELS = ("temperature", "reasoning_effort", "max_tokens", "context_window")
 _EVERYWHERE = (*_OF_MODELS, "request_tokens")
 
 TASKS: Final = (*dict.fromkeys(step.task for step in _ASKING), "grade")

@@ -180,6 +180,8 @@ def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
             call.add(_join(prompt))
         if full:
             call.add(_join(f"request: {row['request'] or '–'}"))
+        if row["thoughts"]:
+            call.add(_join(f"thoughts: {_cut(row['thoughts'], full)}"))
         call.add(_join(f"reply: {_cut(row['reply'], full)}"))
 
 

@@ -75,6 +75,7 @@ limit_options = _join_options(
     click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
     click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
     click.option("--max-tokens", type=int, metavar="N", help="Tokens of one reply. Default: the model's own limit."),
+    click.option("--context-window", type=int, metavar="N", help="Tokens that the model's context window holds."),
     click.option("--budget", "budget_usd", type=float, metavar="USD", help="Stop asking when this much is spent."),
     click.option(
         "--timeout",

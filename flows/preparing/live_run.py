@@ -261,11 +261,12 @@ def make_live_run(
             price=find_price(prices, judges.default.model),
             budget_usd=settings.budget_usd,
             spent_usd=spent_usd,
+            window=settings.context_window,
         )
         asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
-            copy = _copy_asker(asker.all, embedding_model, settings, prices)
+            copy = replace(_copy_asker(asker.all, embedding_model, settings, prices), window=None)
             embedder = AskedEmbedder(copy, most_tokens=min(MOST_TOKENS, settings.tpm or MOST_TOKENS))
         if settings.batch and record is None:
             for of_judge in asker.all:

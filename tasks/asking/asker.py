@@ -32,6 +32,7 @@ from evalhouse.tasks.judge.errors import (
     QuestionRefused,
     RefusedRequest,
     RunCancelled,
+    TooLong,
     TransientJudgeError,
     UnsupportedOption,
     UnusableReply,
@@ -199,7 +200,8 @@ class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
 
     `of_tasks` has, by task, the copies that ask for steps with a judge of their own.
-    `spent_usd` is what the run had spent before it was resumed; the budget is for all of it. With `parking` requests go
+    `window` is how many tokens the model's context window holds, None where nobody has said; `spent_usd` is what the
+    run had spent before it was resumed; the budget is for all of it. With `parking` requests go
     by batch, at the `batch_price`.
     """
 
@@ -210,6 +212,7 @@ class Asker:
     price: Price | None
     budget_usd: float | None = None
     spent_usd: float = 0.0
+    window: int | None = None
     counts: Usage = field(default_factory=Usage)
     stop_sign: StopSign = field(default_factory=StopSign)
     of_tasks: Mapping[str, "Asker"] = field(default_factory=dict)
@@ -229,6 +232,7 @@ class Asker:
         self._was_answered = False
         self._n_unexplained = 0
         self._n_dropped = 0
+        self._too_long: dict[str, str] = {}
         self.stop_sign.listen(self._wind_down)
 
     def find(self, step: str) -> "Asker":
@@ -275,6 +279,7 @@ class Asker:
             if recorded is not None:
                 return recorded
             tokens = guess_tokens(request.payload, self.counts)
+            self._check_length(request, tokens)
             counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
             return await self._send_until_usable(question, reader, counted)
         except (JudgeFailed, EndpointDown) as error:
@@ -284,6 +289,16 @@ class Asker:
         finally:
             del self._in_flight[request.request_hash]
             mine.cancel()
+
+    def _check_length(self, request: ModelRequest, tokens: int) -> None:
+        """Raise TooLong for what the window does not hold, and for what was refused as that before."""
+        if problem := self._too_long.get(request.request_hash):
+            raise TooLong(problem)
+        if self.window is not None and tokens > self.window:
+            raise TooLong(
+                f"too long for the model: about {tokens:,} tokens with the reply, where its context window holds "
+                f"{self.window:,}"
+            )
 
     async def find_on_record(
         self, question: Question, request: ModelRequest, read: Callable[[str], T]
@@ -324,7 +339,9 @@ class Asker:
                 return await self._send_once(asked, reader, attempts)
             except RefusedRequest as error:
                 self._stop_if_all_are_refused(error)
-                raise QuestionRefused(str(error)) from None
+                if error.too_long:
+                    self._too_long[attempts.request.request_hash] = str(error)
+                raise (TooLong if error.too_long else QuestionRefused)(str(error)) from None
             except CutReply:
                 raise
             except UnusableReply as error:

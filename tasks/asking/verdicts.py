@@ -22,7 +22,7 @@ import orjson
 from evalhouse.prompts import SUPPORTS, USEFULNESS, VERDICTS, BlockValue, Prompt, name_verdict
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
-from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, UnusableReply
+from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
 from evalhouse.tasks.judge.forms import Form, find_form
 from evalhouse.tasks.judge.names import is_fixed
 from evalhouse.tasks.judge.protocol import Question, plain_data
@@ -203,8 +203,9 @@ async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Po
 
 
 def _make_failure(open_ids: str, failures: Sequence[JudgeFailed], n_votes: int) -> JudgeFailed:
-    """One error for the votes that are missing. Where money was, it is that: with more of it they can still be had."""
-    kind = next((type(failure) for failure in failures if isinstance(failure, BudgetExhausted)), JudgeFailed)
+    """One error for the votes that are missing. Where money was, or room, it is that: then they can still be had."""
+    telling = (failure for failure in failures if isinstance(failure, BudgetExhausted | TooLong))
+    kind: type[JudgeFailed] = next((type(failure) for failure in telling), JudgeFailed)
     why = f"; {len(failures)} failed, the first: {failures[0]}" if failures else ""
     return kind(f"no majority of {n_votes} votes on {open_ids}{why}")
 

@@ -68,12 +68,21 @@ class RefusedRequest(JudgeError):
     """This request will never work: refused, filtered, or too long. `reply` is what was paid for, if anything was.
 
     `unexplained` says that nothing shows it to be the fault of this one request: all others may end like it.
+    `too_long` says that less of the same may work.
     """
 
-    def __init__(self, message: str, *, reply: "ModelReply | None" = None, unexplained: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reply: "ModelReply | None" = None,
+        unexplained: bool = False,
+        too_long: bool = False,
+    ) -> None:
         super().__init__(message)
         self.reply = reply
         self.unexplained = unexplained
+        self.too_long = too_long
 
 
 class UnusableReply(JudgeError):
@@ -119,6 +128,10 @@ class JudgeFailed(JudgeError):
 
 class QuestionRefused(JudgeFailed):
     """A question was given up because its request was refused: asked again, it will be again."""
+
+
+class TooLong(QuestionRefused):
+    """More than the model's context window holds; less of the same may be asked."""
 
 
 class BudgetExhausted(JudgeFailed):

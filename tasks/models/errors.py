@@ -261,7 +261,7 @@ def _is_unpaid(answer: _ProviderError) -> bool:
 
 def _translate_passing(answer: _ProviderError) -> JudgeError:
     if answer.status == 429 and "request too large" in answer.lowered:
-        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {answer.text}")
+        return RefusedRequest(f"too long for the endpoint's limit of tokens a minute: {answer.text}", too_long=True)
     return TransientJudgeError(
         f"status {answer.status}: {answer.text}",
         retry_after_s=_read_retry_after(answer),
@@ -304,7 +304,7 @@ def _translate_refusal(answer: _ProviderError) -> JudgeError:
     """What is wrong with this one request."""
     too_long = answer.code in ("context_length_exceeded", "string_above_max_length", "exceed_context_size_error")
     if too_long or answer.status == 413 or _LENGTH.search(answer.lowered):
-        return RefusedRequest(f"too long for the model: {answer.text}")
+        return RefusedRequest(f"too long for the model: {answer.text}", too_long=True)
     if _is_filtered(answer):
         return RefusedRequest(f"content filter: {answer.text}")
     if answer.code in _MISFIT_CODES:

@@ -5,11 +5,13 @@ TP when it is found in any part.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
 from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.text_parts import ask_in_parts
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import collect_labels
 
@@ -22,6 +24,13 @@ async def ask_labels(
 ) -> dict[str, list[JudgedItem]]:
     """By id of a statement of either side its verdicts, one from each part it met; raises JudgeFailed."""
     most = leave_room(live_run.settings.request_tokens, sample.question)
+    replies = await ask_in_parts(most, partial(_ask_pairs, live_run, sample, answers, truths))
+    return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
+
+
+async def _ask_pairs(
+    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item], most: int
+) -> list[dict[str, JudgedItem]]:
     if estimate_items([*answers, *truths]) > most:
         most //= 2  # a part of each side
     pairs = [
@@ -29,8 +38,7 @@ async def ask_labels(
         for some_answers in split_by_tokens(answers, most)
         for some_truths in split_by_tokens(truths, most)
     ]
-    replies = await gather_all([_ask_pair(live_run, sample, *pair) for pair in pairs])
-    return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
+    return await gather_all([_ask_pair(live_run, sample, *pair) for pair in pairs])
 
 
 def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:

@@ -7,10 +7,12 @@ follows it) stays together as long as one request holds it. Token estimates are 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.tokens import ID_TOKENS, estimate_size, estimate_tokens, split_by_tokens
+from evalhouse.tasks.judge.errors import TooLong
 from evalhouse.tasks.lexical.split import split_sentences
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -27,7 +29,11 @@ _WRAPPED = 60  # characters from which a line that ends no sentence is taken for
 _CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|[，；：]|\n|\Z)", re.DOTALL)
 _WORD = re.compile(r"[\s、]*[^\s、]+[\s、]*|[\s、]+")
 
+# Beside parts smaller than this it is the instructions, or the question, that the window does not hold.
+_LEAST_PART = 64
+
 _Cut = Callable[[str], Iterable[str]]
+T = TypeVar("T")
 
 
 def split_text(text: str, most: int) -> list[str]:
@@ -51,6 +57,20 @@ def split_to_judge(text: str, most: int) -> list[str]:
     """The parts of a text that hold more than blanks; a text that fits is one part, whatever it holds."""
     parts = split_text(text, most)
     return parts if len(parts) == 1 else [part for part in parts if part.strip()] or parts[:1]
+
+
+async def ask_in_parts(most: int, ask: Callable[[int], Awaitable[T]]) -> T:
+    """What `ask` gives of parts of at most `most` tokens, or of smaller ones where the model's window holds no such.
+
+    Raises TooLong where parts so small are refused that their own length cannot be the reason.
+    """
+    while True:
+        try:
+            return await ask(most)
+        except TooLong:
+            most //= 2
+            if most < _LEAST_PART:
+                raise
 
 
 def set_apart(items: Sequence[Item], *, alone: bool) -> list[Sequence[Item]]:

@@ -133,6 +133,9 @@ class RunSettings(BaseModel):
     request_tokens: Annotated[int, Where(place=LIMITS)] = Field(
         default=24_000, ge=500, description="data tokens one request holds before it is split"
     )
+    context_window: Annotated[int | None, Where(place=LIMITS, compares="given")] = Field(
+        default=None, ge=500, description="tokens that the model's context window holds, request and reply together"
+    )
     regenerated_questions: int = Field(default=3, ge=1, le=20, description="questions an answer's relevancy rests on")
     contexts_role: Literal["authoritative", "supplementary"] = Field(
         default="authoritative", description="whether contexts hold the truth or add to it; a sample may say otherwise"

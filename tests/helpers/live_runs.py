@@ -147,6 +147,7 @@ async def lay_out_run(
         judge=judge,
         record=record,
         limit=make_limit(settings, judge),
+        window=settings.context_window,
         attempts=settings.attempts,
         price=price or FREE,
         budget_usd=settings.budget_usd,

@@ -260,7 +260,7 @@ async def test_refusals_of_many_providers(
 ) -> None:
     endpoint.configure(script={"extract": [answer]})
     (error,) = await ask(tmp_path, make_question())
-    assert type(error) is kind
+    assert isinstance(error, kind)
     assert told in str(error)
     assert endpoint.stats.requests[CHAT] == 1
 

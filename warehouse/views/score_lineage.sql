@@ -40,6 +40,7 @@ replied as (
         originals.model,
         originals.request,
         originals.reply,
+        originals.thoughts,
         originals.prompt_hash,
         prompts.prompt,
         prompts.version as prompt_version,
@@ -91,6 +92,7 @@ select
     replied.model,
     replied.request,
     replied.reply,
+    replied.thoughts,
     replied.prompt,
     replied.prompt_hash,
     replied.prompt_version,
@@ -146,7 +148,8 @@ comment on column score_lineage.original_started_at is 'When that call was sent,
 comment on column score_lineage.judge is 'Judge that was asked; NULL as call_id.';
 comment on column score_lineage.model is 'Model that answered; NULL as call_id, or when it did not say.';
 comment on column score_lineage.request is 'What was sent; NULL as call_id.';
-comment on column score_lineage.reply is 'What came back, unaltered; NULL as call_id.';
+comment on column score_lineage.reply is 'What came back, without the thoughts before it; NULL as call_id.';
+comment on column score_lineage.thoughts is 'What the model said to itself before that reply; NULL when nothing came.';
 comment on column score_lineage.prompt is 'Name of the prompt; NULL as call_id.';
 comment on column score_lineage.prompt_hash is 'Hash of the prompt''s text, as in prompts; NULL as call_id.';
 comment on column score_lineage.prompt_version is 'Version of the prompt; NULL as call_id.';

@@ -36,6 +36,7 @@ select
     originals.model,
     originals.request,
     originals.reply,
+    originals.thoughts,
     originals.prompt_hash,
     prompts.prompt,
     prompts.version as prompt_version,

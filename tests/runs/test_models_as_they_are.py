@@ -1,0 +1,67 @@
+"""What a person sees of a judge that refuses something, thinks aloud, or was asked at another temperature before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_house import write_dataset
+from cli_process import Place
+from endpoint import Asked, Endpoint, running_endpoint
+from endpoint_replies import compose_reply
+
+TEXT = "Ode built it."
+ROW = {"id": "r1", "question": "Who?", "answer": TEXT, "ground_truth": TEXT, "contexts": [TEXT]}
+RUN = ("run", "one.jsonl", "--judge", "openai:judge", "--metrics", "context_precision")
+
+
+def think(asked: Asked) -> str:
+
+    return f"<think>Ode it is, I suppose.</think>{json.dumps(compose_reply(asked))}"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with running_endpoint(script={"rank": think}) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, prefect_home: Path, endpoint: Endpoint) -> Place:
+    write_dataset(tmp_path, [ROW], "one.jsonl")
+    variables = {"PREFECT_HOME": str(prefect_home), "OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test"}
+    return Place(folder=tmp_path, variables=variables)
+
+
+def test_replies_at_the_temperature_that_was_the_default_are_not_lost_without_a_word(place: Place) -> None:
+    assert place.call(*RUN, "--temperature", "0").status == 0
+    told = "--temperature 0 (in a suite `temperature = 0`) finds them"
+    assert told in " ".join(place.call(*RUN, "--dry-run").stdout.split())
+    assert told not in place.call(*RUN, "--temperature", "0", "--dry-run").stdout
+    again = place.call(*RUN, "--temperature", "0", "--json").document
+    assert (again["calls"]["requests"], again["calls"]["reused"]) == (0, 2)
+    first = place.call(*RUN)
+    assert told in " ".join((first.stdout + first.stderr).split())
+    later = place.call(*RUN)
+    assert told not in " ".join((later.stdout + later.stderr).split()), "its replies are on record now"
+
+
+def test_what_is_refused_is_said_and_thoughts_are_shown(place: Place, endpoint: Endpoint) -> None:
+    endpoint.configure(no_temperature=True)
+    run = place.call(*RUN, "--temperature", "0.3", "--label", "warm")
+    assert run.status == 0, run.stderr
+    told = "openai:judge was asked without what its endpoint does not take: temperature: Unsupported value"
+    assert told in " ".join(run.stdout.split())
+    assert told in " ".join(place.call("show", "warm").stdout.split())
+    lineage = place.call("lineage", "warm", "r1").stdout
+    assert "thoughts: Ode it is, I suppose." in lineage
+    assert "<think>" not in lineage
+
+
+def test_an_effort_that_nobody_has_is_refused_with_those_there_are(place: Place) -> None:
+    refused = place.call(*RUN, "--reasoning-effort", "huge")
+    assert refused.status != 0
+    assert "--reasoning-effort: got 'huge'" in refused.stderr
+    assert "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'" in refused.stderr
