@@ -51,16 +51,54 @@ def run_script(place: Place, script: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+# What a run costs before it judges anything: the server on its way before the dataset is read, no import that a lexical
+# run has no use for, and each opening of the warehouse, which takes longer than most of what is read there.
+COUNTED = """
+import sys
+import duckdb
+import evalhouse.flows.server.local as local
+import evalhouse.tasks.datasets.read as read
+begun, connect = [], duckdb.connect
+
+def note(place, name):
+    function = getattr(place, name)
+    def noted(*arguments, **options):
+        begun.append(name)
+        return function(*arguments, **options)
+    setattr(place, name, noted)
+
+note(local, "_start_child"), note(read, "open_source"), note(duckdb, "connect")
+"""
+UNUSED = {
+    "langchain_core",
+    "langchain_openai",
+    "openai",
+    "anthropic",
+    "sklearn",
+    "scipy",
+    "sqlalchemy",
+    "torch",
+    "openpyxl",
+}
+MOST_OPENED = 12
+
+
 def test_a_polars_frame_is_a_dataset_and_the_file_is_free_afterwards(place: Place) -> None:
     end = textwrap.dedent("""
-        import duckdb
         outcome = start_run(settings, source=frame)
         print(outcome.status, outcome.run.dataset, outcome.run.n_samples)
+        print(begun.index("_start_child") < begun.index("open_source"), begun.count("connect"))
+        print(*sorted({name.partition(".")[0] for name in sys.modules}))
         # The file is free when the run has ended, in whatever mode it is opened.
-        print(duckdb.connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
+        print(connect("w.duckdb").execute("select count(*) from scores").fetchone()[0] > 0)
     """)
     own = replace(place, own_server=True)
-    assert run_script(own, FRAME + START + end) == ["completed three questions 3", "True"]
+    ended, begun, modules, is_free = run_script(own, COUNTED + FRAME + START + end)
+    assert (ended, is_free) == ("completed three questions 3", "True")
+    is_server_first, n_opened = begun.split()
+    assert is_server_first == "True"
+    assert int(n_opened) <= MOST_OPENED
+    assert UNUSED.isdisjoint(modules.split())
     assert duckdb.connect(str(place.folder / "w.duckdb"), read_only=True).execute("from runs").fetchone()
     warehouse = Warehouse(str(place.folder / "w.duckdb"))
     scores = warehouse.read_rows(
