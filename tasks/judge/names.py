@@ -51,7 +51,7 @@ def parse_judges(given: str | Mapping[str, object]) -> JudgeNames:
     pairs = _split(given) if isinstance(given, str) else given.items()
     judges: dict[str, str] = {}
     for task, name in pairs:
-        if not isinstance(name, str) or not name.strip():
+        if not isinstance(name, str) or name.strip().lower() in ("", "none"):
             raise ValueError(f"{task} names no judge; write JUDGE, or STEP=JUDGE, with commas between them")
         if task != DEFAULT and task not in JUDGED_TASKS:
             raise ValueError(_explain_unknown(task))

@@ -1,7 +1,8 @@
 """Killing `evalhouse` at chosen moments and resuming it, with an endpoint that notes what it was asked and answered.
 
-A request is known by its texts. What a life of the process left unsettled are the texts that were sent in it and of
-which no good reply is on record after it: at the kill these were in flight, or answered and not yet read.
+A request is known by its texts; of embeddings, which are asked for many texts at once, each text counts by itself, as
+it does on record. What a life of the process left unsettled are the texts that were sent in it and of which no good
+reply is on record after it: at the kill these were in flight, or answered and not yet read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import duckdb
 from aiohttp import web
 from cli_process import Place, finish
 from endpoint import Asked, Endpoint, Options
+
+from evalhouse.tasks.judge.protocol import hash_canonical
 
 Texts = tuple[str, ...]
 Stage = Literal["starting", "asking", "ending"]
@@ -44,17 +47,23 @@ class NotingEndpoint(Endpoint):
         self.answered: list[Noted] = []
         self.settled: set[Texts] = set()  # those answered at least once
 
-    async def _answer(self, request: web.BaseRequest, asked: Asked, *rest: Any) -> web.StreamResponse:  # noqa: ANN401
-        texts = tuple(asked.texts)
-        self.asked.append(Noted(texts=texts, at=time.monotonic()))
-        response = await super()._answer(request, asked, *rest)
+    async def _answer(
+        self,
+        request: web.BaseRequest,
+        asked: Asked,
+        *rest: Any,  # noqa: ANN401
+        **more: Any,  # noqa: ANN401
+    ) -> web.StreamResponse:
+        known_by = [(text,) for text in asked.texts] if asked.kind == "embeddings" else [tuple(asked.texts)]
+        self.asked += [Noted(texts=texts, at=time.monotonic()) for texts in known_by]
+        response = await super()._answer(request, asked, *rest, **more)
         try:
             await response.prepare(request)
             await response.write_eof()
         finally:  # also when nobody is there any more to take it: it was made, and would be on the bill
             if response.status == 200:
-                self.answered.append(Noted(texts=texts, at=time.monotonic()))
-                self.settled.add(texts)
+                self.answered += [Noted(texts=texts, at=time.monotonic()) for texts in known_by]
+                self.settled.update(known_by)
         return response
 
     def settle(self) -> None:
@@ -175,23 +184,32 @@ def read_recorded(path: Path) -> Counter[Texts]:
 
     A segment that was taken in and not yet removed stands in both places and counts once.
     """
-    rows: dict[str, str] = {}
+    rows: dict[str, tuple[str | None, str]] = {}
     if path.exists() and read_rows(path, "select 1 from duckdb_tables() where table_name = 'llm_calls'"):
-        kept = read_rows(path, "select call_id, request from llm_calls where status = 'ok'")
-        rows = {row["call_id"]: row["request"] for row in kept}
+        kept = read_rows(path, "select call_id, request, request_hash from llm_calls where status = 'ok'")
+        rows = {row["call_id"]: (row["request"], row["request_hash"]) for row in kept}
     for segment in path.with_name(f"{path.name}.journal").glob("*.jsonl"):
         for line in segment.read_bytes().split(b"\n")[:-1]:
             row = json.loads(line)
             if row["status"] == "ok":
-                rows[row["call_id"]] = row["request"]
-    return Counter(read_texts(json.loads(request)) for request in rows.values())
+                rows[row["call_id"]] = (row["request"], row["request_hash"])
+    by_hash = Counter(request_hash for _, request_hash in rows.values())
+    recorded: Counter[Texts] = Counter()
+    for request, request_hash in rows.values():
+        if request is not None:
+            recorded |= Counter(read_texts(json.loads(request), request_hash, by_hash))
+    return recorded
 
 
-def read_texts(request: Mapping[str, Any]) -> Texts:
-    """The texts of a request on record, as the endpoint has them of the same request."""
+def read_texts(request: Mapping[str, Any], request_hash: str, by_hash: Mapping[str, int]) -> dict[Texts, int]:
+    """The texts of a request on record, as the endpoint has them too, and how often each has a reply."""
     if "messages" in request:
-        return tuple(message["content"] for message in request["messages"])
-    return (request["input"],)
+        return {tuple(message["content"] for message in request["messages"]): by_hash[request_hash]}
+    texts = request["input"]
+    if isinstance(texts, str):
+        return {(texts,): by_hash[request_hash]}
+    # The vectors have rows of their own, under the key of a request for the one text.
+    return {(text,): by_hash.get(hash_canonical({**request, "input": text}), 0) for text in texts}
 
 
 def read_rows(path: Path, sql: str) -> list[dict[str, Any]]:

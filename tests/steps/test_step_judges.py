@@ -50,6 +50,7 @@ def test_judges_are_named_in_one_way(given: str | Mapping[str, object], text: st
         ("openai:a,,rank=lexical", "names no judge; write JUDGE, or STEP=JUDGE"),
         ("openai:a,rank=", "rank names no judge"),
         ("", "names no judge"),
+        ("none", "names no judge"),
         ({"rank": 3}, "rank names no judge"),
         ({"clasify": "lexical"}, "did you mean classify?"),
     ],
