@@ -215,3 +215,23 @@ def test_every_provider_of_langchain_is_known_by_its_module() -> None:
     }
     theirs = {name: module.partition(".")[0] for name, (module, *_) in _BUILTIN_PROVIDERS.items()}
     assert ours == {name: module for name, module in theirs.items() if name not in left_out}
+
+
+EFFORTS = {"anthropic": ("output_config", "effort"), "azure_openai": ("reasoning_effort",)}
+
+
+@everywhere
+@pytest.mark.usefixtures("surroundings")
+async def test_an_effort_is_sent_as_the_provider_has_it_or_refused(
+    case: Case, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    path = EFFORTS.get(str(case))
+    if path is None:
+        with pytest.raises(FatalJudgeError, match=r"has no effort that could be set; leave --reasoning-effort out"):
+            make_judge(make_settings(judge=case.judge, reasoning_effort="low"))
+        return
+    assert isinstance((await ask(tmp_path, case, reasoning_effort="low"))[0], list)
+    (sent,) = endpoint.stats.bodies
+    for name in path:
+        sent = sent[name]
+    assert sent == "low"
