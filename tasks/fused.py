@@ -71,14 +71,17 @@ class _Material:
         }
 
 
-async def judge_together(live_run: LiveRun, work: SampleWork) -> None:
-    """Label one sample's statements, find what supports them and judge its contexts."""
+async def judge_together(live_run: LiveRun, work: SampleWork, *, least: int = 2) -> None:
+    """Label one sample's statements, find what supports them and judge its contexts.
+
+    Of fewer than `least` open steps each asks by itself.
+    """
     still_open = _Open(
         labels=await is_label_open(live_run, work),
         sources=tuple([source for source in ATTRIBUTE_STEPS if await is_support_open(live_run, work, source)]),
         usefulness=await is_usefulness_open(live_run, work),
     )
-    if still_open.n_steps > 1:
+    if still_open.n_steps >= least:
         material = await _collect(live_run, work)
         if material.n_tokens <= leave_room(live_run.settings.request_tokens, material.question):
             await _ask(live_run, work, still_open, material)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.commands.options import JSON_OPTION, PLAN_OPTION, SEED_OPTION, WAREHOUSE_URL_OPTION, limit_options
 from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
 @click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@PLAN_OPTION
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each set and language.")
 @click.option(
     "--half",
@@ -63,7 +64,8 @@ def benchmark(
     A set is a folder with JSON Lines files. What is judged follows from its columns: support, correctness, relevance,
     decomposition, rubric or pairwise. The rows are asked about as samples of a run are, and every reply is on record:
     the same command again goes on where it was stopped and pays for nothing twice. Exit status 3 when rows are left
-    without a verdict.
+    without a verdict. `--plan fused` asks about every row by both plans and shows their difference with its
+    interval.
     """
     from evalhouse.flows.preparing.settings import resolve_settings  # noqa: PLC0415
     from evalhouse.tasks.trials.labelled_sets import pick_rows, read_labelled  # noqa: PLC0415
@@ -98,7 +100,7 @@ def _ask(settings: "RunSettings", labelled: "Labelled", parts: "list[Part]", *, 
     from evalhouse.tasks.judge.names import LEXICAL  # noqa: PLC0415
     from evalhouse.tasks.models.make import make_judges  # noqa: PLC0415
 
-    models = [judge.model for judge in make_judges(settings, plan_parts(parts)).all]
+    models = [judge.model for judge in make_judges(settings, plan_parts(parts, settings.plan)).all]
     if settings.judge != LEXICAL:
         print_notice(describe_estimate(settings.judge, parts, estimate_benchmark(settings, parts)))
     with show_run() as watch:

@@ -33,6 +33,11 @@ def count_option(*names: str, default: int, text: str, least: int = 0) -> Callab
     return click.option(*names, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
+PLAN_OPTION = click.option(
+    "--plan",
+    metavar="separate|fused",
+    help="fused: one request for what classify, attribute and rank ask. Default: separate.",
+)
 SEED_OPTION = count_option("--seed", default=0, text="Seed of what is drawn at random.")
 
 

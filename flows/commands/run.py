@@ -10,6 +10,7 @@ import click
 
 from evalhouse.flows.commands.options import (
     JSON_OPTION,
+    PLAN_OPTION,
     RUN_ARGUMENT,
     WAREHOUSE_URL_OPTION,
     find_warehouse,
@@ -92,11 +93,7 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
     default=None,
     help="Judge each context in a request of its own; support by several together is not found then.",
 )
-@click.option(
-    "--plan",
-    metavar="separate|fused",
-    help="fused: one request for what classify, attribute and rank ask. Default: separate.",
-)
+@PLAN_OPTION
 @click.option("--logprobs", is_flag=True, default=None, help="Grade by token probabilities where the judge has them.")
 @click.option("--contexts-role", metavar="ROLE", help="authoritative (default) or supplementary, for `relevance`.")
 @click.option("--regenerated-questions", type=int, metavar="N", help="Questions for answer_relevancy. Default: 3.")

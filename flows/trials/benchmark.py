@@ -19,19 +19,21 @@ from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part
-from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, STEPS, Judged, judge_part
+from evalhouse.tasks.trials.labelled_verdicts import GRADED_BY, Judged, judge_part, list_steps
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.steps import SEPARATE
 from evalhouse.warehouse.store import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPart:
-    """A set in one language with the judge's verdict on each row, and what asking took."""
+    """A set in one language with the judge's verdict on each row by one plan, and what asking took."""
 
     part: Part
     judged: Sequence[Judged]
     usage: Usage
+    plan: str = SEPARATE
 
     @property
     def n_failed(self) -> int:
@@ -50,7 +52,7 @@ class BenchmarkOutcome:
 
 def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) -> BenchmarkOutcome:
     """Ask about all rows; raises FatalJudgeError when the judge cannot be asked at all."""
-    plan = plan_parts(parts)
+    plan = plan_parts(parts, settings.plan)
     warehouse = Warehouse(settings.warehouse)
     warehouse.make_ready()
     take_in_orphans(warehouse)
@@ -64,34 +66,42 @@ def run_benchmark(settings: RunSettings, parts: Sequence[Part], watch: Watch) ->
 
 def estimate_benchmark(settings: RunSettings, parts: Sequence[Part]) -> list[Usage]:
     """What asking about each part would take, less what is on record, with nothing asked and nothing written."""
-    return [part.usage for part in rehearse(settings, plan_parts(parts), partial(_ask_in_turn, parts=parts))]
+    judged = rehearse(settings, plan_parts(parts, settings.plan), partial(_ask_in_turn, parts=parts))
+    return [sum((one.usage for one in judged if one.part is part), start=Usage()) for part in parts]
 
 
 async def _ask_in_turn(session: Session, parts: Sequence[Part]) -> list[JudgedPart]:
-    """All parts, one after the other."""
-    session.expect(sum(len(part.rows) for part in parts), "rows")
+    """All parts, one after the other; where the settings name another plan by the separate one and by that."""
+    turns = [(part, plan) for part in parts for plan in _list_plans(part, session.live_run.settings.plan)]
+    session.expect(sum(len(part.rows) for part, _ in turns), "rows")
     judged_parts: list[JudgedPart] = []
-    for part in parts:
-        live_run = await session.fit(_shape(session.live_run, part))
+    for part, plan in turns:
+        live_run = await session.fit(_shape(session.live_run, part, plan))
         before = session.usage
         judged = await judge_part(live_run, part, session.note_done)
-        judged_parts.append(JudgedPart(part=part, judged=judged, usage=session.usage - before))
+        judged_parts.append(JudgedPart(part=part, judged=judged, usage=session.usage - before, plan=plan))
     return judged_parts
 
 
-def _shape(live_run: LiveRun, part: Part) -> LiveRun:
-    """The live run with the steps of the part's kind and the prompts of its language."""
-    settings = live_run.settings.model_copy(update={"language": part.language})
+def _list_plans(part: Part, plan: str) -> list[str]:
+    """Once only where nothing rests on how it is asked."""
+    is_alike = list_steps(part.kind, plan) == list_steps(part.kind, SEPARATE)
+    return [SEPARATE] if is_alike else [SEPARATE, plan]
+
+
+def _shape(live_run: LiveRun, part: Part, plan: str) -> LiveRun:
+    """The live run with the steps of the part's kind, asked by this plan, and the prompts of its language."""
+    settings = live_run.settings.model_copy(update={"language": part.language, "plan": plan})
     asker = live_run.asker
     judges = Judges(default=asker.judge, of_tasks={task: other.judge for task, other in asker.of_tasks.items()})
     prompts = make_prompts(settings, judges)
     rubrics = (prompts[GRADED_BY],) if part.kind == "rubric" and judges.find("grade").name != LEXICAL else ()
-    return replace(live_run, settings=settings, prompts=prompts, steps=frozenset(STEPS[part.kind]), rubrics=rubrics)
+    return replace(live_run, settings=settings, prompts=prompts, steps=list_steps(part.kind, plan), rubrics=rubrics)
 
 
-def plan_parts(parts: Sequence[Part]) -> Plan:
-    """The steps of all kinds there are; refuses what these cannot be asked with."""
+def plan_parts(parts: Sequence[Part], plan: str) -> Plan:
+    """The steps of all kinds there are, asked by this plan; refuses what these cannot be asked with."""
     if not any(part.rows for part in parts):
         raise SettingsError("no row is left to judge; take another --half, or more folders")
-    steps = frozenset(step for part in parts for step in STEPS[part.kind])
+    steps = frozenset(step for part in parts for step in list_steps(part.kind, plan))
     return Plan(metrics=(), steps=steps)

@@ -16,13 +16,15 @@ from evalhouse.flows.run.estimate import usage_table
 from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
+from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.tasks.trials.label_agreement import Figure, Line, SetAgreement, measure_labels
+from evalhouse.tasks.trials.label_agreement import JUDGE, Figure, Line, SetAgreement, measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 from evalhouse.tasks.trials.labelled_verdicts import Judged
 from evalhouse.tasks.trials.published import explain_published, list_published
 from evalhouse.tasks.trials.rating_agreement import list_unrated, measure_ratings, measure_splits
+from evalhouse.warehouse.steps import SEPARATE
 
 _FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)
 _NAMES: Final[Mapping[Figure, str]] = {
@@ -42,9 +44,10 @@ _USED: Final = ("requests", "reused", "failed", "unreadable", "prompt_tokens", "
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """The mean over the sets of a kind, each of the same weight."""
+    """The mean over the sets of a kind, each of the same weight, of one of the judge's lines."""
 
     kind: str
+    who: str
     n_sets: int
     n: int
     figures: Mapping[Figure, Estimate]
@@ -64,12 +67,17 @@ class Report:
 
     @property
     def totals(self) -> list[Total]:
-        """One for each kind, and one for each thing that people rated."""
+        """One for each kind, and one for each thing that people rated; where two plans asked, of either and between."""
         groups: dict[str, list[SetAgreement]] = {}
         for result in self.sets:
             kind = f"{result.part.kind}: {result.about}" if result.about else result.part.kind
             groups.setdefault(kind, []).append(result)
-        return [_total(kind, sets) for kind, sets in groups.items()]
+        return [
+            _total(kind, who, [line for line in lines if line.who == who])
+            for kind, sets in groups.items()
+            for lines in [[line for result in sets for line in (result.judge, *result.others)]]
+            for who in dict.fromkeys(line.who for line in lines if line.is_own or line.who == JUDGE)
+        ]
 
     @property
     def usage(self) -> Usage:
@@ -92,12 +100,18 @@ class Report:
             "problem": self.outcome.problem,
             "sets": [_describe_set(result) for result in self.sets],
             "totals": [
-                {"kind": total.kind, "n_sets": total.n_sets, "n": total.n, "figures": _describe_figures(total.figures)}
+                {
+                    "kind": total.kind,
+                    "who": total.who,
+                    "n_sets": total.n_sets,
+                    "n": total.n,
+                    "figures": _describe_figures(total.figures),
+                }
                 for total in self.totals
             ],
             "costs": [
                 {"set": judged.part.name, "language": judged.part.language, "rows": len(judged.part.rows)}
-                | {"left_out": judged.part.n_left_out, "not_judged": judged.n_failed}
+                | {"plan": judged.plan, "left_out": judged.part.n_left_out, "not_judged": judged.n_failed}
                 | judged.usage.pick(*_USED)
                 for judged in self.outcome.parts
             ],
@@ -128,10 +142,11 @@ def make_report(
 ) -> Report:
     """Measure what came of the asking."""
     # Another seed for each set, so that the draws of two have nothing to do with each other.
+    others = {id(judged.part): judged for judged in outcome.parts if judged.plan != SEPARATE}
     sets = [
         result
-        for place, judged in enumerate(outcome.parts)
-        for result in _measure_part(judged.part, judged.judged, seed=seed + place)
+        for place, judged in enumerate(one for one in outcome.parts if one.plan == SEPARATE)
+        for result in _measure_plans(judged, others.get(id(judged.part)), seed=seed + place)
     ]
     return Report(
         settings=settings,
@@ -142,6 +157,33 @@ def make_report(
         outcome=outcome,
         sets=sets,
     )
+
+
+def _measure_plans(judged: JudgedPart, other: JudgedPart | None, *, seed: int) -> list[SetAgreement]:
+    """The agreement on one set, with that by another plan and their difference, on the rows that have both."""
+    results = _measure_part(judged.part, judged.judged, seed=seed)
+    if other is None:
+        return results
+    both = [pair for pair in zip(judged.judged, other.judged, strict=True) if not any(one.failure for one in pair)]
+    part = replace(judged.part, rows=tuple(pair[0].row for pair in both))
+    before, after = (
+        {result.about: result.judge for result in _measure_part(part, list(of_plan), seed=seed)}
+        for of_plan in (zip(*both, strict=True) if both else ((), ()))
+    )
+    return [
+        replace(result, others=(*_compare_plans(before[result.about], after[result.about], other.plan), *result.others))
+        if result.about in before and result.about in after
+        else result
+        for result in results
+    ]
+
+
+def _compare_plans(before: Line, after: Line, plan: str) -> Iterator[Line]:
+    """The line of a plan and its difference from the separate one; over equal decisions both have the same draws."""
+    yield replace(after, who=f"plan {plan}", is_own=True)
+    if before.n == after.n:
+        figures = {name: after.figures[name] - before.figures[name] for name in before.figures if name in after.figures}
+        yield replace(after, who=f"{plan} - separate", is_own=True, figures=figures)
 
 
 def _measure_part(part: Part, judged: Sequence[Judged], *, seed: int) -> list[SetAgreement]:
@@ -186,13 +228,13 @@ def describe_plainly(judge: str, parts: Sequence[Part], costs: Sequence[Usage]) 
     }
 
 
-def _total(kind: str, sets: Sequence[SetAgreement]) -> Total:
+def _total(kind: str, who: str, lines: Sequence[Line]) -> Total:
     figures: dict[Figure, Estimate] = {}
     for name in _FIGURES:
-        mean = average([result.judge.figures[name] for result in sets if name in result.judge.figures])
+        mean = average([line.figures[name] for line in lines if name in line.figures])
         if mean is not None:
             figures[name] = mean
-    return Total(kind=kind, n_sets=len(sets), n=sum(result.judge.n for result in sets), figures=figures)
+    return Total(kind=kind, who=who, n_sets=len(lines), n=sum(line.n for line in lines), figures=figures)
 
 
 def _describe_set(result: SetAgreement) -> dict[str, Any]:
@@ -229,13 +271,14 @@ def _print_kind(kind: str, sets: Sequence[SetAgreement], totals: Sequence[Total]
         cells = _write(judge.figures, shown)
         rows.append([name, result.part.language, "the judge", f"{judge.n:,}", *cells, _mind(result)])
         for other in result.others:
-            cells = _write(other.figures, shown, bare=True)
+            cells = _write(other.figures, shown, bare=not other.is_own)
             rows.append(["", "", shorten(other.who, 40), f"{other.n:,}", *cells, None])
     for total in totals:
         if total.n_sets > 1:
             what = total.kind.partition(": ")[2]
             name = f"mean of {total.n_sets}, {what}" if what else f"mean of {total.n_sets}"
-            rows.append([name, "", "the judge", f"{total.n:,}", *_write(total.figures, shown), None])
+            who = "the judge" if total.who == JUDGE else total.who
+            rows.append([name, "", who, f"{total.n:,}", *_write(total.figures, shown), None])
     print_table(make_table(columns, rows, title=kind.capitalize()))
     print_line()
 
@@ -262,18 +305,28 @@ def _write_measure(measure: Measure, *, bare: bool) -> str | None:
 def _print_costs(parts: Sequence[JudgedPart], whole: Usage) -> None:
     columns = ["set", "language", "#rows", "#left out", "#not judged"]
     rows: list[tuple[list[object], Usage]] = [
-        ([judged.part.name, judged.part.language, len(judged.part.rows), judged.part.n_left_out, judged.n_failed],
+        ([_name_turn(judged), judged.part.language, len(judged.part.rows), judged.part.n_left_out, judged.n_failed],
          judged.usage)
         for judged in parts
     ]  # fmt: skip
     if len(parts) > 1:
-        n_rows, n_left_out = sum(len(row.part.rows) for row in parts), sum(row.part.n_left_out for row in parts)
+        sets = [row.part for row in parts if row.plan == SEPARATE]
+        n_rows, n_left_out = sum(len(part.rows) for part in sets), sum(part.n_left_out for part in sets)
         rows.append(([_TOTAL, "", n_rows, n_left_out, sum(row.n_failed for row in parts)], whole))
     print_table(usage_table(columns, rows, _USED, title="Costs"))
     print_line()
 
 
+def _name_turn(judged: JudgedPart) -> str:
+    return judged.part.name if judged.plan == SEPARATE else f"{judged.part.name}, plan {judged.plan}"
+
+
 def _print_rest(report: Report) -> None:
+    if report.settings.plan != SEPARATE and report.settings.judge == LEXICAL:
+        print_line(
+            "The lexical judge decides on each thing by itself, so that another plan changes nothing: the difference "
+            "says nothing of a model."
+        )
     for name, dimensions in {judged.part.name: list_unrated(judged.part) for judged in report.outcome.parts}.items():
         if dimensions:
             print_line(f"{name}: nothing here measures {', '.join(dimensions)}, which people rated as well.")

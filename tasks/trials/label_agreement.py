@@ -47,12 +47,16 @@ _NO = re.compile(r"\W*(no|false|incorrect|unsupported|partial|not|wrong|useless)
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One judge's figures over a set: `who`, of how many decisions, and how many it gave no verdict on."""
+    """One judge's figures over a set: `who`, of how many decisions, and how many it gave no verdict on.
+
+    `is_own` where it is the judge's own, asked in another way than its first line was.
+    """
 
     who: str
     n: int
     n_missing: int
     figures: Figures
+    is_own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,16 @@ classifiers do: their scores then stand in the place of 1 for yes and 0 for no.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from evalhouse.prompts import Item
 from evalhouse.tasks.asking.pairs import read_score as read_pair_score
+from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.attribute import attribute_statements
 from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.extract import extract_answer, extract_ground_truth
+from evalhouse.tasks.fused import judge_together
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
@@ -34,6 +37,7 @@ from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.steps import PLANS, SEPARATE, add_earlier
 
 CORRECT_FROM: Final = 0.5
 TIE_WITHIN: Final = 0.05
@@ -50,6 +54,15 @@ STEPS: Final[Mapping[Kind, tuple[str, ...]]] = {
 }
 GRADED_BY: Final = "accuracy"
 """The rubric that a model rates rows of kind rubric by."""
+_JOINED: Final = {classify_statements: "classify", attribute_statements: "attribute_answer", rank_contexts: "rank"}
+"""What a plan asks in one request, with the step whose verdicts are held against people's."""
+
+
+def list_steps(kind: Kind, plan: str) -> frozenset[str]:
+    """The steps of a kind; by a plan that joins some all that it joins, for that is how a run would ask."""
+    if plan == SEPARATE or kind == "decomposition":
+        return frozenset(STEPS[kind])
+    return add_earlier((*STEPS[kind], *PLANS[plan].joins))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +121,11 @@ async def judge_part(live_run: LiveRun, part: Part, note_done: Callable[[], None
 
 
 async def _judge_support(live_run: LiveRun, sample_id: str, row: Row) -> Judged:
-    work = _lay_out(sample_id, row)
+    work = _lay_out(sample_id, row, ground_truth=row.ground_truth or None)
     statement = Item(id="A1", text=str(row.data["statement"]))
     work.hand_over("answer", Extraction(items=(statement,)))
     await _take(live_run, work, (attribute_statements,))
-    (verdict,) = work.rows["attributions"]
+    (verdict,) = [verdict for verdict in work.rows["attributions"] if verdict["statement_id"] == statement.id]
     label = "supported" if verdict["supported"] else "unsupported"
     return Judged(
         row=row,
@@ -229,7 +242,8 @@ def _measure_facts(work: SampleWork) -> dict[str, float]:
 
 
 def _measure_faithfulness(work: SampleWork) -> dict[str, float]:
-    supported = [float(bool(verdict["supported"])) for verdict in work.rows["attributions"]]
+    of_answer = [verdict for verdict in work.rows["attributions"] if str(verdict["statement_id"]).startswith("A")]
+    supported = [float(bool(verdict["supported"])) for verdict in of_answer]
     return {"faithfulness": _mean(supported)} if supported else {}
 
 
@@ -251,13 +265,26 @@ def _lay_out(sample_id: str, row: Row, *, answer: str | None = None, ground_trut
 
 
 async def _take(live_run: LiveRun, work: SampleWork, steps: Sequence[_Step], *, forgives: Sequence[str] = ()) -> None:
-    """Take some steps side by side, of which none waits for another; raises _NoVerdict when one gave nothing."""
+    """Take some steps side by side, of which none waits for another; raises _NoVerdict when one gave nothing.
+
+    By a plan that joins steps, one request asks all that the row has texts for: what else came of it does not count.
+    """
+    joined = [step for step in steps if step in _JOINED] if live_run.settings.plan != SEPARATE else []
+    passed_over: set[str] = set()
+    if joined:
+        for source, extraction in work.extractions.items():
+            if not extraction.done() and not (work.sample.answer if source == "answer" else work.sample.ground_truth):
+                work.hand_over(source, Extraction(reason=f"no_{source}"))
+        await gather_all([split(live_run, work) for split in (extract_answer, extract_ground_truth)])
+        passed_over = set(PLANS[live_run.settings.plan].joins) - {_JOINED[step] for step in joined}
+        steps = [*(step for step in steps if step not in _JOINED), partial(judge_together, least=1)]
     results = await asyncio.gather(*(step(live_run, work) for step in steps), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
     for outcome in work.rows["outcomes"]:
-        if outcome["reason"] is not None and outcome["reason"] not in forgives:
+        is_counted = outcome["step"] not in passed_over and outcome["reason"] not in (None, *forgives)
+        if is_counted:
             raise _NoVerdict(str(outcome["detail"] or outcome["reason"]))
 
 
