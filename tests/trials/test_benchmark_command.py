@@ -375,3 +375,41 @@ def test_what_cannot_be_asked_is_refused(live_run: LiveRun, arguments: tuple[str
     assert ended.status == 2
     assert told in ended.stderr
     assert ended.stdout == ""
+
+
+def test_two_plans_are_held_against_people_on_the_same_rows(live_run: LiveRun, judged: Any) -> None:  # noqa: ANN401
+    """The lexical judge says the same by both, and the command says so; the first line's figures are as before."""
+    document = live_run.measure("--judge", "lexical", "--data", "sets", "--plan", "fused")
+    assert [one["judge"] for one in document["sets"]] == [one["judge"] for one in judged["sets"]]
+    compared = 0
+    for one in document["sets"]:
+        lines = others(one)
+        assert ("plan fused" in lines) == (one["kind"] != "decomposition")
+        if "plan fused" in lines:
+            assert lines["plan fused"]["figures"] == one["judge"]["figures"]
+            values = {figure["value"] for figure in lines["fused - separate"]["figures"].values()}
+            assert values <= {0.0, None}
+            compared += 1
+    assert compared >= 5
+    assert {cost["plan"] for cost in document["costs"]} == {"separate", "fused"}
+    assert {total["who"] for total in document["totals"]} == {"judge", "plan fused", "fused - separate"}
+    assert "says nothing of a model" in live_run.call("--judge", "lexical", "--data", "sets", "--plan", "fused").stdout
+
+
+def test_a_plan_that_judges_otherwise_has_its_difference_with_an_interval(
+    live_run: LiveRun, endpoint: Endpoint
+) -> None:
+    def support_nothing(asked: Asked) -> dict[str, Any]:
+        return {"supports": [{"id": "A1", "reason": "no", "contexts": [], "together": []}]}
+
+    endpoint.configure(script={"fused": support_nothing})
+    write_set(live_run.folder / "one", make_support())
+    document = live_run.measure("--judge", "openai:judge", "--data", "one", "--plan", "fused")
+    (one,) = document["sets"]
+    lines, figure = others(one), "accuracy"
+    difference = lines["fused - separate"]["figures"][figure]
+    assert difference["value"] == pytest.approx(
+        lines["plan fused"]["figures"][figure]["value"] - one["judge"]["figures"][figure]["value"]
+    )
+    assert difference["ci_low"] < difference["value"] < difference["ci_high"]
+    assert endpoint.stats.kinds["fused"] == one["n_rows"] == endpoint.stats.kinds["attribute"]
