@@ -9,9 +9,9 @@ What a chat model is asked in one request is taken apart here and put together a
 - rank: each context against each sentence of the ground truth behind the question, without which a sentence such as
   "At 22:40" claims nothing. Useful is a context that supports any of them.
 
-Each verdict says in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "yes in words 1–96 of C2"
-where the model says no more than that. Whoever scores is asked by a generator, so that a classifier in this process and
-a chat model over a network answer to the same rules.
+Each verdict says in its reason what decided it: "0.831 ≥ 0.5 in words 120–480 of C2", or "not supported in words 1–96
+of C2" where the model says no more than that. Whoever scores is asked by a generator, so that a classifier in this
+process and a chat model over a network answer to the same rules.
 """
 
 import math

@@ -183,7 +183,7 @@ async def _ask_pair(asker: Asker, inquiry: Inquiry, form: Form, pair: Pair) -> S
     question = Question(step=inquiry.step, sample_id=inquiry.sample_id, prompt=inquiry.prompt, data=data)
     answer = await asker.ask(question, form.read)
     place = locate(pair.document, 0, len(pair.document))
-    said = "yes" if answer.value else "no"
+    said = "supported" if answer.value else "not supported"
     return Scored(score=float(answer.value), text=pair.document, said=said, call_id=answer.call_id, **place)
 
 

@@ -12,11 +12,18 @@ import pytest
 from benchmark_data import make_support, write_set
 from cli_process import call_here
 from endpoint import Asked, Endpoint, running_endpoint
+from live_runs import lay_out_run, make_sample, make_settings, read_calls
 from warehouse_runs import lay_warehouse
 
+from evalhouse.prompts import Item
+from evalhouse.tasks.asking.verdicts import gather_all
+from evalhouse.tasks.attribute import attribute_statements
+from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
 from evalhouse.tasks.judge.forms import find_form, list_forms
-from evalhouse.tasks.models.make import check_judge_name
+from evalhouse.tasks.models.make import check_judge_name, make_judge
+from evalhouse.tasks.pipeline.shard import Extraction, make_work
+from evalhouse.tasks.rank import rank_contexts
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.store import Warehouse
 
@@ -90,6 +97,33 @@ def test_what_a_reply_means(form: str, reply: str, supported: bool | None) -> No
             chosen.read(reply)
     else:
         assert chosen.read(reply) is supported
+
+
+async def test_every_step_gets_verdicts_with_the_call_that_decided_them(endpoint: Endpoint, tmp_path: Path) -> None:
+    sample = make_sample(
+        answer="The ship lies at berth 4.",
+        ground_truth="The ship lies at berth 4.",
+        contexts=["The ship lies at berth 4. When? The ship lies at berth 4.", "Ropes."],
+        question="When?",
+    )
+    settings = make_settings(judge="minicheck+openai:guard")
+    work = make_work(sample)
+    async with lay_out_run(tmp_path / "run", settings, judge=make_judge(settings)) as live_run:
+        for source, letter in (("answer", "A"), ("ground_truth", "G")):
+            items = (Item(id=f"{letter}1", text="The ship lies at berth 4."),)
+            work.hand_over(source, Extraction(items=items))
+        await gather_all([step(live_run, work) for step in (classify_statements, attribute_statements, rank_contexts)])
+    assert [row["label"] for row in work.rows["classifications"]] == ["TP", "TP"]
+    supports = [(row["context_ranks"], row["reason"]) for row in work.rows["attributions"]]
+    assert supports == [([1], "supported in words 1–13 of C1")] * 2
+    assert [row["useful"] for row in work.rows["context_verdicts"]] == [True, False]
+    calls = {call["call_id"]: call for call in read_calls(tmp_path / "run")}
+    # Equal pairs at once are one request, and the second call says which one it is.
+    replies = {key: calls[call["reused_call_id"] or key]["reply"] for key, call in calls.items()}
+    decided = [
+        row["call_id"] for table in ("classifications", "attributions", "context_verdicts") for row in work.rows[table]
+    ]
+    assert [replies[call_id] for call_id in decided] == ["Yes"] * 5 + ["No"]
 
 
 def test_a_text_that_names_a_place_is_not_filled_in_again() -> None:
