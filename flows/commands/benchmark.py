@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @click.option(
     "--judge",
     metavar="J",
-    help="lexical, openai:MODEL, local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
+    help="lexical, openai:MODEL, PROVIDER:MODEL (anthropic, google_genai, bedrock, azure, ollama, mistralai, …), "
+    "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
 )
 @click.option(
     "--data",

@@ -36,6 +36,7 @@ from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.judge.names import list_judges
 from evalhouse.tasks.messages import hide_credentials
+from evalhouse.tasks.models.providers import list_variables
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
@@ -179,7 +180,7 @@ def _to_document(resolved: Resolved, findings: list[Finding]) -> dict[str, objec
             }
             for name in _list_shown(resolved)
         },
-        "environment": _read_environment(),
+        "environment": _read_environment(resolved.settings.judge),
         "findings": [asdict(finding) for finding in findings],
         "versions": _read_versions(),
     }
@@ -191,7 +192,7 @@ def _print(resolved: Resolved, findings: list[Finding]) -> None:
         for name in _list_shown(resolved)
     ]
     print_table(make_table(["setting", "value", "from", "variable"], rows, title="Settings"))
-    print_section("Environment", ["variable", "value"], list(_read_environment().items()))
+    print_section("Environment", ["variable", "value"], list(_read_environment(resolved.settings.judge).items()))
     print_line()
     print_line(", ".join(f"{name} {version}" for name, version in _read_versions().items()))
     rows = [[finding.what, finding.verdict, finding.detail] for finding in findings]
@@ -209,10 +210,11 @@ def _write_setting(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else write_value(value) or "–"
 
 
-def _read_environment() -> dict[str, str]:
-    """The variables of others that matter here, without any secret."""
-    shown = {name: "set" if os.environ.get(name) else "not set" for name in _SECRETS}
-    return shown | {name: hide_credentials(os.environ.get(name) or "not set") for name in _ADDRESSES}
+def _read_environment(judges: str) -> dict[str, str]:
+    """The variables of others that matter here, those of the judges' providers among them, without any secret."""
+    secrets, others = list_variables(list_judges(judges))
+    shown = {name: "set" if os.environ.get(name) else "not set" for name in (*_SECRETS, *secrets)}
+    return shown | {name: hide_credentials(os.environ.get(name) or "not set") for name in (*_ADDRESSES, *others)}
 
 
 def _read_versions() -> dict[str, str]:

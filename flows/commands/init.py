@@ -36,7 +36,11 @@ _EXAMPLE_URL: Final = "http://localhost:8000/ask"
 @click.option("--answer", metavar="JSONPATH", default="$.answer", show_default=True, help="Where its answer stands.")
 @click.option("--contexts", metavar="JSONPATH", default="$.contexts", show_default=True, help="Where its contexts do.")
 @click.option("--dataset", metavar="FILE", help=f"The questions. Default: `{SAMPLE}`, which ships with evalhouse.")
-@click.option("--judge", metavar="J", help="lexical, openai:MODEL or module:factory. Default: lexical, which is free.")
+@click.option(
+    "--judge",
+    metavar="J",
+    help="lexical, openai:MODEL, another PROVIDER:MODEL or module:factory. Default: lexical, which is free.",
+)
 def init(*, suite: Path, url: str | None, answer: str, contexts: str, dataset: str | None, judge: str | None) -> int:
     """Write SUITE.toml with comments, ask the bot its first question, judge the answer, and show what came of it.
 

@@ -155,7 +155,7 @@ def check(folder: str | None, language: str) -> int:
     help="A run whose verdicts people have reviewed, or `all` for every such run.",
 )
 @click.option(
-    "--judge", metavar="J", help="openai:MODEL, or module:factory of a LangChain chat model. Default: the run's."
+    "--judge", metavar="J", help="openai:MODEL, another PROVIDER:MODEL, or module:factory. Default: the run's."
 )
 @click.option("--language", metavar="en|zh", help="Language of the prompts. Default: the run's.")
 @click.option("--temperature", metavar="T", help="Sampling temperature, or `none` to send none. Default: the run's.")

@@ -71,7 +71,8 @@ _STATUSES = {"completed": 0, "cancelled": INTERRUPTED}
 @click.option(
     "--judge",
     metavar="J",
-    help="lexical, openai:MODEL, local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
+    help="lexical, openai:MODEL, PROVIDER:MODEL (anthropic, google_genai, bedrock, azure, ollama, mistralai, …), "
+    "local:MODEL (a classifier), or module:factory; `J,classify=K` asks K in one step.",
 )
 @click.option(
     "--embeddings",

@@ -166,6 +166,9 @@ async def check_reachable(settings: RunSettings) -> str:
 
         return check_golden_pairs(settings.judge)
     kind, _, model = settings.judge.partition(":")
+    if provider := find_provider(settings.judge):
+        await make_judge(settings).close()
+        return f"the package and the settings of {provider.name} are there; whether the model answers is not asked"
     if kind != "openai":
         await make_judge(settings).close()
         return "its factory returns a chat model; whether that can be reached is not asked"

@@ -29,8 +29,8 @@ from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, make_dialect, read_parameters
-from evalhouse.tasks.models.completions import Access, strip_credentials
-from evalhouse.tasks.models.errors import Variables
+from evalhouse.tasks.models.completions import Access, StatusError, strip_credentials
+from evalhouse.tasks.models.errors import ErrorBody, Variables
 from evalhouse.tasks.models.provider_errors import find_answer
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
@@ -60,8 +60,12 @@ class ProviderChannel:
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
         """Send the request; what came back says how it ended in OpenAI's words, and has the answer's headers."""
         options = self._write_options(payload)
-        if "response_format" in payload:
-            options |= self._write_schema(payload["response_format"]["json_schema"])
+        form = payload.get("response_format")
+        if form:
+            if "json_schema" not in form:
+                # As an endpoint would say it that takes none: then it is asked in words alone.
+                raise StatusError(400, {}, ErrorBody(message="response_format is not supported without a schema"))
+            options |= self._write_schema(form["json_schema"])
         headers: dict[str, str] = {}
         token = _HEADERS.set(headers)
         try:

@@ -32,6 +32,7 @@ class Provider:
     keys: Sequence[str] = ()
     secrets: Sequence[str] = ()
     addresses: Sequence[str] = ()
+    others: Sequence[str] = ()
     address: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     unset: Sequence[str] = ()
@@ -90,6 +91,13 @@ def find_provider(judge: str) -> Provider | None:
     """The provider of a name such as `anthropic:claude-sonnet-4-5`; None where its prefix is none's."""
     prefix, separator, model = judge.partition(":")
     return load_providers().get(prefix) if separator and model.strip() else None
+
+
+def list_variables(judges: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The variables that these judges' providers read: those that hold secrets, and the others."""
+    rows = [row for judge in judges if (row := find_provider(judge))]
+    secrets = [name for row in rows for name in (*row.keys, *row.secrets)]
+    return secrets, [name for row in rows for name in (*row.addresses, *row.others)]
 
 
 def read_ending(metadata: Mapping[str, Any]) -> tuple[str | None, str]:
