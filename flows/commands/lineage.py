@@ -173,7 +173,8 @@ def _draw_calls(branch: Tree, rows: Iterable[Row], *, full: bool) -> None:
         if call_id is None:
             continue
         reused = "" if row["original_call_id"] == call_id else f", reused from run {row['original_run_id']}"
-        call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{reused}"))
+        by_batch = f", by batch {row['batch_id'][:8]}" if row["batch_id"] else ""
+        call = branch.add(_join(f"call {call_id[:8]}: {row['model']} {row['call_status']}{by_batch}{reused}"))
         if row["prompt"]:
             language = f" {row['prompt_language']}" if row["prompt_language"] else ""
             prompt = f"prompt {row['prompt']} version {row['prompt_version']}{language} ({row['prompt_hash'][:8]})"

@@ -36,6 +36,7 @@ replied as (
         originals.call_id as original_call_id,
         originals.run_id as original_run_id,
         originals.started_at as original_started_at,
+        originals.batch_id,
         originals.judge,
         originals.model,
         originals.request,
@@ -88,6 +89,7 @@ select
     replied.original_call_id,
     replied.original_run_id,
     replied.original_started_at,
+    replied.batch_id,
     replied.judge,
     replied.model,
     replied.request,
@@ -145,6 +147,7 @@ comment on column score_lineage.call_status is 'ok when the call was sent, cache
 comment on column score_lineage.original_call_id is 'Call whose reply was used: the same one, or the earlier one it reused; NULL as call_id.';
 comment on column score_lineage.original_run_id is 'Run of that call; NULL as call_id.';
 comment on column score_lineage.original_started_at is 'When that call was sent, UTC; NULL as call_id.';
+comment on column score_lineage.batch_id is 'Batch in which that call was sent; NULL when it was sent by itself, and as call_id.';
 comment on column score_lineage.judge is 'Judge that was asked; NULL as call_id.';
 comment on column score_lineage.model is 'Model that answered; NULL as call_id, or when it did not say.';
 comment on column score_lineage.request is 'What was sent; NULL as call_id.';

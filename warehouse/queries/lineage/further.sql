@@ -32,6 +32,7 @@ select
     originals.call_id as original_call_id,
     originals.run_id as original_run_id,
     originals.started_at as original_started_at,
+    originals.batch_id,
     originals.judge,
     originals.model,
     originals.request,

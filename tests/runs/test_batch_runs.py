@@ -1,0 +1,100 @@
+"""Runs that go by batch as a person starts them: refused, reckoned, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from cli_house import make_rows, write_dataset
+from cli_process import Place, finish
+from endpoint_batches import BatchEndpoint, batch_endpoint
+from kill_runs import read_rows
+
+from evalhouse.tasks.settings.deadline import find_deadline
+
+N_ROWS = 8
+# Of a night: so many as are worth their time, or a hundred by EVALHOUSE_TEST_KILLS=100.
+N_KILLS = int(os.environ.get("EVALHOUSE_TEST_KILLS", "10"))
+RUN = ("run", "berths.jsonl", "--judge", "openai:gpt-4.1-mini", "--embeddings", "hashing", "--batch")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[BatchEndpoint]:
+    with batch_endpoint(takes_s=2.0) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, endpoint: BatchEndpoint, prefect_home: Path) -> Place:
+    write_dataset(tmp_path, make_rows(N_ROWS), "berths.jsonl")
+    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-test", "PREFECT_HOME": str(prefect_home)}
+    return Place(folder=tmp_path, variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            ("--judge", "lexical", "--batch"),
+            "'lexical' takes no batches; judges that do: openai:MODEL, anthropic:MODEL",
+        ),
+        (("--judge", "openai:judge", "--deadline", "06:00"), "--deadline says how long to wait for a batch"),
+        (("--judge", "openai:judge", "--batch", "--deadline", "6am"), "not a deadline; write a local time like 06:00"),
+        (("--judge", "openai:judge", "--batch", "--pool", "p"), "--batch asks for all samples of a run at once"),
+    ],
+)
+def test_what_cannot_go_by_batch_is_refused(place: Place, options: tuple[str, ...], problem: str) -> None:
+    finished = place.call("run", "berths.jsonl", *options, "--dry-run")
+    assert finished.status == 2
+    assert problem in finished.stderr
+
+
+def test_a_dry_run_reckons_with_half_the_price(place: Place) -> None:
+    whole, half = (
+        place.call(*RUN[:-1], *batch, "--dry-run", "--json").document["cost_usd"] for batch in ((), ("--batch",))
+    )
+    assert half == pytest.approx(whole / 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("06:00", "2026-11-23T06:00:00"), ("23:30", "2026-11-22T23:30:00"), ("8h", "2026-11-23T06:15:00"),
+        ("90m", "2026-11-22T23:45:00"), ("1h30m", "2026-11-22T23:45:00"),
+    ],
+)  # fmt: skip
+def test_a_deadline_is_the_next_such_time_or_so_long_from_now(written: str, expected: str) -> None:
+    assert find_deadline(written, datetime(2026, 11, 22, 22, 15)) == datetime.fromisoformat(expected)
+
+
+@pytest.mark.slow
+def test_a_night_that_is_killed_again_and_again_ends_with_every_score_and_pays_nothing_twice(
+    place: Place, endpoint: BatchEndpoint
+) -> None:
+    dice, path = random.Random(N_KILLS), place.folder / "evalhouse.duckdb"
+    n_kills = 0
+    while True:
+        begun = path.exists() and read_rows(path, "select 1 from duckdb_tables() where table_name = 'runs'")
+        known = begun and read_rows(path, "select run_id from runs")
+        process = place.start("resume", "latest") if known else place.start(*RUN)
+        if n_kills < N_KILLS:
+            try:
+                process.wait(dice.uniform(1.0, 12.0))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                n_kills += 1
+        ended = finish(process)
+        if ended.status != -signal.SIGKILL:
+            break
+    assert ended.status == 0, ended
+    assert not endpoint.paid_twice
+    assert sum(endpoint.paid.values()) == 6 * N_ROWS
+    assert read_rows(
+        path, "select count(*) filter (where value is null) as n from scores where metric = 'faithfulness'"
+    ) == [{"n": 0}]
