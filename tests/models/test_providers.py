@@ -217,7 +217,7 @@ def test_every_provider_of_langchain_is_known_by_its_module() -> None:
     assert ours == {name: module for name, module in theirs.items() if name not in left_out}
 
 
-EFFORTS = {"anthropic": ("output_config", "effort"), "azure_openai": ("reasoning_effort",)}
+EFFORTS = {"anthropic": ("output_config", "effort")} | dict.fromkeys(("azure", "azure_openai"), ("reasoning_effort",))
 
 
 @everywhere
