@@ -109,6 +109,7 @@ def _list(warehouse: Warehouse, sql: str, parameters: Mapping[str, object]) -> l
 
 
 MetricSettings = Mapping[str, Mapping[str, float]]
+_FEW_SAMPLES = 5_000
 VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings")
 """What the built-in metrics read besides tables: views that take longer to plan than a metric does over their rows."""
 
@@ -125,7 +126,6 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         connection.execute(
             "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
         )
-        connection.execute(read_query("runs/metric_scores"))
         built_in = [metric for metric in wanted if not metric.file.is_own]
         with _views_of_run(connection, run_id, built_in):
             for metric in built_in:
@@ -133,9 +133,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         for metric in wanted:
             if metric.file.is_own:
                 _score_metric(warehouse, connection, run_id, metric)
-        _check_scores(connection, run_id, names)
-        _write_scores(connection, wanted, run_id)
-        connection.execute("drop table metric_scores")
+        connection.execute("drop table if exists metric_scores")
         note_noise(connection, run_id)
         reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
         failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()
@@ -144,8 +142,13 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
 
 @contextmanager
 def _views_of_run(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric]) -> Iterator[None]:
-    """Within this block the views that these metrics read are tables with the rows of one run, made once for all."""
-    views = [view for view in VIEWS_OF_METRICS if any(view in metric.file.sql for metric in metrics)]
+    """Within this block the views that these metrics read are tables with the rows of one run, made once for all.
+
+    Of a large run they stay views: planning them is nothing then, and the tables would not fit into a writer's memory.
+    """
+    samples = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
+    is_small = samples is not None and samples[0] <= _FEW_SAMPLES
+    views = [view for view in VIEWS_OF_METRICS if is_small and any(view in metric.file.sql for metric in metrics)]
     for view in views:
         connection.execute(f"create temp table {view} as from main.{view} where run_id = ?", [run_id])
     yield
@@ -182,37 +185,22 @@ def _explain_metric(warehouse: Warehouse, metric: MetricFile, error: duckdb.Erro
 
 
 def _score_metric(warehouse: Warehouse, connection: duckdb.DuckDBPyConnection, run_id: str, metric: SetMetric) -> None:
-    columns = f"select '{metric.file.name}' as metric, sample_id, value, unscored_reason"
-    sql = f"insert into metric_scores by name {columns} from (\n{metric.file.sql}\n)"
+    file = metric.file
+    parameters = {"run_id": run_id, **metric.parameters}
+    columns = {"metric": file.name, "version": metric.version, "better": file.better, "minimum": file.minimum}
     try:
-        connection.execute(sql, {"run_id": run_id, **metric.parameters})
-    except duckdb.Error as error:
-        raise _explain_metric(warehouse, metric.file, error) from None
-
-
-def _check_scores(connection: duckdb.DuckDBPyConnection, run_id: str, names: Sequence[str]) -> None:
-    """Raise WarehouseError for the first metric whose rows cannot be scores."""
-    found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id, "metrics": list(names)})
-    faults = [column[0] for column in found.description]
-    for row in found.fetchall():
-        metric, *numbers = row
-        for fault, number in zip(faults[1:], numbers, strict=True):
+        connection.execute(f"create or replace temp table metric_scores as\n{file.sql}", parameters)
+        found = connection.execute(read_query("runs/score_faults"), {"run_id": run_id})
+        faults = dict(zip([column[0] for column in found.description], found.fetchall()[0], strict=True))
+        for fault, number in faults.items():
             if number:
                 raise WarehouseError(
-                    f"metric {metric!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
+                    f"metric {file.name!r} gave {number} {fault}; its SQL must give one row per sample of the run, "
                     "with a value or else an unscored_reason"
                 )
-
-
-def _write_scores(connection: duckdb.DuckDBPyConnection, metrics: Sequence[SetMetric], run_id: str) -> None:
-    rows = [
-        {"metric": m.file.name, "metric_version": m.version, "better": m.file.better, "minimum": m.file.minimum}
-        for m in metrics
-    ]
-    if rows:
-        connection.register("scored_metrics", pl.DataFrame(rows).to_arrow())
-        connection.execute(read_query("runs/write_scores"), {"run_id": run_id})
-        connection.unregister("scored_metrics")
+        connection.execute(read_query("runs/write_scores"), {"run_id": run_id, **columns})
+    except duckdb.Error as error:
+        raise _explain_metric(warehouse, file, error) from None
 
 
 def note_noise(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
