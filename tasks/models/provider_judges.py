@@ -75,7 +75,9 @@ class ProviderChannel:
         return _settle(message, headers)
 
     def explain(self, error: Exception) -> Exception:
-        """The provider's answer behind an error, where there was one."""
+        """The provider's answer behind an error; what its package itself refuses to send counts as refused there."""
+        if type(error) is ValueError and error.__cause__ is None:
+            return StatusError(400, {}, ErrorBody(message=str(error)))
         return find_answer(error) or error
 
     async def _invoke_chat(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:

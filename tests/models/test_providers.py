@@ -20,7 +20,7 @@ from provider_calls import make_question
 from provider_cases import CASES, KEY, Case
 
 from evalhouse.tasks.asking.verdicts import read_statements
-from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed
+from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError, JudgeFailed, TransientJudgeError
 from evalhouse.tasks.models.make import check_judge_name, make_judge
 from evalhouse.tasks.models.providers import load_providers
 
@@ -149,6 +149,19 @@ async def test_a_wrong_key_or_model_stops_the_run_and_says_what_to_do(case: Case
     with pytest.raises(FatalJudgeError, match="does not know"):
         await judge.reply(judge.prepare(make_question()))
     await judge.close()
+
+
+@pytest.mark.parametrize("case", CASES[:1], ids=str)
+@pytest.mark.usefixtures("surroundings")
+async def test_an_option_that_the_package_does_not_send_is_as_one_that_the_provider_refuses(
+    case: Case, endpoint: Endpoint
+) -> None:
+    judge = make_judge(make_settings(judge="anthropic:claude-sonnet-5-5", temperature=0.5))
+    with pytest.raises(JudgeError, match="`temperature` is not supported for claude-sonnet-5-5") as refused:
+        await judge.reply(judge.prepare(make_question()))
+    assert not isinstance(refused.value, TransientJudgeError)
+    await judge.close()
+    assert not endpoint.stats.requests
 
 
 # Before anything is asked
