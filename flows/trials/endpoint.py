@@ -220,7 +220,9 @@ def _describe_window(item: JudgeTrial) -> str:
         return (
             f"Length: a window of {window:,} tokens is too small for the prompts; serve the model with 8,192 or more."
         )
+    if item.settings.context_window is not None and item.settings.context_window <= window:
+        return f"Length: what is longer than --context-window {item.settings.context_window} goes out in smaller parts."
     return (
-        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: "
-        f"set EVALHOUSE_REQUEST_TOKENS={fitting // 500 * 500 or _LEAST_DATA}, or serve the model with a larger window."
+        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: with --context-window "
+        f"{window} what is longer goes out in smaller parts; or serve the model with a larger window."
     )

@@ -67,7 +67,7 @@ KINDS = {
     "vLLM": Kind(
         options={"latency": SLOW, "model_fields": {"max_model_len": 8192}},
         window=8192,
-        does=("set EVALHOUSE_REQUEST_TOKENS=3500",),
+        does=("with --context-window 8192",),
     ),
     "llama.cpp with one slot": Kind(
         options={
@@ -85,7 +85,7 @@ KINDS = {
         options={"documents": {"/api/ps": {"models": [{"name": "judge:latest", "context_length": 4096}]}}},
         cannot={"log-probabilities": "no"},
         window=4096,
-        does=("EVALHOUSE_REQUEST_TOKENS=1000", "grades are the ratings as the model says them"),
+        does=("with --context-window 4096", "grades are the ratings as the model says them"),
     ),
     "a window for nothing": Kind(
         options={"model_fields": {"context_length": 2048}}, window=2048, cannot={},
