@@ -76,7 +76,7 @@ class ProviderChannel:
 
     def explain(self, error: Exception) -> Exception:
         """The provider's answer behind an error; what its package itself refuses to send counts as refused there."""
-        if type(error) is ValueError and error.__cause__ is None:
+        if type(error) is ValueError and "is not supported" in str(error):
             return StatusError(400, {}, ErrorBody(message=str(error)))
         return find_answer(error) or error
 
