@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Final, Literal
 
 import orjson
@@ -263,7 +264,7 @@ def _find_support(classifier: Classifier, config: Any) -> int:  # noqa: ANN401  
 
 
 def _is_support(label: str) -> bool:
-    return re.sub(r"[^a-z]", "", label.lower()) in list_support_labels()
+    return "".join(letter for letter in label.lower() if letter in ascii_lowercase) in list_support_labels()
 
 
 def _find_max_tokens(classifier: Classifier, tokenizer: Any, config: Any) -> int:  # noqa: ANN401  # of transformers

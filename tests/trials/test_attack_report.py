@@ -212,7 +212,7 @@ def test_what_stops_working_on_the_way_ends_it(ask: Ask, endpoint: Endpoint) -> 
 def test_dry_run_belongs_to_the_attack(ask: Ask) -> None:
     finished = ask("doctor", "--dry-run")
     assert finished.status == 2
-    assert "--dry-run belongs to --attack" in finished.stderr
+    assert "--dry-run belongs to --try and --attack" in finished.stderr
 
 
 def test_the_lexical_judge_is_measured_offline(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
