@@ -253,21 +253,11 @@ def make_live_run(
 
     def open_asking() -> Asking:
         prices = load_prices(settings.prices)
-        asker = Asker(
-            judge=judges.default,
-            record=record or CallRecord(warehouse, run_id, fresh=settings.fresh),
-            limit=make_limit(settings, judges.default),
-            attempts=settings.attempts,
-            price=find_price(prices, judges.default.model),
-            budget_usd=settings.budget_usd,
-            spent_usd=spent_usd,
-            window=settings.context_window,
-        )
-        asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
+        kept = record or CallRecord(warehouse, run_id, fresh=settings.fresh)
+        asker = _make_asker(kept, settings, judges, prices, spent_usd=spent_usd)
         embedder: Embedder | None = HashingEmbedder() if compares else None
         if embedding_model is not None:
-            copy = replace(_copy_asker(asker.all, embedding_model, settings, prices), window=None)
-            embedder = AskedEmbedder(copy, most_tokens=min(MOST_TOKENS, settings.tpm or MOST_TOKENS))
+            embedder = _make_embedder(asker, embedding_model, settings, prices)
         if settings.batch and record is None:
             for of_judge in asker.all:
                 add_parking(of_judge, settings, run_id, warehouse, since=since)
@@ -283,6 +273,29 @@ def make_live_run(
         open_asking=open_asking,
         rubrics=_pick_rubrics(plan, prompts, settings.plan),
     )
+
+
+def _make_asker(
+    record: Record, settings: RunSettings, judges: Judges, prices: Mapping[str, Price], *, spent_usd: float
+) -> Asker:
+    """The asker of the default judge, with those of steps beside it."""
+    asker = Asker(
+        judge=judges.default,
+        record=record,
+        limit=make_limit(settings, judges.default),
+        attempts=settings.attempts,
+        price=find_price(prices, judges.default.model),
+        budget_usd=settings.budget_usd,
+        spent_usd=spent_usd,
+        window=settings.context_window,
+    )
+    asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
+    return asker
+
+
+def _make_embedder(asker: Asker, model: Judge, settings: RunSettings, prices: Mapping[str, Price]) -> AskedEmbedder:
+    copy = replace(_copy_asker(asker.all, model, settings, prices), window=None)
+    return AskedEmbedder(copy, most_tokens=min(MOST_TOKENS, settings.tpm or MOST_TOKENS))
 
 
 def _copy_for_steps(
