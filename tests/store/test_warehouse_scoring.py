@@ -158,3 +158,49 @@ def test_all_metrics_of_ours_and_any_kind_of_number_pass_the_trial() -> None:
 def test_a_setting_the_metric_does_not_take_is_refused(warehouse: Warehouse) -> None:
     with pytest.raises(WarehouseError, match="metric 'half' takes no parameter 'wait'; did you mean weight"):
         score_run(warehouse, "r", [make_weighted()], {"half": {"wait": 1}})
+
+
+_AT_SIZE = """
+insert into run_samples by name
+    select 'r' as run_id, 's' || n as sample_id, 'h' as input_hash, n as ordinal from range(10, {n}) as t (n);
+insert into samples by name
+    select sample_id, input_hash, 'q' as question, 'a' as answer, 'g' as ground_truth, ['c1', 'c2', 'c3'] as contexts,
+        ['1', '2', '3'] as context_ids, ['1', '4'] as reference_context_ids
+    from run_samples;
+insert into context_verdicts by name
+    select run_id, sample_id, rank as context_rank, rank = 2 as useful from run_samples, range(1, 4) as t (rank);
+insert into statements by name
+    select 'r' as run_id, 's' || n as sample_id, side || k as statement_id, k as ordinal, 'said ' || k as text,
+        if(side = 'A', 'answer', 'ground_truth') as source
+    from range(10, {n}) as t (n), range(1, 4) as u (k), unnest(['A', 'G']) as v (side);
+insert into classifications by name
+    select run_id, sample_id, statement_id, if(ordinal < 3, 'TP', if(source = 'answer', 'FP', 'FN')) as label
+    from statements;
+insert into attributions by name
+    select run_id, sample_id, statement_id, ordinal < 3 as supported, if(ordinal < 3, [ordinal], []) as context_ranks
+    from statements;
+insert into outcomes by name
+    select run_id, sample_id, step
+    from run_samples, unnest(['extract_answer', 'extract_ground_truth', 'classify', 'rank']) as t (step)
+    union all
+    select run_id, sample_id, step from run_samples, unnest(['attribute_answer', 'attribute_ground_truth']) as t (step);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_samples", [5_000, 190_000, 400_000])
+def test_a_run_of_any_size_is_scored_within_a_writers_memory(tmp_path: Path, n_samples: int) -> None:
+    """What is made once for all metrics of a small run would not fit for a large one."""
+    warehouse = make_warehouse(tmp_path)
+    with warehouse.writing(patience_s=1.0) as connection:
+        for statement in connection.extract_statements(_AT_SIZE.format(n=10 + n_samples)):
+            connection.execute(statement)
+    metrics = [metric for metric in load_metrics().values() if metric.default_place is not None]
+    score_run(warehouse, "r", metrics, {})
+    means = dict(warehouse.read("select metric, avg(value) from scores group by all").rows())
+    assert {name: means[name] for name in ("factual_f1", "faithfulness", "context_recall")} == {
+        "factual_f1": pytest.approx(2 / 3),
+        "faithfulness": pytest.approx(2 / 3),
+        "context_recall": pytest.approx(2 / 3),
+    }
+    assert count_rows(warehouse, "scores") == n_samples * len(metrics)

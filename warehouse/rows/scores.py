@@ -109,7 +109,7 @@ def _list(warehouse: Warehouse, sql: str, parameters: Mapping[str, object]) -> l
 
 
 MetricSettings = Mapping[str, Mapping[str, float]]
-_FEW_SAMPLES = 5_000
+_FEW_SAMPLES, _MANY_SAMPLES = 5_000, 192_000
 VIEWS_OF_METRICS: Final = ("sample_steps", "sample_statement_counts", "sample_rankings")
 """What the built-in metrics read besides tables: views that take longer to plan than a metric does over their rows."""
 
@@ -126,8 +126,12 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
         connection.execute(
             "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
         )
+        n_samples = _count_samples(connection, run_id)
+        # A writer's own 192 MB are enough for 200,000 samples: sorting and grouping spill to disk, but not all of it.
+        if n_samples > _MANY_SAMPLES:
+            connection.execute(f"set memory_limit = '{n_samples // 1000} MB'")
         built_in = [metric for metric in wanted if not metric.file.is_own]
-        with _views_of_run(connection, run_id, built_in):
+        with _views_of_run(connection, run_id, built_in, is_small=n_samples <= _FEW_SAMPLES):
             for metric in built_in:
                 _score_metric(warehouse, connection, run_id, metric)
         for metric in wanted:
@@ -140,14 +144,19 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     return int(failed[0]) if failed else 0
 
 
+def _count_samples(connection: duckdb.DuckDBPyConnection, run_id: str) -> int:
+    found = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
+    return int(found[0]) if found else 0
+
+
 @contextmanager
-def _views_of_run(connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric]) -> Iterator[None]:
+def _views_of_run(
+    connection: duckdb.DuckDBPyConnection, run_id: str, metrics: Sequence[SetMetric], *, is_small: bool
+) -> Iterator[None]:
     """Within this block the views that these metrics read are tables with the rows of one run, made once for all.
 
     Of a large run they stay views: planning them is nothing then, and the tables would not fit into a writer's memory.
     """
-    samples = connection.execute("select count(*) from run_samples where run_id = ?", [run_id]).fetchone()
-    is_small = samples is not None and samples[0] <= _FEW_SAMPLES
     views = [view for view in VIEWS_OF_METRICS if is_small and any(view in metric.file.sql for metric in metrics)]
     for view in views:
         connection.execute(f"create temp table {view} as from main.{view} where run_id = ?", [run_id])
