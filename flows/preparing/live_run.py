@@ -114,7 +114,7 @@ class PreparedRun:
 
 def explain_cold(settings: RunSettings, warehouse: Warehouse, run_id: str = "") -> str | None:
     """What a run that sends no temperature cannot find again, where one of 0 was sent until now; None for nothing."""
-    if settings.judge == "lexical" or settings.temperature is not None or settings.fresh or not warehouse.exists():
+    if settings.judge == LEXICAL or settings.temperature is not None or settings.fresh or not warehouse.exists():
         return None
     rows = warehouse.read_rows(read_query("runs/cold"), {"judge": settings.judge, "run_id": run_id})
     if not rows:

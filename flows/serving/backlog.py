@@ -126,22 +126,35 @@ def _is_queued(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
 
 
 def _list_served(warehouse: Warehouse, suite: str) -> list[RunRow]:
-    """Evaluations of a suite that nobody started by hand, newest first; none of a warehouse that is not there yet."""
+    """Evaluations of a suite that nobody started by hand, newest first."""
+    return [run for run in _list_runs_of(warehouse, suite) if run.kind == "evaluation" and run.trigger != "manual"]
+
+
+def _list_runs_of(warehouse: Warehouse, suite: str) -> list[RunRow]:
+    """All runs of a suite, newest first; none of a warehouse that is not there yet."""
     try:
-        runs = list_runs(warehouse, kinds=["evaluation"])
+        return [run for run in list_runs(warehouse) if run.suite == suite]
     except WarehouseMissing:
         return []
-    return [run for run in runs if run.suite == suite and run.trigger != "manual"]
 
 
 def _is_held(warehouse: Warehouse, run: RunRow) -> bool:
-    try:
-        with hold_run(warehouse.location, run.run_id):
-            return False
-    except WarehouseUnreachable:
-        raise
-    except WarehouseBusy:
-        return True
+    with _tried_to_hold(warehouse, run.run_id) as is_ours:
+        return not is_ours
+
+
+@contextmanager
+def _tried_to_hold(warehouse: Warehouse, run_id: str) -> Iterator[bool]:
+    """Hold a run for this block unless another process does; yields whether it is held here."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_run(warehouse.location, run_id))
+            is_ours = True
+        except WarehouseUnreachable:
+            raise
+        except WarehouseBusy:
+            is_ours = False
+        yield is_ours
 
 
 def _list_lost(api: PrefectApi, suite: ServedSuite) -> list[Mapping[str, Any]]:
@@ -217,25 +230,15 @@ def _mark_runs(warehouse: Warehouse, suite: str, alive: Collection[str | None]) 
     """Runs of a suite that say "running" and are held by nobody: failed from now on. Those by hand are only marked.
 
     They come as they were before; `alive` are not looked at."""
-    try:
-        runs = [run for run in list_runs(warehouse) if run.status == "running" and run.suite == suite]
-        runs = [run for run in runs if run.run_id not in alive]
-    except WarehouseMissing:
-        return []
-    marked = [run for run in runs if _mark_run(warehouse, run)]
+    running = [run for run in _list_runs_of(warehouse, suite) if run.status == "running" and run.run_id not in alive]
+    marked = [run for run in running if _mark_run(warehouse, run)]
     return [run for run in marked if run.kind == "evaluation" and run.trigger != "manual"]
 
 
 def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
     holder = run.run_id if run.kind != "noise" else run.parent_run_id or run.run_id
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold_run(warehouse.location, holder))
-        except WarehouseUnreachable:
-            raise
-        except WarehouseBusy:
-            return False
-        if find_run(warehouse, run.run_id).status != "running":
+    with _tried_to_hold(warehouse, holder) as is_ours:
+        if not is_ours or find_run(warehouse, run.run_id).status != "running":
             return False
         why = f" ({run.problem})" if run.problem else ""
         problem = f"{_GONE}{why}; `evalhouse resume {run.run_id}` goes on with it"

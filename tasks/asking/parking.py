@@ -36,7 +36,7 @@ from evalhouse.tasks.judge.errors import (
     repeat_error,
 )
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
-from evalhouse.warehouse.rows.batches import BatchLedger, StoredBatch
+from evalhouse.warehouse.rows.batches import BatchLedger, BatchStatus, StoredBatch
 
 logger = logging.getLogger(__name__)
 
@@ -219,10 +219,10 @@ class Parking:
         for stored in await asyncio.to_thread(self._ledger.list_open):
             state = await self._find_sent(stored)
             if state is None:
-                await self._note(stored.batch_id, "never_sent", None, n=stored.n_requests)
+                await self._note(stored.batch_id, "never_sent", None, n=len(stored.unread))
                 continue
             if stored.provider_id is None:
-                await self._note(stored.batch_id, "sent", state, n=stored.n_requests)
+                await self._note(stored.batch_id, "sent", state, n=len(stored.unread))
             self._follow(stored.batch_id, state.provider_id, stored.planned_at, stored.unread)
 
     async def _find_sent(self, stored: StoredBatch) -> BatchState | None:
@@ -318,9 +318,9 @@ class Parking:
         await asyncio.to_thread(file.path.unlink, missing_ok=True)
         self._follow(batch_id, state.provider_id, planned_at, file.hashes)
 
-    async def _note(self, batch_id: str, status: str, state: BatchState | None, *, n: int) -> None:
+    async def _note(self, batch_id: str, status: BatchStatus, state: BatchState | None, *, n: int) -> None:
         provider_id, said = (state.provider_id, state.status) if state else (None, None)
-        await asyncio.to_thread(self._ledger.note, batch_id, status, provider_id, said, n)  # type: ignore[arg-type]  # one of BatchStatus
+        await asyncio.to_thread(self._ledger.note, batch_id, status, provider_id, said, n)
 
     def _follow(self, batch_id: str, provider_id: str, sent_at: float, hashes: Iterable[str]) -> None:
         by_id = {make_custom_id(item): item for item in hashes}

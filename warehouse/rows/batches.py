@@ -21,10 +21,8 @@ class StoredBatch:
     """
 
     batch_id: str
-    run_id: str
     planned_at: float
     provider_id: str | None = None
-    n_requests: int = 0
     unread: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -71,10 +69,8 @@ class BatchLedger:
         provider_id = row["provider_batch_id"]
         return StoredBatch(
             batch_id=batch_id,
-            run_id=str(row["run_id"]),
             provider_id=None if provider_id is None else str(provider_id),
             planned_at=planned_at.replace(tzinfo=UTC).timestamp(),
-            n_requests=len(unread),
             unread=frozenset(unread),
         )
 

@@ -1,7 +1,6 @@
 -- One row per batch of a judge that may still hold unread answers, of one run where one is named.
 select
     batch_id,
-    arg_max(run_id, noted_at) as run_id,
     max(provider_batch_id) as provider_batch_id,
     min(noted_at) as planned_at
 from provider_batches
