@@ -30,12 +30,12 @@ _SIZE = 6_000
 _SLOW_S = 0.012
 # What only we, a person at the keyboard, settings, prompt and metric files, a SQL query or the database have written.
 OWN = {
-    "flows/commands/query.py", "flows/commands/report.py", "flows/display/sql_prompt.py", "flows/preparing/suites.py",
-    "flows/preparing/triggers.py", "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
+    "flows/commands/query.py", "flows/commands/report.py", "flows/preparing/suites.py", "flows/preparing/triggers.py",
+    "flows/suite.py", "prompts/prompt_file.py", "prompts/rubric.py",
     "tasks/asking/prefect_board.py", "tasks/lexical/judge.py", "tasks/models/make.py", "tasks/settings/suite.py",
     "tasks/settings/target.py", "tasks/trials/attack_set.py", "warehouse/engine/connection.py",
     "warehouse/engine/migrate.py", "warehouse/location.py", "warehouse/metric_files.py", "warehouse/sandbox/catalog.py",
-    "warehouse/sandbox/query.py",
+    "warehouse/sandbox/completion.py", "warehouse/sandbox/query.py", "warehouse/sandbox/statement.py",
 }  # fmt: skip
 # Foreign, and cut to so many characters before a pattern meets it; functions stand for the patterns within them.
 CUT = {

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pytest
 from cli_house import HOSTILE_ID, House
-from cli_process import COMMAND, Finished, finish
+from cli_process import COMMAND, Finished, finish, show_in_terminal
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.sandbox.catalog import read_catalog
@@ -121,6 +121,8 @@ def test_sql_comes_from_a_file_or_standard_input(ask: Ask, tmp_path: Path, monke
     for arguments in ((), ("-f", "-"), ("-",)):
         monkeypatch.setattr("sys.stdin", io.StringIO("select count(*) as n from samples"))
         assert ask("query", *arguments, "--format", "json").document == [{"n": 4}]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "the SQL is empty" in ask("query").stderr
 
 
 def test_a_plan_is_drawn_and_the_catalogue_can_be_asked(ask: Ask) -> None:
@@ -161,6 +163,13 @@ def test_every_column_of_every_view_has_a_comment(house: House) -> None:
     assert len(views) > 20
     for view in views:
         assert [column.name for column in view.columns if not column.comment] == [], view.name
+
+
+def test_without_sql_a_terminal_says_what_to_give_and_where_to_write_it(house: House) -> None:
+    finished = show_in_terminal(house.place, "query", columns=200)
+    assert finished.status == 2
+    assert 'evalhouse query "from run_scores"' in finished.stdout
+    assert "`evalhouse ui`" in finished.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
@@ -19,7 +20,7 @@ from rows import fill, open_rows, read
 
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.sandbox.query import run_query, split_statements
+from evalhouse.warehouse.sandbox.query import run_query
 
 LEAST = 15
 Row = dict[str, Any]
@@ -47,7 +48,8 @@ def test_every_block_of_the_cookbook_is_read_and_there_are_enough() -> None:
     assert read_cookbook().count("```sql") == len(RECIPES) >= LEAST
     assert len({recipe.title for recipe in RECIPES}) == len(RECIPES)
     for recipe in RECIPES:
-        assert split_statements(recipe.sql)[1:] == [""], f"not one statement with its `;`: {recipe.title}"
+        assert len(duckdb.extract_statements(recipe.sql)) == 1, recipe.title
+        assert recipe.sql.endswith(";\n"), recipe.title
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])

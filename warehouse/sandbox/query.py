@@ -82,22 +82,6 @@ def run_shut_in(
     return _run_timed(connection, sql, timeout_s, stop or threading.Event(), most_rows)
 
 
-def split_statements(text: str) -> list[str]:
-    """The statements of a text, each without the `;` that ends it; the last entry is what no `;` has ended yet.
-
-    That one is "" when nothing but blanks and comments is left. A `;` in a string, a name or a comment ends nothing.
-    """
-    data = text.encode()
-    statements, begin, n_tokens = [], 0, 0
-    for start, kind in duckdb.tokenize(text):
-        if kind == duckdb.token_type.operator and data[start : start + 1] == b";":
-            statements.append(data[begin:start].decode().strip())
-            begin, n_tokens = start + 1, 0
-        else:
-            n_tokens += 1
-    return [*statements, data[begin:].decode().strip() if n_tokens else ""]
-
-
 def _name_runs(connection: duckdb.DuckDBPyConnection) -> None:
     """Set the variables that name runs.
 

@@ -1,0 +1,58 @@
+"""What is offered at the cursor of a person who types SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
+from evalhouse.warehouse.sandbox.completion import suggest_words
+from evalhouse.warehouse.store import Warehouse
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    warehouse = Warehouse(str(tmp_path_factory.mktemp("catalog") / "evalhouse.duckdb"))
+    warehouse.migrate()
+    return read_catalog(warehouse.location)
+
+
+def offer(catalog: Catalog, before: str, after: str = "") -> list[str]:
+    return [word.text for word in suggest_words(before, after, catalog)]
+
+
+def test_tables_and_views_are_offered_where_one_must_stand(catalog: Catalog) -> None:
+    assert offer(catalog, "select 1 from run_s") == ["run_samples", "run_scores", "run_series"]
+    assert offer(catalog, "from runs join sample_h") == ["sample_history"]
+    assert offer(catalog, "\\d unsc") == ["unscored", "unscored_reasons"]
+    assert set(offer(catalog, "from ")) == {relation.name for relation in catalog.relations}
+
+
+def test_columns_of_the_named_tables_come_first(catalog: Catalog) -> None:
+    assert offer(catalog, "select me", " from run_scores")[:2] == ["metric", "mean"]
+    assert offer(catalog, "select * from run_scores where n_") == ["n_scored", "n_unscored", "n_clusters"]
+    assert offer(catalog, "select s.la", " from statements x join statement_verdicts as s") == ["label", "label_reason"]
+    assert offer(catalog, "select runs.kb", " from scores, runs") == ["kb_name", "kb_version", "kb_changed"]
+    assert offer(catalog, "select nothing.kb", " from runs") == []
+
+
+def test_keywords_and_functions_follow_in_the_letters_that_were_begun(catalog: Catalog) -> None:
+    assert "where" in offer(catalog, "from runs wh")
+    assert offer(catalog, "from runs WHER") == ["WHERE"]
+    assert "regexp_matches" in offer(catalog, "select regexp_m", " from runs")
+    assert offer(catalog, "select zzz_nothing") == []
+
+
+def test_names_that_are_no_plain_words_are_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "odd.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute('create table "my table" ("order" int, "a ""b""" int, Größe int)')
+        connection.execute('comment on column "my table"."order" is \'which one\'')
+    catalog = read_catalog(parse_location(str(path)))
+    assert offer(catalog, "from my") == ['"my table"']
+    assert '"order"' in offer(catalog, "select ord")
+    assert '"a ""b"""' in offer(catalog, "select a")
+    assert [column.comment for column in catalog.find("MY TABLE").columns] == ["which one", None, None]

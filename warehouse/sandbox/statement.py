@@ -1,0 +1,45 @@
+r"""What a person may type: one SELECT, `\d`, or `\d NAME`; answered alike at the command line and in the browser."""
+
+import re
+import threading
+
+import polars as pl
+
+from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
+from evalhouse.warehouse.sandbox.query import run_query
+
+_DESCRIBE = re.compile(r'\s*\\d(?:\s+"?([^\s;"]+)"?)?\s*;?\s*')
+
+
+def answer_statement(
+    location: Location,
+    text: str,
+    *,
+    timeout_s: float,
+    memory_limit: str | None = None,
+    stop: threading.Event | None = None,
+) -> pl.DataFrame:
+    r"""The rows of a SELECT, or of `\d`; raises what `run_query` and `read_catalog` raise."""
+    if match := _DESCRIBE.fullmatch(text):
+        return _describe(read_catalog(location), match[1])
+    return _shrink_sums(run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop))
+
+
+def _describe(catalog: Catalog, name: str | None) -> pl.DataFrame:
+    """A row per table and view, or per column of the one that is named, each with its comment."""
+    if name is None:
+        columns = ["name", "kind", "comment"]
+        rows = [[entry.name, entry.kind, entry.comment] for entry in catalog.relations]
+    else:
+        columns = ["column", "type", "comment"]
+        rows = [[entry.name, entry.type, entry.comment] for entry in catalog.find(name).columns]
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+
+
+def _shrink_sums(frame: pl.DataFrame) -> pl.DataFrame:
+    """Sums of whole numbers as whole numbers: DuckDB gives 128 bits for them, which come as decimals."""
+    sums = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal) and dtype.scale == 0]
+    whole = {name: frame[name].cast(pl.Int64, strict=False) for name in sums}
+    fitting = [series for name, series in whole.items() if series.null_count() == frame[name].null_count()]
+    return frame.with_columns(fitting)
