@@ -29,6 +29,7 @@ COMMANDS = {
     "gate": ("gate", "gate", "Check a run against limits and a baseline."),
     "diagnose": ("diagnose", "diagnose", "Say which stage fails, for which samples, and what to try."),
     "report": ("report", "report", "Write one run as a self-contained HTML file."),
+    "ui": ("ui", "ui", "Show all runs in a browser, live, until Ctrl-C."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
     "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
     "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),

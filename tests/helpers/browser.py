@@ -28,6 +28,8 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
 _TIMEOUT_S = 90.0
+# A page that failed to load shows one of the browser's own.
+_IS_SHOWN = "location.protocol !== 'chrome-error:'"
 
 
 class PageError(Exception):
@@ -40,6 +42,7 @@ class Page:
 
     browser: Browser
     session: str
+    address: str = ""
     problems: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -50,6 +53,11 @@ class Page:
         """Load a file and wait until its script says that it is ready."""
         self.send("Page.navigate", url=path.absolute().as_uri() + fragment)
         self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+
+    def visit(self, address: str) -> None:
+        """Load a page of a server and wait until it is there."""
+        self.send("Page.navigate", url=address)
+        self.wait_for(f"location.href !== 'about:blank' && document.readyState === 'complete' && {_IS_SHOWN}")
 
     def evaluate(self, script: str) -> Any:  # noqa: ANN401  # whatever the script gives
         told = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)

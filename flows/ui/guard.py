@@ -1,0 +1,124 @@
+"""Who may see the pages, and what a browser may do with them.
+
+Anyone on this machine may, at its own names; from elsewhere whoever has the token. A page of another site cannot read
+ours under a name it has pointed at this machine (the Host is checked), send anything to it (neither cookies nor posts
+of other sites are taken), or show it in a frame. What comes from datasets and models can run no script even where an
+escape was forgotten: none is allowed but those that come with evalhouse.
+"""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_TOKEN: Final = "token"
+_POLICY: Final = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "connect-src": "'self'",
+    "form-action": "'self'",
+    "base-uri": "'none'",
+    "frame-ancestors": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "'none'",
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The port that is served; `token` is None where only this machine's own names are answered."""
+
+    port: int
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def cookie(self) -> str:
+        """A name of its own for each port: cookies know no ports."""
+        return f"evalhouse_ui_{self.port}"
+
+    def knows_host(self, host: str) -> bool:
+        """Whether a request names this machine itself; with a token any name will do."""
+        return self.token is not None or host in {f"{name}:{self.port}" for name in LOOPBACK}
+
+    def is_token(self, given: str | None) -> bool:
+        """Whether it is the token, compared in a time that tells nothing of it."""
+        return self.token is None or (given is not None and hmac.compare_digest(given.encode(), self.token.encode()))
+
+
+class Guard:
+    """Stands before the app: lets in who may, and adds to every response what a browser is to keep to."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await (self._turn_away(Request(scope)) or self._app)(scope, receive, send_guarded)
+
+    def _turn_away(self, request: Request) -> Response | None:
+        """What is answered in place of the page; None where it may be seen."""
+        host = request.headers.get("host", "")
+        if not self._access.knows_host(host):
+            return _refuse(421, f"this is evalhouse ui at http://127.0.0.1:{self._access.port}, and not {host!r}")
+        if request.method not in ("GET", "HEAD") and not _is_own(request.headers, host):
+            return _refuse(403, "this was sent from a page of another site; open evalhouse ui itself")
+        given = request.query_params.get(_TOKEN)
+        if self._access.token is not None and given is not None and self._access.is_token(given):
+            return self._let_in(request)
+        if self._access.is_token(_read_bearer(request.headers) or request.cookies.get(self._access.cookie)):
+            return None
+        return _refuse(401, "a token is needed: open the address that `evalhouse ui` printed when it was started")
+
+    def _let_in(self, request: Request) -> Response:
+        """Keep the token in a cookie, and out of the address, where it would be seen and passed on."""
+        left = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
+        # Two slashes at the start would name another host.
+        path = "/" + request.url.path.lstrip("/")
+        response = RedirectResponse(path + (f"?{urlencode(left)}" if left else ""), status_code=303)
+        response.set_cookie(self._access.cookie, self._access.token or "", httponly=True, samesite="strict")
+        return response
+
+
+def _is_own(headers: Mapping[str, str], host: str) -> bool:
+    """Whether a page of ours sent it: browsers say so, and scripts of other sites cannot say otherwise."""
+    origin = headers.get("origin")
+    return origin in (f"http://{host}", f"https://{host}") and headers.get("sec-fetch-site", "same-origin") == (
+        "same-origin"
+    )
+
+
+def _read_bearer(headers: Mapping[str, str]) -> str | None:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else None
+
+
+def _refuse(status: int, text: str) -> Response:
+    return PlainTextResponse(f"{text}\n", status_code=status)

@@ -1,0 +1,84 @@
+"""Pages as HTML: templates with what they show, files that go with them, and addresses.
+
+Whatever a template prints is escaped, and control characters and direction marks in it are shown as such, as in the
+report. Templates and files of the report are at hand under their own names.
+"""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import jinja2
+from fastapi import Request
+from fastapi.responses import HTMLResponse, Response
+
+from evalhouse.flows.display.output import clean_text
+from evalhouse.warehouse.store import Warehouse
+
+_FOLDERS: Final = (
+    Path(__file__).with_name("assets"),
+    Path(__file__).parents[1] / "report" / "assets",
+)
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+def render(request: Request, template: str, /, status: int = 200, **values: object) -> HTMLResponse:
+    """A page by its template in `assets`, which also knows the warehouse's name and where in ui it is."""
+    page = _load_templates().get_template(template)
+    name = find_warehouse(request).location.name
+    return HTMLResponse(page.render(path=request.url.path, warehouse=name, **values), status_code=status)
+
+
+def find_warehouse(request: Request) -> Warehouse:
+    """The warehouse that is shown."""
+    warehouse: Warehouse = request.app.state.warehouse
+    return warehouse
+
+
+def link(path: str, /, **parameters: object) -> str:
+    """An address in ui: the path's parts are quoted, and parameters that are None or empty are left out.
+
+    Ids stand among the parameters wherever a person or a dataset gave them, since a path may not hold every text.
+    """
+    given = {name: value for name, value in parameters.items() if value not in (None, "", [])}
+    return quote(path) + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def find_asset(name: str) -> Response | None:
+    """A style sheet or script as its own file; None where there is none of that name."""
+    found = _read_asset(name)
+    if found is None:
+        return None
+    return Response(found, media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": _FOREVER})
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a style sheet or script, another one whenever its text is."""
+    found = _read_asset(name)
+    if found is None:
+        raise FileNotFoundError(name)
+    return f"/assets/{name}?v={hashlib.sha256(found).hexdigest()[:12]}"
+
+
+@cache
+def _read_asset(name: str) -> bytes | None:
+    paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _TYPES and path.name == name]
+    return paths[0].read_bytes() if paths else None
+
+
+@cache
+def _load_templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDERS), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
+        trim_blocks=True,
+    )  # fmt: skip
+    environment.globals.update(asset=asset, link=link)
+    return environment
+
+
+def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
+    return clean_text(value) if type(value) is str else value

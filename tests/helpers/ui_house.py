@@ -1,0 +1,46 @@
+"""`evalhouse ui` over a warehouse, asked in the test's own process or by a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import uvicorn
+from starlette.testclient import TestClient
+
+from evalhouse.flows.ui.app import create_app
+from evalhouse.flows.ui.guard import Access
+from evalhouse.warehouse.store import Warehouse
+
+PORT = 4210
+TOKEN = "a0b1c2d3e4f5a6b7"
+
+
+def make_client(url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None) -> TestClient:
+    """A client of the app as a browser on this machine would be, without a socket; redirections are not followed."""
+    app = create_app(Warehouse(url), Access(port=PORT, token=token))
+    return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers=headers, follow_redirects=False)
+
+
+@contextlib.contextmanager
+def serve_ui(path: Path | str) -> Iterator[str]:
+    """The app behind a real socket, for a browser; its address, without a slash at the end."""
+    config = uvicorn.Config(create_app(Warehouse(str(path)), Access(port=0)), log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    listening = config.bind_socket()
+    port = int(listening.getsockname()[1])
+    config.app = create_app(Warehouse(str(path)), Access(port=port))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        listening.close()

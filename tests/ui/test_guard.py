@@ -1,0 +1,89 @@
+"""Who may see the pages of `evalhouse ui`, and what a browser may do with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from ui_house import PORT, TOKEN, make_client
+
+STRANGE = f"evalhouse_ui_{PORT}=é".encode()
+OWN = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "none.duckdb")
+
+
+@pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"[::1]:{PORT}"])
+def test_this_machine_is_answered_by_its_own_names(path: str, host: str) -> None:
+    assert make_client(path).get("/assets/ui.css", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", "127.0.0.1:1", "", f"127.0.0.1.evil:{PORT}"]
+)
+def test_a_name_that_was_pointed_at_this_machine_is_not(path: str, host: str) -> None:
+    answer = make_client(path).get("/", headers={"host": host})
+    assert (answer.status_code, "evalhouse ui at" in answer.text) == (421, True)
+
+
+def test_with_a_token_only_who_has_it_is_let_in(path: str) -> None:
+    client = make_client(path, token=TOKEN)
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {TOKEN}"},
+        {"cookie": STRANGE},
+    ):
+        assert client.get("/assets/ui.css", headers=headers).status_code == 401
+    assert client.get("/assets/ui.css?token=wrong").status_code == 401
+    assert client.get("/assets/ui.css", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_the_token_goes_from_the_address_into_a_cookie_of_this_site_alone(path: str) -> None:
+    client = make_client(path, token=TOKEN)
+    let_in = client.get(f"{OWN}//evil.example/?q=a%26b&token={TOKEN}")
+    assert let_in.status_code == 303
+    assert let_in.headers["location"] == "/evil.example/?q=a%26b"
+    cookie = let_in.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert client.get("/assets/ui.css").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": OWN, "sec-fetch-site": "cross-site"},
+    ],
+)
+def test_what_another_site_sends_is_refused(path: str, headers: dict[str, str]) -> None:
+    assert make_client(path).post("/", headers=headers).status_code == 403
+    assert make_client(path).post("/", headers={"origin": OWN}).status_code == 405
+
+
+@pytest.mark.parametrize("address", ["/", "/nowhere", "/assets/ui.css"])
+def test_every_response_says_what_a_browser_is_to_keep_to(path: str, address: str) -> None:
+    headers = make_client(path).get(address).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cache-control"] == (
+        "no-store" if address != "/assets/ui.css" else "public, max-age=31536000, immutable"
+    )
+
+
+def test_a_warehouse_that_is_not_there_yet_is_said_and_looked_for_again(path: str) -> None:
+    answer = make_client(path).get("/")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert "there is no warehouse at" in answer.text
+    assert re.search(r'<meta http-equiv="refresh" content="2">', answer.text)

@@ -1,0 +1,71 @@
+"""Every page of `evalhouse ui` over a real warehouse: there, linked, and free of problems in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+from browser import Page, open_browser
+from cli_house import House
+from starlette.testclient import TestClient
+from ui_house import make_client, serve_ui
+
+
+def find_links(text: str) -> list[str]:
+    """The addresses in ui that a page leads to or loads."""
+    found: list[str] = []
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            address = dict(attrs).get({"a": "href", "link": "href", "script": "src"}.get(tag, ""))
+            if address and address.startswith("/"):
+                found.append(address.partition("#")[0])
+
+    Links().feed(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(house: House) -> TestClient:
+    return make_client(str(house.path))
+
+
+@pytest.fixture(scope="module")
+def page(house: House) -> Iterator[Page]:
+    """A browser's page; `page.address` is where ui is served."""
+    with serve_ui(house.path) as address, open_browser() as browser:
+        page = browser.open_page()
+        page.address = address
+        page.show_as()
+        yield page
+
+
+def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:
+    waiting, seen = ["/"], set()
+    while waiting:
+        address = waiting.pop()
+        if address in seen or len(seen) > 150:
+            continue
+        seen.add(address)
+        answer = client.get(address)
+        assert answer.status_code == 200, (address, answer.text)
+        if answer.headers["content-type"].startswith("text/html"):
+            waiting += find_links(answer.text)
+    assert {"/", "/runs"} <= seen
+
+
+@pytest.mark.parametrize(
+    "address", ["/nowhere", "/runs/none-such", "/assets/../app.py", "/assets/base.html", "/assets/%2e%2e/app.py"]
+)
+def test_what_is_not_there_is_said(client: TestClient, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert "notice" in answer.text
+
+
+def test_pages_have_no_problem_in_a_browser(page: Page, house: House) -> None:
+    for address in ("/", "/runs", f"/runs/{house.run_id}"):
+        page.visit(page.address + address)
+        assert page.evaluate("document.querySelectorAll('h1').length") == 1
+    assert page.problems == []
