@@ -74,34 +74,53 @@ def split_by_tokens(items: Sequence[Item], most: int) -> list[list[Item]]:
 # -001) mark versions that differ in price, so these stand in the table by their whole names.
 _DATE = re.compile(r"[-@](20\d\d)(-?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])", re.ASCII)
 _BATCH = "batch"
-_FORM = "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less"
+_FORM = (
+    "`model: [dollars per million input tokens, output tokens]`, with a third number where cached input costs less, "
+    "and a fourth where it costs more to have input cached"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Dollars per million tokens; prompt tokens that the provider had cached cost `cached_usd`."""
+    """Dollars per million tokens; prompt tokens that the provider had cached cost `cached_usd`, those that it put
+    into its cache `written_usd`.
+    """
 
     input_usd: float
     output_usd: float
     cached_usd: float | None = None
+    written_usd: float | None = None
 
     def at_rate(self, rate: float) -> "Price":
         """The same at a share of it."""
-        cached_usd = None if self.cached_usd is None else rate * self.cached_usd
-        return Price(input_usd=rate * self.input_usd, output_usd=rate * self.output_usd, cached_usd=cached_usd)
+        cached_usd, written_usd = (None if usd is None else rate * usd for usd in (self.cached_usd, self.written_usd))
+        return Price(
+            input_usd=rate * self.input_usd,
+            output_usd=rate * self.output_usd,
+            cached_usd=cached_usd,
+            written_usd=written_usd,
+        )
 
     def cost_usd(
-        self, prompt_tokens: int | None, completion_tokens: int | None, cached_tokens: int | None = None
+        self,
+        prompt_tokens: int | None,
+        completion_tokens: int | None,
+        cached_tokens: int | None = None,
+        written_tokens: int = 0,
     ) -> float | None:
         """Dollars for one call; None when the endpoint did not say how many tokens it took.
 
-        `cached_tokens` are part of `prompt_tokens`; without a price of their own they cost what any others cost.
+        `cached_tokens` and `written_tokens` are part of `prompt_tokens`; without a price of their own they cost what
+        any others cost.
         """
         if prompt_tokens is None:
             return None
         cached = min(cached_tokens or 0, prompt_tokens)
-        cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
-        input_usd = (prompt_tokens - cached) * self.input_usd + cached * cached_usd
+        written = min(written_tokens, prompt_tokens - cached)
+        cached_usd, written_usd = (
+            self.input_usd if usd is None else usd for usd in (self.cached_usd, self.written_usd)
+        )
+        input_usd = (prompt_tokens - cached - written) * self.input_usd + cached * cached_usd + written * written_usd
         return (input_usd + (completion_tokens or 0) * self.output_usd) / 1e6
 
 
@@ -167,10 +186,10 @@ def _parse(text: str, where: str) -> dict[Any, Any]:
 
 
 def _read_price(numbers: object, where: str) -> Price:
-    if not isinstance(numbers, list) or len(numbers) not in (2, 3) or not all(map(_is_price, numbers)):
+    if not isinstance(numbers, list) or not 2 <= len(numbers) <= 4 or not all(map(_is_price, numbers)):
         raise FatalJudgeError(f"{where}: {numbers!r} is not a price; each line is {_FORM}")
-    cached_usd = float(numbers[2]) if len(numbers) > 2 else None
-    return Price(input_usd=float(numbers[0]), output_usd=float(numbers[1]), cached_usd=cached_usd)
+    names = ("input_usd", "output_usd", "cached_usd", "written_usd")
+    return Price(**dict(zip(names, map(float, numbers), strict=False)))
 
 
 def _is_price(number: object) -> bool:
@@ -315,4 +334,4 @@ def price_reply(price: Price, request: str | None, reply: ModelReply) -> float:
         prompt_tokens = prompt_tokens or count_request(payload)
         said = count_tokens(reply.text) + count_tokens(reply.thoughts or "")
         completion_tokens = completion_tokens or (round(said) if "messages" in payload else 0)
-    return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens) or 0.0
+    return price.cost_usd(prompt_tokens or 0, completion_tokens, reply.cached_tokens, reply.written_tokens) or 0.0

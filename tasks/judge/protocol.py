@@ -64,7 +64,8 @@ class ModelRequest:
 class ModelReply:
     """What came back: the raw text and what the endpoint says of it. Token counts are None where it does not say.
 
-    `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it.
+    `cached_tokens` are those of the prompt that the provider still had from an earlier request, and are part of it;
+    so are `written_tokens`, which it keeps for later ones.
     `thoughts` are what the model said to itself before, which is no part of the text and paid for with it. `is_cut`
     says that the model's output limit ended the reply. `logprobs` are packed as `tasks/judge/logprobs.py` does, None
     where the endpoint gives none or was not asked. `parts` are the replies to the parts of a question, in their order;
@@ -77,6 +78,7 @@ class ModelReply:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    written_tokens: int = 0
     limits: RateLimits | None = None
     logprobs: str | None = None
     is_cut: bool = False

@@ -68,6 +68,8 @@ _VOTING_TEMPERATURE = 0.7
 _LANGCHAIN_KINDS: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
 
+# LangChain's names for what the provider put into its cache: in all, or of Anthropic by how long it is kept.
+_CACHE_WRITES = ("cache_creation", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 # What a reply of no use ended with, and how it is said.
 _REFUSALS = {
     "refusal": "the model refused to reply",
@@ -79,6 +81,7 @@ class Channel(Protocol):
     """How a provider's own chat model is asked, where it is not asked as LangChain asks any other."""
 
     takes_seed: bool
+    least_cached: int | None
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
         """The reply to a request in our terms; its `finish_reason` is in OpenAI's words."""
@@ -134,6 +137,11 @@ class ChatModelJudge:
     def forms(self) -> Sequence[str]:
         """The forms of a reply that can be asked for, from `dialect.FORMS`, less those that were refused."""
         return self._dialect.forms
+
+    @property
+    def least_cached(self) -> int:
+        """From how many tokens on the provider keeps a beginning that requests share; 0 where that is not known."""
+        return self._channel.least_cached or 0 if self._channel else 0
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
@@ -427,6 +435,7 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
     """The text and counts of a reply that came through LangChain."""
     metadata = message.response_metadata
     usage = getattr(message, "usage_metadata", None) or {}
+    details = usage.get("input_token_details") or {}
     apart = read_thoughts(message.additional_kwargs)
     if isinstance(message.content, list):
         apart = apart or read_blocks(message.content_blocks)  # in LangChain's own shape, whoever made it
@@ -437,7 +446,8 @@ def _read_message(message: BaseMessage, *, sent: Mapping[str, object]) -> ModelR
         model=metadata.get("model_name"),
         prompt_tokens=usage.get("input_tokens"),
         completion_tokens=usage.get("output_tokens"),
-        cached_tokens=(usage.get("input_token_details") or {}).get("cache_read"),
+        cached_tokens=details.get("cache_read"),
+        written_tokens=sum(details.get(name) or 0 for name in _CACHE_WRITES),
         limits=read_rate_limits(metadata.get("headers") or {}),
         logprobs=pack_logprobs(metadata.get("logprobs"), spoken.text) if "logprobs" in sent else None,
     )

@@ -25,6 +25,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import SecretStr
 
+from evalhouse.tasks.asking.tokens import count_tokens
 from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
@@ -43,6 +44,8 @@ _USUAL_OPTIONS = {"temperature": "temperature", "max_tokens": "max_tokens"}
 _CONNECTIONS = 256
 # Schemas of prompts and rubrics in a provider's words; more only come where each request names its ids.
 _SCHEMAS_KEPT = 64
+# Claude's tokenizers make more of a text than the one that `count_tokens` is after, by half at most.
+_MORE_TOKENS = 1.5
 # The headers of the answer to the request that is under way in this task, where the client shows them.
 _HEADERS: ContextVar[dict[str, str] | None] = ContextVar("_HEADERS", default=None)
 
@@ -50,12 +53,17 @@ _HEADERS: ContextVar[dict[str, str] | None] = ContextVar("_HEADERS", default=Non
 class ProviderChannel:
     """Asks one chat model of a provider; the `Channel` of a ChatModelJudge."""
 
-    def __init__(self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None) -> None:
+    def __init__(
+        self, provider: Provider, chat: BaseChatModel, invoke: Invoke | None = None, *, least_cached: int | None = None
+    ) -> None:
+        """From `least_cached` tokens on the provider keeps a beginning that is marked; None where none is."""
+        self.least_cached = least_cached
         self.takes_seed = "seed" in provider.options
         self._provider = provider
         self._chat = chat
         self._invoke = invoke or self._invoke_chat
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
+        self._beginnings: set[int] = set()
 
     async def invoke(self, messages: list[BaseMessage], payload: Mapping[str, Any]) -> BaseMessage:
         """Send the request; what came back says how it ended in OpenAI's words, and has the answer's headers."""
@@ -69,7 +77,7 @@ class ProviderChannel:
         headers: dict[str, str] = {}
         token = _HEADERS.set(headers)
         try:
-            message = await self._invoke(messages, options)
+            message = await self._invoke(self._mark_beginning(messages), options)
         finally:
             _HEADERS.reset(token)
         return _settle(message, headers)
@@ -82,6 +90,24 @@ class ProviderChannel:
 
     async def _invoke_chat(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> BaseMessage:
         return await self._chat.ainvoke(messages, **options)
+
+    def _mark_beginning(self, messages: list[BaseMessage]) -> list[BaseMessage]:
+        """Messages that say how far the provider should keep them: up to the data, which come last.
+
+        To have them kept costs more than to send them, so that what was sent only once, as in a run of one sample, is
+        not marked; nor is what is too short to be kept.
+        """
+        *shared, data = messages
+        if self.least_cached is None or not shared:
+            return messages
+        texts = tuple(str(message.content) for message in shared)
+        if hash(texts) not in self._beginnings:
+            self._beginnings.add(hash(texts))
+            return messages
+        if _MORE_TOKENS * sum(map(count_tokens, texts)) < self.least_cached:
+            return messages
+        block = {"type": "text", "text": texts[-1], "cache_control": {"type": "ephemeral"}}
+        return [*shared[:-1], shared[-1].model_copy(update={"content": [block]}), data]
 
     def _write_options(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         names = self._provider.options or _USUAL_OPTIONS
@@ -175,7 +201,7 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
             settings.votes, settings.temperature, _list_forms(provider, made), max_tokens="max_tokens"
         ),
         voting=voting,
-        channel=ProviderChannel(provider, made.chat, made.invoke),
+        channel=ProviderChannel(provider, made.chat, made.invoke, least_cached=provider.find_least_cached(model)),
         variables=_name_variables(provider),
         close=made.close,
     )

@@ -39,6 +39,7 @@ class Provider:
     options: Mapping[str, str] = field(default_factory=dict)
     options_in: str | None = None
     names_ids: bool = False
+    cached_from: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def install_line(self) -> str:
@@ -54,6 +55,11 @@ class Provider:
         missing = [name for name in ("langchain", self.package) if find_spec(name) is None]
         if missing:
             raise FatalJudgeError(f"{judge} needs the package {' and '.join(missing)}: {self.install_line}")
+
+    def find_least_cached(self, model: str) -> int | None:
+        """From how many tokens on a marked beginning is kept for a model; None where the provider wants no marks."""
+        fitting = [name for name in self.cached_from if model.startswith(name)]
+        return self.cached_from[max(fitting, key=len)] if fitting else None
 
     def find_address(self) -> str:
         """The address of the environment, else the provider's own; raises FatalJudgeError for what is not one."""

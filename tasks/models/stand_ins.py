@@ -146,10 +146,11 @@ class StandInJudge:
         )
 
     def _count_cached(self, payload: Mapping[str, Any]) -> int:
-        """Tokens of all messages but the last, when an earlier request began with the same."""
+        """Tokens of all messages but the last, when an earlier request began with the same and the cache takes them."""
         beginning = hash(tuple(message["content"] for message in payload["messages"][:-1]))
         if beginning in self._beginnings:
-            return count_request({**payload, "messages": payload["messages"][:-1]})
+            n_tokens = count_request({**payload, "messages": payload["messages"][:-1]})
+            return n_tokens if n_tokens >= getattr(self._judge, "least_cached", 0) else 0
         self._beginnings.add(beginning)
         return 0
 

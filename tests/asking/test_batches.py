@@ -307,3 +307,5 @@ async def test_anthropic_takes_a_night_in_message_batches(
     assert Counter(call["status"] for call in calls) == {"ok": 6 * N_SAMPLES - 1, "refused": 1, "error": N_SAMPLES}
     assert all(call["batch_id"] and call["judge"] == "anthropic:claude-test" for call in calls)
     assert all(call["prompt_tokens"] and call["completion_tokens"] for call in calls if call["status"] == "ok")
+    # Of each prompt's requests the first has no mark, the second fills the cache, and the rest find it there.
+    assert sum(bool(call["cached_tokens"]) for call in calls) >= len(calls) - N_SAMPLES - 2 * 4 - 1

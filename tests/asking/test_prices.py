@@ -39,6 +39,14 @@ def test_cached_tokens_without_a_price_of_their_own_cost_what_others_cost() -> N
     assert free.cost_usd(1000, 0, 1000) == 0
 
 
+def test_tokens_that_fill_the_cache_cost_more_and_count_once() -> None:
+    price = Price(input_usd=2.0, output_usd=8.0, cached_usd=0.2, written_usd=2.5)
+    assert price.cost_usd(1_000_000, 0, 300_000, 200_000) == pytest.approx(1.0 + 0.06 + 0.5)
+    assert price.cost_usd(1_000_000, 0, 900_000, 900_000) == pytest.approx(0.18 + 0.25)
+    assert price.at_rate(0.5).cost_usd(1_000_000, 0, 0, 1_000_000) == pytest.approx(1.25)
+    assert Price(input_usd=2.0, output_usd=8.0).cost_usd(1_000_000, 0, 0, 1_000_000) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("model", "family"),
     [
@@ -86,6 +94,7 @@ def test_prices_of_our_table_are_plausible() -> None:
         assert 0 < price.input_usd <= 150, model
         assert price.output_usd == 0 if "embed" in model else price.output_usd >= price.input_usd, model
         assert price.output_usd <= 12 * price.input_usd, model
+        assert price.written_usd == (1.25 * price.input_usd if model.startswith("claude") else None), model
         assert price.cached_usd is None or price.input_usd / 100 <= price.cached_usd <= price.input_usd / 2, model
 
 
@@ -118,7 +127,7 @@ def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "numbers",
-    ["3", "[1]", "[1, 2, 3, 4]", "[a, b]", "{input: 1}", "[1, -2]", "[.inf, 1]", "[.nan, 1]", "[true, 1]", "null",
+    ["3", "[1]", "[1, 2, 3, 4, 5]", "[a, b]", "{input: 1}", "[1, -2]", "[.inf, 1]", "[.nan, 1]", "[true, 1]", "null",
      "['1', '2']", "[1, null]"],
 )  # fmt: skip
 def test_a_price_that_is_none_is_named_with_its_model(tmp_path: Path, numbers: str) -> None:

@@ -286,15 +286,22 @@ class Endpoint:
         if asked.kind == "embeddings":
             return Raw(body=build_embeddings(asked, self.options.dimensions) if canned is None else canned)
         choice = spoil_reply(compose_reply(asked) if canned is None else canned, fault)
-        return Raw(body=build_completion(asked, choice, ordinal, self._count_cached(asked)))
+        return Raw(body=build_completion(asked, choice, ordinal, *self._count_cached(asked)))
 
-    def _count_cached(self, asked: Asked) -> int:
-        """Tokens of all messages but the last, when the same model was sent the same ones before."""
-        prefix = hash((asked.model, asked.texts[:-1]))
+    def _count_cached(self, asked: Asked) -> tuple[int, int]:
+        """Tokens of all messages but the last, when the same model was sent the same ones before; else those written.
+
+        Where requests are marked that is up to the mark, and nothing else is kept.
+        """
+        shared = asked.texts[: asked.body.get("marked", -1)]
+        n_tokens = count_tokens(*shared)
+        if not shared or n_tokens < self.options.cached_from:
+            return 0, 0
+        prefix = hash((asked.model, shared))
         if prefix in self._memory.prefixes:
-            return count_tokens(*asked.texts[:-1])
+            return n_tokens, 0
         self._memory.prefixes.add(prefix)
-        return 0
+        return 0, n_tokens if "marked" in asked.body else 0
 
     def _send(self, raw: Raw, wire: Wire = OPENAI) -> web.Response:
         self.stats.statuses[raw.status] += 1
@@ -303,7 +310,9 @@ class Endpoint:
         if usage := raw.body.get("usage"):
             self.stats.prompt_tokens += usage["prompt_tokens"]
             self.stats.completion_tokens += usage.get("completion_tokens", 0)
-            self.stats.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            details = usage.get("prompt_tokens_details") or {}
+            self.stats.cached_tokens += details.get("cached_tokens", 0)
+            self.stats.written_tokens += details.get("written_tokens", 0)
         headers = {"Content-Type": "application/json", **self._make_headers(raw)}
         sent = raw if wire is OPENAI else wire.dress(Raw(status=raw.status, body=raw.body, headers=headers))
         assert isinstance(sent.body, dict)

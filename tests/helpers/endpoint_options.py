@@ -62,6 +62,7 @@ class Options:
     model_fields: Mapping[str, Any] = field(default_factory=dict)  # beside the usual ones of each model listed
     documents: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # what else is served, by path
     context_limit: int | None = None  # tokens of a prompt; longer ones are refused
+    cached_from: int = 0  # tokens of a beginning that the cache takes at least
     no_json_schema: bool = False
     no_temperature: bool = False
     script: Script = field(default_factory=dict)  # by kind: replies in turn, then the own ones; or a function
@@ -130,6 +131,7 @@ class Stats:
     max_in_flight: int = 0
     prompt_tokens: int = 0  # reported to clients, like the two below
     cached_tokens: int = 0
+    written_tokens: int = 0  # put into the cache because of a mark
     completion_tokens: int = 0
     first_request_at: float | None = None  # seconds since the epoch
     last_request_at: float | None = None

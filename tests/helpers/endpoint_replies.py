@@ -219,7 +219,9 @@ def count_tokens(*texts: str) -> int:
     return -(-sum(map(len, texts)) // 4)
 
 
-def build_completion(asked: Asked, choice: Choice, ordinal: int, cached_tokens: int) -> dict[str, Any]:
+def build_completion(
+    asked: Asked, choice: Choice, ordinal: int, cached_tokens: int, written_tokens: int = 0
+) -> dict[str, Any]:
     """The body of a chat completion, with its usage."""
     prompt_tokens = count_tokens(*asked.texts)
     completion_tokens = count_tokens(choice.content or choice.refusal or "")
@@ -234,7 +236,7 @@ def build_completion(asked: Asked, choice: Choice, ordinal: int, cached_tokens: 
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": cached_tokens, "written_tokens": written_tokens},
         },
     }
 

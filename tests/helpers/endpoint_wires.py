@@ -110,18 +110,26 @@ def _ask(body: Body, model: str, system: Any, messages: list[Body], schema: Body
 def _read_anthropic(body: Body, _: str) -> Body:
     schema = ((body.get("output_config") or {}).get("format") or {}).get("schema")
     assert body["max_tokens"] > 0, "Anthropic wants to be told how long a reply may be"
-    return _ask(body, body["model"], body.get("system"), body["messages"], schema)
+    system = body.get("system")
+    contents = [*([system] if system else []), *(message["content"] for message in body["messages"])]
+    marks = [place for place, content in enumerate(contents, 1) if _is_marked(content)]
+    return _ask(body, body["model"], system, body["messages"], schema) | {"marked": marks[-1] if marks else 0}
+
+
+def _is_marked(content: Any) -> bool:  # noqa: ANN401  # a text, or blocks of it
+    return isinstance(content, list) and any(block.get("cache_control") == {"type": "ephemeral"} for block in content)
 
 
 def _write_anthropic(completion: Body, ending: str) -> Body:
     usage = completion["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    cached, written = (usage["prompt_tokens_details"][name] for name in ("cached_tokens", "written_tokens"))
     return {
         "id": "msg_1", "type": "message", "role": "assistant", "model": completion["model"],
         "content": [{"type": "text", "text": _text(completion)}], "stop_reason": ending, "stop_sequence": None,
-        # What came from the cache is not part of the input tokens here.
-        "usage": {"input_tokens": usage["prompt_tokens"] - cached, "cache_read_input_tokens": cached,
-                  "cache_creation_input_tokens": 0, "output_tokens": usage["completion_tokens"]},
+        # What came from the cache, or went there, is not part of the input tokens here.
+        "usage": {"input_tokens": usage["prompt_tokens"] - cached - written, "cache_read_input_tokens": cached,
+                  "cache_creation_input_tokens": written, "output_tokens": usage["completion_tokens"],
+                  "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0}},
     }  # fmt: skip
 
 
