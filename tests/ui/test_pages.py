@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
+from accessibility import find_barriers
 from browser import Page, open_browser
 from cli_house import House
 from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
+
+# Every kind of page there is; a new one is added here.
+PAGES = (
+    "/",
+    "/runs",
+    "/runs/{run}",
+    "/runs/none-such",
+)
 
 
 def find_links(text: str) -> list[str]:
@@ -64,8 +73,12 @@ def test_what_is_not_there_is_said(client: TestClient, address: str) -> None:
     assert "notice" in answer.text
 
 
-def test_pages_have_no_problem_in_a_browser(page: Page, house: House) -> None:
-    for address in ("/", "/runs", f"/runs/{house.run_id}"):
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_pages_can_be_used_by_all(page: Page, house: House, look: str) -> None:
+    page.show_as(width=390 if look == "phone" else 1280, dark=look == "dark")
+    for address in (form.format(run=house.run_id) for form in PAGES):
         page.visit(page.address + address)
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
-    assert page.problems == []
+        assert find_barriers(page) == [], address
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+    assert [problem for problem in page.problems if "status of 404" not in problem] == []
