@@ -21,6 +21,7 @@ from warehouse_processes import ROOT, make_batch
 from warehouse_runs import make_run
 
 import evalhouse.warehouse.engine.lake as lake_module
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import (
     QueryError,
@@ -271,6 +272,17 @@ def test_a_connection_is_kept_and_sees_what_others_write(warehouse: Warehouse, o
     warehouse.append(make_batch("mine too", n=5))
     assert _count(warehouse, "select count(*) from statements") == 15
     assert len(opened) == n_opened
+
+
+def test_threads_that_serve_pages_share_a_few_connections(warehouse: Warehouse, opened: list[bool]) -> None:
+    warehouse.append(make_batch("one", n=5))
+    before = opened.count(True)
+    with serving_reads(warehouse.location), ThreadPoolExecutor(20) as pool:
+        for n_batches in (1, 2):
+            counts = pool.map(lambda _: _count(warehouse, "select count(*) from statements"), range(40))
+            assert set(counts) == {5 * n_batches}
+            assert warehouse.append(make_batch("two", n=5))
+    assert opened.count(True) - before <= lake_module._MOST_SERVING
 
 
 def test_a_person_shuts_in_nobody_elses_connection(warehouse: Warehouse, opened: list[bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from cli_house import House
 from cli_process import Finished
 
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.location import parse_location
+from evalhouse.warehouse.store import Warehouse
 
 Ask = Callable[..., Finished]
 _COLUMNS = "select column_name from duckdb_columns() where database_name = ? and table_name = ? order by column_index"
@@ -71,6 +74,18 @@ def test_reading_commands_show_what_they_show_once_it_is_migrated_and_change_not
         assert documents[1] == documents[0], arguments
     report = ask("report", "latest", "--against", "previous", "-o", str(tmp_path / "r.html"), "--warehouse", older)
     assert report.status == 0, report.stderr
+    assert hash_file(older) == before
+
+
+def test_a_process_that_serves_pages_reads_it_the_same_and_changes_nothing(older: str, migrated: str) -> None:
+    before = hash_file(older)
+    warehouses = [Warehouse(path) for path in (migrated, older)]
+    sql = "select run_id, metric, mean, n_scored from run_scores order by all"
+    with serving_reads(warehouses[0].location), serving_reads(warehouses[1].location), ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            today, *then = pool.map(lambda warehouse: warehouse.read_rows(sql), [warehouses[0], *[warehouses[1]] * 6])
+            assert today
+            assert then == [today] * 6
     assert hash_file(older) == before
 
 

@@ -2,7 +2,8 @@
 
 Nobody holds the file: a writer opens it, commits one transaction and closes it, so that an analyst can read
 between two batches of a running evaluation. A command that only reads keeps it open for a second at most
-(`readers_kept`): opening takes longer than most of its reads. Our own writers queue behind a lock file, because bare
+(`readers_kept`): opening takes longer than most of its reads. A process that serves pages opens it once for all its
+threads, and lets go of it when a writer waits (`shared`). Our own writers queue behind a lock file, because bare
 retries on DuckDB's own lock starve one of them for seconds; within a process a lock per path keeps read-only and
 read-write openings apart, which DuckDB refuses to mix.
 """
@@ -13,13 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import duckdb
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.lake import is_broken_off, open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.shared import SharedReader
 from evalhouse.warehouse.engine.waiting import ATTEMPT_S, try_again
 from evalhouse.warehouse.errors import (
     WarehouseBusy,
@@ -32,18 +35,26 @@ from evalhouse.warehouse.errors import (
 from evalhouse.warehouse.location import Location
 
 # Without these DuckDB reaches for the network when it is shown, say, an SQLite file.
-_OFFLINE: dict[str, str | bool | int | float | list[str]] = {
+_Config = dict[str, str | bool | int | float | list[str]]
+_OFFLINE: _Config = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
 # Files made with 1.5's format open in DuckDB 1.5 and 2.0 alike.
 # One thread and little memory: loading and scoring then spill to disk instead of growing with the dataset. With
 # DuckDB's own settings 100,000 samples took a gigabyte; scoring them takes 12 to 30 s either way.
-_FOR_WRITING = {
+_FOR_WRITING: _Config = {
     **_OFFLINE,
     "storage_compatibility_version": "v1.5.0",
     "threads": 1,
     "memory_limit": "192MB",
+}
+# Pages need no file but this one, and change no setting; a third of a small machine's memory is cache enough.
+_FOR_SERVING: _Config = {
+    **_OFFLINE,
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "memory_limit": "2GB",
 }
 _RETRY_S = 0.05
 # A kept reader holds writers up no longer than this and the query it is at.
@@ -105,10 +116,48 @@ def readers_kept() -> Iterator[None]:
         kept.close()
 
 
+_served: dict[Path, SharedReader] = {}
+
+
+@contextmanager
+def serving_reads(location: Location) -> Iterator[None]:
+    """Within this block all threads of this process read a warehouse through one open file (`shared`)."""
+    if location.lake is not None:
+        with more_readers(location.lake):
+            yield
+        return
+    reader = SharedReader(location.path, location.lock_path, partial(_open_to_serve, location))
+    _served[location.path] = reader
+    try:
+        yield
+    finally:
+        del _served[location.path]
+        reader.close()
+
+
+@contextmanager
+def reading_apart(location: Location, *, patience_s: float = 10.0) -> Iterator[None]:
+    """While another process reads on behalf of this one, which serves: begun in a moment in which no writer waits."""
+    if (reader := _served.get(location.path)) is None:
+        yield
+        return
+    with reader.apart(time.monotonic() + patience_s):
+        yield
+
+
+def _open_to_serve(location: Location, deadline: float) -> duckdb.DuckDBPyConnection:
+    # Without the thread's lock: who writes in this process takes that first and then the lock file, which is held here.
+    if not _is_file(location):
+        raise _miss(location)
+    connection = _connect(location, config=_FOR_SERVING, read_only=True, deadline=deadline)
+    connection.execute("set lock_configuration = true")
+    return connection
+
+
 def is_kept(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether the next read in this thread gets this connection too."""
+    """Whether later reads get this connection too."""
     kept = _kept.get()
-    return kept is not None and kept.has(connection)
+    return (kept is not None and kept.has(connection)) or any(reader.has(connection) for reader in _served.values())
 
 
 def _let_go() -> None:
@@ -177,10 +226,15 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
             yield connection
         return
     if not _is_file(location):
-        raise WarehouseMissing(
-            f"there is no warehouse at {location.path}; `evalhouse run` makes one, --warehouse names another"
-        )
+        raise _miss(location)
     deadline = time.monotonic() + patience_s
+    if (shared := _served.get(location.path)) is not None:
+        if is_own:
+            # DuckDB would give it the shared instance, and what it sets there would hold for all.
+            raise WarehouseBusy(f"{location.path} is being served; open it in another process", who="own code")
+        with shared.query(deadline) as connection:
+            yield connection
+        return
     if not is_own and (kept := _kept.get()) is not None:
         try:
             yield kept.get(location, deadline=deadline)
@@ -200,6 +254,8 @@ def _open_reader(location: Location, is_own: bool, patience_s: float) -> Iterato
 def explain_failure(location: Location, error: duckdb.Error) -> WarehouseError:
     """DuckDB's error as one of ours, in one line: WarehouseUnwritable where the disk or its rights are to blame."""
     text = first_line(str(error))
+    if isinstance(error, duckdb.InterruptException):
+        return WarehouseBusy(f"{location.name} is being written, and a query was stopped that took too long beside it")
     if location.lake is not None and is_broken_off(location.lake, error):
         return WarehouseUnreachable(f"the catalogue of {location.name} has gone ({text}); is its server up?")
     # The path is the user's own words and may hold any of ours.
@@ -217,6 +273,12 @@ def _is_file(location: Location) -> bool:
         return location.path.exists()
     except OSError as error:
         raise WarehouseError(f"cannot reach {location.path}: {error.strerror or error}") from None
+
+
+def _miss(location: Location) -> WarehouseMissing:
+    return WarehouseMissing(
+        f"there is no warehouse at {location.path}; `evalhouse run` makes one, --warehouse names another"
+    )
 
 
 def _make_folder(location: Location) -> None:
@@ -267,8 +329,10 @@ def _process_lock(location: Location, deadline: float) -> Iterator[None]:
         lock.release()
 
 
-def _connect(location: Location, *, read_only: bool, deadline: float) -> duckdb.DuckDBPyConnection:
-    config = dict(_OFFLINE if read_only else _FOR_WRITING)
+def _connect(
+    location: Location, *, read_only: bool, deadline: float, config: _Config | None = None
+) -> duckdb.DuckDBPyConnection:
+    config = dict(config or (_OFFLINE if read_only else _FOR_WRITING))
     while True:
         who: Literal["others", "own code"] = "others"
         try:
