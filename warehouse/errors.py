@@ -50,7 +50,14 @@ class MigrationError(WarehouseError):
 
 
 class QueryError(WarehouseError):
-    """A query was refused by the sandbox, failed, or ran out of time or memory."""
+    """A query was refused by the sandbox, failed, or ran out of time or memory.
+
+    `place` is the character of the SQL at which it fails, counted from 0, where DuckDB knows it.
+    """
+
+    def __init__(self, message: str, *, place: int | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 def first_line(text: str) -> str:

@@ -46,6 +46,33 @@ def test_keywords_and_functions_follow_in_the_letters_that_were_begun(catalog: C
     assert offer(catalog, "select zzz_nothing") == []
 
 
+def test_a_suggestion_says_what_it_is_and_what_it_means(catalog: Catalog) -> None:
+    column = suggest_words("select ci_l", " from run_scores", catalog)[0]
+    assert (column.text, column.n_replaced, column.note) == ("ci_low", 4, "run_scores, double")
+    assert "95 % interval" in str(column.comment)
+    view = suggest_words("from run_scor", "", catalog)[0]
+    assert (view.note, str(view.comment)[:21]) == ("view", "One row per run and m")
+
+
+@pytest.mark.parametrize(
+    ("before", "is_offered"),
+    [
+        ("select '", False),
+        ("select 'me", False),
+        ("select 'it''s me", False),
+        ("select '灯' || me", True),
+        ("select 1 -- me", False),
+        ("select 1 -- all\n, me", True),
+        ("select /* me", False),
+        ("select $$ me", False),
+        ("select (me", True),
+        ("", True),
+    ],
+)
+def test_within_a_string_or_a_comment_nothing_is_offered(catalog: Catalog, before: str, is_offered: bool) -> None:
+    assert bool(offer(catalog, before, " from run_scores")) == is_offered
+
+
 def test_names_that_are_no_plain_words_are_quoted(tmp_path: Path) -> None:
     path = tmp_path / "odd.duckdb"
     with duckdb.connect(str(path)) as connection:

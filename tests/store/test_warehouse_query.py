@@ -222,9 +222,36 @@ def test_mistakes_are_told_in_one_line(ask: Ask, sql: str, words: list[str]) -> 
     expect_refusal(ask, sql, *words)
 
 
+@pytest.mark.parametrize(
+    ("sql", "at"),
+    [
+        ("selec 1", "selec"),
+        ("select '灯塔' as x,\n  foo from (select 1 as a)", "foo"),
+        ("-- first\nselect * from nowhere", "nowhere"),
+        ("select '灯塔', fob(1)", "fob"),
+        ("select 'unclosed", "'unclosed"),
+        ("select * from runs where", ""),
+        ("explain select 1 +", ""),
+        ("select 1; select 2", None),
+        ("select error('{\"a\":') from range(3)", None),
+        ("select ('a' || range)::int from range(3)", None),
+        ("delete from runs", None),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(ask: Ask, sql: str, at: str | None) -> None:
+    with pytest.raises(QueryError) as raised:
+        ask(sql)
+    if at is None:
+        assert raised.value.place is None
+    else:
+        assert raised.value.place == (sql.index(at) if at else len(sql))
+
+
 def test_a_long_query_is_stopped(folder: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(QueryError, match=r"stopped after 0\.3 s; narrow it or raise --timeout"):
+    with pytest.raises(
+        QueryError, match=r"stopped after 0\.3 s; narrow it, or give it longer by `evalhouse query --timeout`"
+    ):
         run_query(
             parse_location(str(folder / "w.duckdb")),
             "select sum(a.range * b.range) from range(1000000) a, range(1000000) b",
@@ -247,7 +274,8 @@ def test_a_memory_limit_holds(folder: Path) -> None:
     location = parse_location(str(folder / "w.duckdb"))
     greedy = "select list(repeat('x', 100) || i) from range(10000000) numbers (i)"
     with pytest.raises(
-        QueryError, match=r"Out of Memory Error: .*; narrow the query or raise --memory-limit"
+        QueryError,
+        match=r"Out of Memory Error: .*; narrow the query, or give it more by `evalhouse query --memory-limit`",
     ) as raised:
         run_query(location, greedy, memory_limit="60MB")
     assert "\n" not in str(raised.value)

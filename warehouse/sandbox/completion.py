@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import duckdb
+
 from evalhouse.warehouse.sandbox.catalog import Catalog, Relation
 
 _DESCRIBED_AT_END = re.compile(r"\A\s*\\d\s+\w*\Z")
@@ -35,8 +37,13 @@ class _Candidate:
 
 
 def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]:
-    """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins."""
+    """What may stand between the two texts, the likeliest first; each word once, in whatever letters it begins.
+
+    Within a string or a comment that is nothing.
+    """
     word = re.split(r"\W", before)[-1]
+    if _is_quoted(before, word):
+        return []
     suggestions: dict[str, Suggestion] = {}
     for candidate in _list_candidates(before, after, catalog):
         if candidate.name.lower().startswith(word.lower()):
@@ -44,6 +51,15 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
             suggestion = Suggestion(text=text, n_replaced=len(word), note=candidate.note, comment=candidate.comment)
             suggestions.setdefault(text, suggestion)
     return list(suggestions.values())
+
+
+def _is_quoted(before: str, word: str) -> bool:
+    """Whether a letter typed behind the text would be a part of no word: DuckDB splits off no string that is open, and
+    no comment."""
+    if _DESCRIBED_AT_END.match(before):
+        return False
+    tokens = duckdb.tokenize(f"{before}x")
+    return not tokens or tokens[-1][0] < len(before.encode()) - len(word.encode())
 
 
 def _list_candidates(before: str, after: str, catalog: Catalog) -> Iterator[_Candidate]:

@@ -5,6 +5,7 @@ cannot change its own settings, and is stopped when it takes too long. What Duck
 WITH, FROM, VALUES, TABLE, DESCRIBE, SHOW, SUMMARIZE, and PIVOT when it lists its values.
 """
 
+import json
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ from evalhouse.warehouse.location import Location
 
 _ALLOWED = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 _SANDBOX = (
+    "set errors_as_json = true",  # which says where in the SQL
     "set python_enable_replacements = false",
     "set enable_external_access = false",
     "set lock_configuration = true",
@@ -102,7 +104,7 @@ def _shut_in(connection: duckdb.DuckDBPyConnection, memory_limit: str | None) ->
             connection.execute("set memory_limit = $limit", {"limit": memory_limit})
         except duckdb.Error as error:
             raise QueryError(
-                f"{memory_limit!r} is not a memory limit; write for example 2GB: {_one_line(error)}"
+                f"{memory_limit!r} is not a memory limit; write for example 2GB: {_one_line(str(error))}"
             ) from None
     for setting in _SANDBOX:
         connection.execute(setting)
@@ -113,7 +115,7 @@ def _check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         statements = connection.extract_statements(sql)
         words = _split_words(sql)
     except duckdb.Error as error:
-        raise QueryError(_one_line(error)) from None
+        raise _explain(error, sql) from None
     kinds = [statement.type for statement in statements]
     # A PIVOT without its values is several statements, of which the first makes a type.
     if words[:1] == ["pivot"] and kinds != [duckdb.StatementType.SELECT]:
@@ -161,11 +163,17 @@ def _run_timed(
     except duckdb.InterruptException:
         if stop.is_set():
             raise QueryError("the query was stopped") from None
-        raise QueryError(f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout") from None
+        raise QueryError(
+            f"the query was stopped after {timeout_s:g} s; narrow it, or give it longer by `evalhouse query --timeout`"
+        ) from None
     except duckdb.OutOfMemoryException as error:
-        raise QueryError(f"{_one_line(error)}; narrow the query or raise --memory-limit") from None
-    except (duckdb.Error, pl.exceptions.PolarsError) as error:
-        raise QueryError(_one_line(error)) from None
+        text = _one_line(_describe(error)["text"])
+        raise QueryError(f"{text}; narrow the query, or give it more by `evalhouse query --memory-limit`") from None
+    except duckdb.Error as error:
+        # The place that a relation tells, if any, is one in a text that DuckDB wrote; planning ours once more finds it.
+        raise QueryError(_one_line(_describe(error)["text"]), place=_find_place(connection, sql)) from None
+    except pl.exceptions.PolarsError as error:
+        raise QueryError(_one_line(str(error))) from None
     finally:
         over.set()
         watch.join()
@@ -182,6 +190,34 @@ def _show_foreign_types(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRel
     return relation.select(f"* replace ({', '.join(f'{name}::varchar as {name}' for name in quoted)})")
 
 
-def _one_line(error: Exception) -> str:
-    """What came and what was meant, without the picture of the place and the advice after the first blank line."""
-    return " ".join(re.split(r"\n\s*\n|\nLINE ", str(error).strip())[0].split())
+def _find_place(connection: duckdb.DuckDBPyConnection, sql: str) -> int | None:
+    """Where planning the SELECT fails, None where it does not."""
+    plan = "explain "
+    try:
+        connection.execute(plan + sql)
+    except duckdb.Error as error:
+        place = _explain(error, plan + sql).place
+        return None if place is None else max(0, place - len(plan))
+    return None
+
+
+def _explain(error: duckdb.Error, sql: str) -> QueryError:
+    """DuckDB's error as one of ours: what came and what was meant in one line, and where."""
+    said = _describe(error)
+    place = len(sql.encode()[: int(said["position"])].decode(errors="ignore")) if "position" in said else None
+    return QueryError(_one_line(said["text"]), place=place)
+
+
+def _describe(error: duckdb.Error) -> dict[str, str]:
+    """What DuckDB says of an error: its `text`, and where it knows it the `position` in bytes."""
+    kind, _, text = str(error).strip().partition(": ")
+    try:
+        said = json.loads(text)
+        return {**said, "text": f"{kind}: {said['exception_message']}"}
+    except (ValueError, TypeError, KeyError):  # some errors come as they are, and the function error() says anything
+        return {"text": str(error)}
+
+
+def _one_line(text: str) -> str:
+    """Without the picture of the place and the advice after the first blank line."""
+    return " ".join(re.split(r"\n\s*\n|\nLINE ", text.strip())[0].split())
