@@ -15,6 +15,7 @@ from warehouse_processes import make_batch, make_warehouse
 from evalhouse.warehouse.errors import QueryError, WarehouseMissing
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.sandbox.query import run_query
+from evalhouse.warehouse.sandbox.statement import answer_statement
 
 Ask = Callable[[str], pl.DataFrame]
 
@@ -268,6 +269,21 @@ def test_a_query_that_is_stopped_says_so_and_lets_the_file_go(folder: Path, afte
     with pytest.raises(QueryError, match=r"the query was stopped$"):
         run_query(location, "select max(md5(i::varchar)) from range(1000000000000) numbers(i)", stop=stop)
     assert run_query(location, "select 1 as one").height == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "n_rows"),
+    [
+        ("from range(10)", 3),
+        ("from range(2)", 2),
+        ("select interval 1 day, range from range(10) -- the end", 3),
+        ("explain select 1", 1),
+        ("show tables", 3),
+    ],
+)
+def test_no_more_rows_than_asked_for_are_fetched(folder: Path, sql: str, n_rows: int) -> None:
+    location = parse_location(str(folder / "w.duckdb"))
+    assert answer_statement(location, sql, timeout_s=20, most_rows=3).height == n_rows
 
 
 def test_a_memory_limit_holds(folder: Path) -> None:

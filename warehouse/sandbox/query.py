@@ -49,8 +49,9 @@ def run_query(
     timeout_s: float = 300.0,
     memory_limit: str | None = None,
     stop: threading.Event | None = None,
+    most_rows: int | None = None,
 ) -> pl.DataFrame:
-    """Run one statement and return its rows; raises QueryError with DuckDB's own words where it has some.
+    """Run one statement and return its rows, no more than `most_rows`; raises QueryError with DuckDB's own words where it has some.
 
     `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
     and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
@@ -62,7 +63,9 @@ def run_query(
         if location.lake is not None:
             connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
         _name_runs(connection)
-        return run_shut_in(connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop)
+        return run_shut_in(
+            connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows
+        )
 
 
 def run_shut_in(

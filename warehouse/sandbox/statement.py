@@ -19,11 +19,13 @@ def answer_statement(
     timeout_s: float,
     memory_limit: str | None = None,
     stop: threading.Event | None = None,
+    most_rows: int | None = None,
 ) -> pl.DataFrame:
-    r"""The rows of a SELECT, or of `\d`; raises what `run_query` and `read_catalog` raise."""
+    r"""The rows of a SELECT, no more than `most_rows`, or of `\d`; raises what `run_query` and `read_catalog` raise."""
     if match := _DESCRIBE.fullmatch(text):
         return _describe(read_catalog(location), match[1])
-    return _shrink_sums(run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop))
+    frame = run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows)
+    return _shrink_sums(frame)
 
 
 def _describe(catalog: Catalog, name: str | None) -> pl.DataFrame:
