@@ -51,7 +51,9 @@ def run_query(
     stop: threading.Event | None = None,
     most_rows: int | None = None,
 ) -> pl.DataFrame:
-    """Run one statement and return its rows, no more than `most_rows`; raises QueryError with DuckDB's own words where it has some.
+    """Run one statement and return its rows, no more than `most_rows`.
+
+    Raises QueryError with DuckDB's own words where it has some.
 
     `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
     and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
