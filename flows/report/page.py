@@ -10,7 +10,6 @@ Samples come in blocks that a browser unpacks when one of them is opened, so tho
 import base64
 import gzip
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,34 +21,28 @@ import jinja2
 import orjson
 from markupsafe import Markup
 
-from evalhouse.flows.display.output import clean_text, sort_by_metric, write_cost, write_interval, write_value
-from evalhouse.flows.documents.comparison import name_part, write_also, write_p
+from evalhouse.flows.display.output import clean_text, sort_by_metric
 from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
-from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
+from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import (
-    ALL_PARTS,
     draw_distribution,
     draw_history,
-    draw_interval,
-    draw_parts,
-    write_change,
 )
 from evalhouse.flows.report.head import (
-    build_head,
-    explain_metrics,
-    lay_against,
-    rank_causes,
     sort_headline,
-    write_share,
 )
 from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
-from evalhouse.tasks.comparing.paired import ROUNDING
-from evalhouse.tasks.comparing.parts import Part
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
-from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.report import Row, RunSummary, SampleSlice, read_causes, read_slices, read_summary
+from evalhouse.flows.report.sections import describe_run
+from evalhouse.warehouse.rows.report import (
+    Row,
+    SampleScores,
+    SampleSlice,
+    read_sample_scores,
+    read_slices,
+    read_summary,
+)
 from evalhouse.warehouse.rows.run_pairs import RunPair
-from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 BLOCK_SAMPLES: Final = 50
@@ -130,87 +123,36 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
 
     Raises WarehouseError, in words, for a warehouse of another version.
     """
-    summary = read_summary(warehouse, run, base)
-    metrics = sort_by_metric(summary.metrics, run.metrics)
-    names = [str(row["metric"]) for row in metrics]
-    index = _start_index(metrics, summary, has_base=base is not None)
+    summary = read_summary(warehouse, run)
+    samples = read_sample_scores(warehouse, run, base)
+    names = [str(row["metric"]) for row in sort_by_metric(summary.metrics, run.metrics)]
+    index = _start_index(sort_by_metric(summary.metrics, run.metrics), samples, has_base=base is not None)
     shared = SharedTexts()
     pair = RunPair(warehouse, base, run) if base else None
     slices = read_slices(warehouse, run, base, with_calls=with_calls)
     blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
     index.keep_few()
-    scored = {str(row["metric"]) for row in metrics if row["n_scored"]}
+    scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
     return render_page(
         "page.html",
         styles=("report.css",),
         scripts=("data.js", "sample.js", "table.js", "csv.js", "page.js"),
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
-        heading=run.label or run.dataset or "Run",
-        run=run,
-        base=base,
-        link=run.href if (run.href or "").startswith(("https://", "http://")) else None,
+        samples_address="#samples",
         index_metrics=names,
         first_metric=next((name for name in sort_headline(names) if name in scored), None),
         charts=_draw_charts(index, summary.history),
-        unscored=_describe_unscored(summary.unscored),
-        stand_in=explain_stand_in(run),
-        costs=[{**row, "cost": write_cost(row)} for row in summary.costs],
-        flips=[{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
-        **_describe_result(warehouse, run, pair, metrics, summary),
+        **describe_run(warehouse, run, base, summary),
     )
 
 
-def _describe_result(
-    warehouse: Warehouse, run: RunRow, pair: RunPair | None, metrics: Sequence[Row], summary: RunSummary
-) -> dict[str, Any]:
-    """What is said of the run as a whole: its head, its causes and scores, and why they moved."""
-    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
-    other = pair.base if pair else _find_previous(warehouse, metrics)
-    counted = read_causes(warehouse, run.run_id)
-    names = sort_headline([str(row["metric"]) for row in metrics])
-    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
-    return {
-        "head": build_head(
-            counted,
-            metrics=metrics,
-            gate=summary.gate,
-            against=lay_against(RunPair(warehouse, other, run), "the base" if pair else "the run before", comparison)
-            if other
-            else None,
-        ),
-        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
-        "other": other,
-        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
-        "meanings": explain_metrics(names, load_metrics(_find_metric_files(run))),
-        "parts": [
-            _describe_parts(metric, parts)
-            for metric in sorted(comparison.metrics if comparison else (), key=lambda one: names.index(one.metric))
-            if metric.change is not None and (parts := _list_moved(metric))
-        ],
-        "warnings": comparison.warnings if comparison else (),
-        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
-    }
-
-
-def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | None:
-    """The run before this one in its series; None for the first."""
-    previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
-    return find_run(warehouse, previous) if previous else None
-
-
-def _find_metric_files(run: RunRow) -> Path | None:
-    """The folder of the run's own metrics, if it is where it was."""
-    folder = run.config.get("metric_files")
-    return Path(folder) if folder and Path(folder).is_dir() else None
-
-
-def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool) -> _Index:
+def _start_index(metrics: Sequence[Row], samples: SampleScores, *, has_base: bool) -> _Index:
     names = [str(row["metric"]) for row in metrics]
     places = {
-        sample_id: place for place, sample_id in enumerate(dict.fromkeys(row["sample_id"] for row in summary.scores))
+        sample_id: place for place, sample_id in enumerate(dict.fromkeys(row["sample_id"] for row in samples.scores))
     }
     columns = {name: column for column, name in enumerate(names)}
     index = _Index(
@@ -219,14 +161,14 @@ def _start_index(metrics: Sequence[Row], summary: RunSummary, *, has_base: bool)
         scores=[[None] * len(places) for _ in names],
         reasons=[[None] * len(places) for _ in names],
         base=[[None] * len(places) for _ in names] if has_base else None,
-        causes=[summary.causes.get(sample_id) for sample_id in places],
+        causes=[samples.causes.get(sample_id) for sample_id in places],
         cause_names={cause: load_advice("en")[cause].name for cause in CAUSES},
     )
-    for row in summary.scores:
+    for row in samples.scores:
         if row["metric"] is not None:
             column, place = columns[row["metric"]], places[row["sample_id"]]
             index.scores[column][place], index.reasons[column][place] = row["value"], row["unscored_reason"]
-    for row in summary.base_scores:
+    for row in samples.base_scores:
         if index.base is not None and row["metric"] in columns:
             index.base[columns[row["metric"]]][places[row["sample_id"]]] = row["value"]
     return index
@@ -256,80 +198,6 @@ def pack(value: object) -> Markup:
     return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
 
 
-def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
-    name, mean = str(row["metric"]), row["mean"]
-    compared = next((metric for metric in comparison.metrics if metric.metric == name), None) if comparison else None
-    base_mean = compared.mean_base if compared else None
-    cells = {
-        "name": name,
-        "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
-        "mean": write_value(mean),
-        "interval": _write_interval(row),
-        "n_scored": row["n_scored"],
-        "n_unscored": row["n_unscored"],
-        "is_low": row["better"] == "low",
-    }
-    if compared:
-        return cells | _describe_comparison(compared)
-    is_alike = row["same_yardstick"] is not False
-    return cells | {
-        "change": write_change(row["change"]),
-        "note": None if is_alike else "measured otherwise",
-    }
-
-
-def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
-    paired = compared.paired
-    return {
-        "base_mean": write_value(compared.mean_base),
-        "change": write_change(paired.difference),
-        "change_interval": write_interval(paired.ci_low, paired.ci_high),
-        "p": write_p(paired.p_adjusted),
-        "verdict": paired.verdict,
-        "n_common": paired.n,
-        "n_higher": paired.n_higher,
-        "n_lower": paired.n_lower,
-    }
-
-
-def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
-    """The chart of the parts of a mean's change and their numbers; the last row is the sum."""
-    rows = [
-        {
-            "name": name_part(part.name),
-            "n": part.n,
-            "n_moved": part.n_moved,
-            "value": write_change(part.value),
-            "also": write_also(part.also),
-        }
-        for part in parts
-    ]
-    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change), "also": ""}
-    return {
-        "metric": compared.metric,
-        "base": write_value(compared.mean_base),
-        "candidate": write_value(compared.mean_candidate),
-        "change": write_change(compared.change),
-        "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
-        "chart": draw_parts(parts, low_is_good=compared.better == "low"),
-        "rows": [*rows, total],
-    }
-
-
-def _list_moved(compared: MetricComparison) -> list[Part]:
-    """What moved the mean, the most first."""
-    moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
-    return sorted(moved, key=lambda part: -abs(part.value))
-
-
-def _write_interval(row: Row) -> str:
-    return write_interval(row["ci_low"], row["ci_high"])
-
-
-def _is_share(value: float | None) -> bool:
-    return value is not None and 0 <= value <= 1
-
-
 def _draw_charts(index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
     """A distribution for each metric that has a score, and a history for those with an earlier run."""
     runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
@@ -350,18 +218,6 @@ def _draw_charts(index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
                 }
             )
     return charts
-
-
-def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
-    metrics: defaultdict[str, list[str]] = defaultdict(list)
-    examples: dict[str, str] = {}
-    for row in rows:
-        metrics[row["reason"]].append(f"{row['metric']} {row['n_samples']}")
-        examples[row["reason"]] = examples.get(row["reason"]) or row["example"] or ""
-    return [
-        {"reason": reason, "metrics": ", ".join(counts), "example": examples[reason]}
-        for reason, counts in metrics.items()
-    ]
 
 
 def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> str:

@@ -1,13 +1,19 @@
 """Runs: the list of all, and one as a whole."""
 
+from typing import Any, Final
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.ui.pages import find_warehouse, render
+from evalhouse.flows.documents.run_origin import HEADLINE
+from evalhouse.flows.report.sections import describe_run
+from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.warehouse.rows.report import Row, read_summary
+from evalhouse.warehouse.rows.run_pages import read_worst
 from evalhouse.warehouse.rows.runs import find_run, list_runs
 
 router = APIRouter()
-_MOST: int = 200
+_MOST: Final = 200
 
 
 @router.get("/runs")
@@ -18,5 +24,25 @@ def show_runs(request: Request) -> Response:
 
 @router.get("/runs/{run}")
 def show_run(request: Request, run: str) -> Response:
-    """One run; `run` is whatever the commands take for one."""
-    return render(request, "run.html", run=find_run(find_warehouse(request), run))
+    """One run as a whole; `run` is whatever the commands take for one."""
+    warehouse = find_warehouse(request)
+    row = find_run(warehouse, run)
+    summary = read_summary(warehouse, row)
+    names = [str(metric["metric"]) for metric in summary.metrics]
+    worst = read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names)
+    return render(
+        request,
+        "run.html",
+        worst=[_describe_worst(sample) for sample in worst],
+        samples_address=link(f"/runs/{row.run_id}/samples"),
+        **describe_run(warehouse, row, None, summary),
+    )
+
+
+def _describe_worst(sample: Row) -> dict[str, Any]:
+    """A sample with what is wrong with its statement, in words; the colours are those of labels."""
+    if sample["label"] == "FN":
+        return {**sample, "tag": "is-fn", "wrong": "left out"}
+    if sample["label"] == "FP":
+        return {**sample, "tag": "is-fp", "wrong": "wrong" if sample["supported"] else "wrong, and without support"}
+    return {**sample, "tag": "is-fp", "wrong": "without support"}

@@ -27,9 +27,7 @@ SLICE_SAMPLES: Final = 500
 class RunSummary:
     """What there is to tell about the run as a whole, as rows of the views.
 
-    `scores` has a row per sample and metric, in the run's order; `base_scores` are those of the
-    other run's scores whose sample is in this run as well. `causes` is by sample; `gate` are the checks that did not
-    pass, none where no gate decided; `flips` is empty where nothing was voted on.
+    `gate` are the checks that did not pass, none where no gate decided; `flips` is empty where nothing was voted on.
     """
 
     metrics: Rows
@@ -37,9 +35,16 @@ class RunSummary:
     costs: Rows
     flips: Rows
     unscored: Rows
+    gate: Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleScores:
+    """A row per sample and metric in the run's order, the causes by sample, and those of the other run's scores whose
+    sample is in this run as well."""
+
     scores: Rows
     causes: Mapping[str, str]
-    gate: Rows
     base_scores: Rows
 
 
@@ -55,8 +60,8 @@ class SampleSlice:
     base_answers: Rows
 
 
-def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunSummary:
-    """The run as a whole, beside another one or alone."""
+def read_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
+    """The run as a whole."""
     of_run = {"run_id": run.run_id}
     return RunSummary(
         metrics=warehouse.read_rows(read_query("report/metrics"), of_run),
@@ -64,12 +69,18 @@ def read_summary(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> RunS
         costs=warehouse.read_rows(read_query("runs/costs"), of_run),
         flips=warehouse.read_rows(read_query("report/flips"), of_run) if was_voted(run) else [],
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
+        gate=read_gate(warehouse, run.run_id),
+    )
+
+
+def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> SampleScores:
+    """Its samples' scores and causes, beside another run's scores or alone."""
+    of_run = {"run_id": run.run_id}
+    of_base = {**of_run, "base": base.run_id} if base else None
+    return SampleScores(
         scores=warehouse.read_rows(read_query("report/scores"), of_run),
         causes=dict(warehouse.read(read_query("report/causes"), of_run).iter_rows()),
-        gate=read_gate(warehouse, run.run_id),
-        base_scores=warehouse.read_rows(read_query("report/base_scores"), {**of_run, "base": base.run_id})
-        if base
-        else [],
+        base_scores=warehouse.read_rows(read_query("report/base_scores"), of_base) if of_base else [],
     )
 
 

@@ -1,0 +1,179 @@
+"""What a page says of a run as a whole, above and below its samples: as values of the templates in
+`assets/sections`.
+
+The report shows them, and so does the run's page of `evalhouse ui`.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_value
+from evalhouse.flows.documents.comparison import name_part, write_also, write_p
+from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
+from evalhouse.flows.report.charts import ALL_PARTS, draw_interval, draw_parts, write_change
+from evalhouse.flows.report.head import (
+    build_head,
+    explain_metrics,
+    lay_against,
+    rank_causes,
+    sort_headline,
+    write_share,
+)
+from evalhouse.tasks.comparing.paired import ROUNDING
+from evalhouse.tasks.comparing.parts import Part
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.report import Row, RunSummary, read_causes
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import RunRow, find_run
+from evalhouse.warehouse.store import Warehouse
+
+_LEAST_SHOWN: Final = 0.0005
+
+
+def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary: RunSummary) -> dict[str, Any]:
+    """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone."""
+    metrics = sort_by_metric(summary.metrics, run.metrics)
+    return {
+        "run": run,
+        "base": base,
+        "heading": run.label or run.dataset or "Run",
+        "link_of_run": run.href if (run.href or "").startswith(("https://", "http://")) else None,
+        "unscored": _describe_unscored(summary.unscored),
+        "stand_in": explain_stand_in(run),
+        "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
+        "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
+        **_describe_result(warehouse, run, RunPair(warehouse, base, run) if base else None, metrics, summary),
+    }
+
+
+def _describe_result(
+    warehouse: Warehouse, run: RunRow, pair: RunPair | None, metrics: Sequence[Row], summary: RunSummary
+) -> dict[str, Any]:
+    """What its head says, its causes and scores, and why they moved."""
+    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
+    other = pair.base if pair else _find_previous(warehouse, metrics)
+    counted = read_causes(warehouse, run.run_id)
+    names = sort_headline([str(row["metric"]) for row in metrics])
+    rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
+    return {
+        "head": build_head(
+            counted,
+            metrics=metrics,
+            gate=summary.gate,
+            against=lay_against(RunPair(warehouse, other, run), "the base" if pair else "the run before", comparison)
+            if other
+            else None,
+        ),
+        "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
+        "other": other,
+        "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
+        "meanings": explain_metrics(names, load_metrics(_find_metric_files(run))),
+        "parts": [
+            _describe_parts(metric, parts)
+            for metric in sorted(comparison.metrics if comparison else (), key=lambda one: names.index(one.metric))
+            if metric.change is not None and (parts := _list_moved(metric))
+        ],
+        "warnings": comparison.warnings if comparison else (),
+        "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
+    }
+
+
+def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | None:
+    """The run before this one in its series; None for the first."""
+    previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
+    return find_run(warehouse, previous) if previous else None
+
+
+def _find_metric_files(run: RunRow) -> Path | None:
+    """The folder of the run's own metrics, if it is where it was."""
+    folder = run.config.get("metric_files")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
+    name, mean = str(row["metric"]), row["mean"]
+    compared = next((metric for metric in comparison.metrics if metric.metric == name), None) if comparison else None
+    base_mean = compared.mean_base if compared else None
+    cells = {
+        "name": name,
+        "strip": draw_interval(row, base_mean if _is_share(base_mean) else None) if _is_share(mean) else None,
+        "mean": write_value(mean),
+        "interval": _write_interval(row),
+        "n_scored": row["n_scored"],
+        "n_unscored": row["n_unscored"],
+        "is_low": row["better"] == "low",
+    }
+    if compared:
+        return cells | _describe_comparison(compared)
+    is_alike = row["same_yardstick"] is not False
+    return cells | {
+        "change": write_change(row["change"]),
+        "note": None if is_alike else "measured otherwise",
+    }
+
+
+def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
+    paired = compared.paired
+    return {
+        "base_mean": write_value(compared.mean_base),
+        "change": write_change(paired.difference),
+        "change_interval": write_interval(paired.ci_low, paired.ci_high),
+        "p": write_p(paired.p_adjusted),
+        "verdict": paired.verdict,
+        "n_common": paired.n,
+        "n_higher": paired.n_higher,
+        "n_lower": paired.n_lower,
+    }
+
+
+def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:
+    """The chart of the parts of a mean's change and their numbers; the last row is the sum."""
+    rows = [
+        {
+            "name": name_part(part.name),
+            "n": part.n,
+            "n_moved": part.n_moved,
+            "value": write_change(part.value),
+            "also": write_also(part.also),
+        }
+        for part in parts
+    ]
+    total = {"name": ALL_PARTS, "n": "", "n_moved": "", "value": write_change(compared.change), "also": ""}
+    return {
+        "metric": compared.metric,
+        "base": write_value(compared.mean_base),
+        "candidate": write_value(compared.mean_candidate),
+        "change": write_change(compared.change),
+        "floor": write_value(compared.noise_floor) if (compared.noise_floor or 0) >= _LEAST_SHOWN else None,
+        "chart": draw_parts(parts, low_is_good=compared.better == "low"),
+        "rows": [*rows, total],
+    }
+
+
+def _list_moved(compared: MetricComparison) -> list[Part]:
+    """What moved the mean, the most first."""
+    moved = [part for part in compared.parts if part.n_moved and abs(part.value) > ROUNDING]
+    return sorted(moved, key=lambda part: -abs(part.value))
+
+
+def _write_interval(row: Row) -> str:
+    return write_interval(row["ci_low"], row["ci_high"])
+
+
+def _is_share(value: float | None) -> bool:
+    return value is not None and 0 <= value <= 1
+
+
+def _describe_unscored(rows: Sequence[Row]) -> list[dict[str, str]]:
+    metrics: defaultdict[str, list[str]] = defaultdict(list)
+    examples: dict[str, str] = {}
+    for row in rows:
+        metrics[row["reason"]].append(f"{row['metric']} {row['n_samples']}")
+        examples[row["reason"]] = examples.get(row["reason"]) or row["example"] or ""
+    return [
+        {"reason": reason, "metrics": ", ".join(counts), "example": examples[reason]}
+        for reason, counts in metrics.items()
+    ]
