@@ -3,8 +3,8 @@
 It takes their place where the run's plan says so, and writes what they would, each verdict with the call of its reply:
 a sample takes three requests in place of six. What is said of one thing is then said in view of all the rest, so the
 verdicts of the two plans are not the same measure. What needs no judge is settled by the rules of the three steps. They
-also ask by themselves about a sample for which only one of them is open, or that is larger than a request, which they
-know how to split.
+also ask by themselves about a sample for which only one of them is open, or that is larger than a request or than the
+model's context window, which they know how to split; that it was too long is on record as the outcome of `fused`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +15,7 @@ from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave
 from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all, poll_verdicts, read_joined
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
+from evalhouse.tasks.judge.errors import TooLong
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.run_step import make_task
 from evalhouse.tasks.pipeline.shard import SampleWork, Source
@@ -22,6 +23,7 @@ from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accept
 from evalhouse.warehouse.steps import PLANS, collect_labels
 
 _SEPARATE = (classify_statements, attribute_statements, rank_contexts)
+_BY_STEPS = "asked by the separate steps"
 _LABELS = collect_labels("classify") | collect_labels("rank")
 
 
@@ -81,11 +83,8 @@ async def judge_together(live_run: LiveRun, work: SampleWork, *, least: int = 2)
         sources=tuple([source for source in ATTRIBUTE_STEPS if await is_support_open(live_run, work, source)]),
         usefulness=await is_usefulness_open(live_run, work),
     )
-    if still_open.n_steps >= least:
-        material = await _collect(live_run, work)
-        if material.n_tokens <= leave_room(live_run.settings.request_tokens, material.question):
-            await _ask(live_run, work, still_open, material)
-            return
+    if still_open.n_steps >= least and await _ask_if_it_fits(live_run, work, still_open):
+        return
     await gather_all([take(live_run, work) for take in _SEPARATE])
 
 
@@ -104,7 +103,24 @@ async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:
     )
 
 
+async def _ask_if_it_fits(live_run: LiveRun, work: SampleWork, still_open: _Open) -> bool:
+    """Whether all could be asked in one request; why not is on record."""
+    material = await _collect(live_run, work)
+    most = leave_room(live_run.settings.request_tokens, material.question)
+    if material.n_tokens > most:
+        why = f"about {material.n_tokens:,} tokens, where {most:,} go into one request"
+        work.note_outcome("fused", detail=f"{why}: {_BY_STEPS}")
+        return False
+    try:
+        await _ask(live_run, work, still_open, material)
+    except TooLong as error:
+        work.note_outcome("fused", detail=f"{error}: {_BY_STEPS}")
+        return False
+    return True
+
+
 async def _ask(live_run: LiveRun, work: SampleWork, still_open: _Open, material: _Material) -> None:
+    """Ask in one request and keep what came; raises TooLong where less can be asked."""
     by_step = _name_verdicts(still_open, material)
     names = [name for of_step in by_step.values() for name in of_step]
     context_ids = frozenset(item.id for item in material.contexts)
@@ -122,6 +138,8 @@ async def _ask(live_run: LiveRun, work: SampleWork, still_open: _Open, material:
         is_part=by_step.keys() != set(PLANS["fused"].joins),
     )
     poll = await poll_verdicts(live_run.asker, inquiry, names)
+    if isinstance(poll.failure, TooLong):
+        raise poll.failure
     for step, of_step in by_step.items():
         _keep(work, step, of_step, poll)
 

@@ -26,7 +26,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import find_form
 from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
-from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
@@ -287,7 +287,7 @@ def _make_asker(
         price=find_price(prices, judges.default.model),
         budget_usd=settings.budget_usd,
         spent_usd=spent_usd,
-        window=settings.context_window,
+        window=settings.context_window or find_window(judges.default),
     )
     asker.of_tasks = _copy_for_steps(asker, judges, settings, prices)
     return asker
@@ -311,7 +311,8 @@ def _copy_for_steps(
 def _copy_asker(askers: Sequence[Asker], judge: Judge, settings: RunSettings, prices: Mapping[str, Price]) -> Asker:
     """A copy of the first for another judge or for embeddings, with a limit beside those of the same endpoint."""
     limit, price = make_limit(settings, judge, beside=askers), find_price(prices, judge.model)
-    return replace(askers[0], judge=judge, limit=limit, price=price, of_tasks={})
+    window = settings.context_window or find_window(judge)
+    return replace(askers[0], judge=judge, limit=limit, price=price, window=window, of_tasks={})
 
 
 def _check_budget(settings: RunSettings, judges: Judges) -> None:

@@ -17,7 +17,7 @@ from evalhouse.tasks.judge.batches import find_batches
 from evalhouse.tasks.judge.errors import (
     JudgeFailed,
 )
-from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question
+from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question, find_window
 
 _NGRAM_SIZES = (2, 3, 4)
 
@@ -165,6 +165,11 @@ class RepeatedJudge:
         self._judge, self._run_id = judge, run_id
         self.name, self.model, self.endpoint, self.tasks = judge.name, judge.model, judge.endpoint, judge.tasks
         self.batches = find_batches(judge)
+
+    @property
+    def window(self) -> int | None:
+        """The judge's."""
+        return find_window(self._judge)
 
     def prepare(self, question: Question) -> ModelRequest:
         """The judge's request under a key of this run's own."""

@@ -130,6 +130,11 @@ class Judge(Protocol):
         """Give connections back."""
 
 
+def find_window(judge: Judge | None) -> int | None:
+    """How many tokens a judge's model reads at once; None for one that has no model, or of which nobody says it."""
+    return getattr(judge, "window", None)
+
+
 def hash_canonical(value: object) -> str:
     """SHA-256 of canonical JSON (sorted keys, no spaces, non-ASCII kept), as hex."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -59,8 +59,8 @@ _OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_log
 # first under its newer name, and parse the reply because of the second, at twice the CPU and without the raw text of a
 # reply that does not fit.
 _UNTOUCHED = ("max_tokens", "response_format", "documents", "chat_template_kwargs")
-# Where OpenAI's own service answers, at Azure too.
-_OPENAI_HOSTS = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+# Where OpenAI's models answer at Azure.
+_AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 _SEEDS_APART = 1000  # between those of votes that are asked for again
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 # What votes, and what is asked a third time, are asked at where the run's own temperature is 0: all would be equal.
@@ -96,7 +96,7 @@ class ChatModelJudge:
     `dialect` writes each request as the endpoint takes it. `parameters` are sent with every request, `voting` replaces
     some of them where a majority is to decide, or the same is asked once more; `keyed` is whatever else may change a
     reply. With `completions` requests go there and not through LangChain, with a `channel` through that. Limits are
-    shared by all who ask the same model at `endpoint`.
+    shared by all who ask the same model at `endpoint`. `window` is how many tokens it reads, None where nobody says.
     """
 
     tasks = None  # a prompt can ask it anything
@@ -116,6 +116,7 @@ class ChatModelJudge:
         channel: Channel | None = None,
         variables: Variables = OPENAI_VARIABLES,
         close: Callable[[], Awaitable[None]] | None = None,
+        window: int | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -132,6 +133,7 @@ class ChatModelJudge:
         self._variables = variables
         self._close = close
         self.batches: BatchService | None = None
+        self.window = window
 
     @property
     def forms(self) -> Sequence[str]:
@@ -264,6 +266,8 @@ def make_compatible_judge(name: str, model: str, settings: RunSettings, access: 
         completions=completions,
         variables=access.variables,
         close=chat.root_async_client.close if completions is None else completions.close,
+        # At another address another model may bear the name, as a deployment may at Azure.
+        window=read_window(chat) if _is_openai(access.endpoint) else None,
     )
 
 
@@ -276,6 +280,11 @@ def _make_client(access: Access, settings: RunSettings) -> openai.AsyncOpenAI:
         max_retries=0,
         timeout=choose_timeout(settings.timeout_s, ""),
     )
+
+
+def read_window(chat: BaseChatModel) -> int | None:
+    """How many tokens a model reads at once, as LangChain's package for its provider has it; None where it does not."""
+    return (chat.profile or {}).get("max_input_tokens") or None
 
 
 async def list_models(settings: RunSettings) -> list[str]:
@@ -389,8 +398,12 @@ def call_factory(name: str) -> object:
 
 def _compiles_schemas(endpoint: str) -> bool:
     """Whether a schema that was never sent before costs seconds there, and takes no schema that names single items."""
-    host = urlsplit(endpoint).hostname or ""
-    return host == "api.openai.com" or host.endswith(_OPENAI_HOSTS)
+    return _is_openai(endpoint) or (urlsplit(endpoint).hostname or "").endswith(_AZURE_HOSTS)
+
+
+def _is_openai(endpoint: str) -> bool:
+    """Whether OpenAI's own service answers there."""
+    return (urlsplit(endpoint).hostname or "").endswith(".openai.com")
 
 
 def _to_langchain(messages: object) -> list[BaseMessage]:

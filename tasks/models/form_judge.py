@@ -5,7 +5,15 @@ from dataclasses import fields, replace
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import Form, FormPrompt
-from evalhouse.tasks.judge.protocol import Judge, ModelReply, ModelRequest, Question, hash_canonical, require_prompt
+from evalhouse.tasks.judge.protocol import (
+    Judge,
+    ModelReply,
+    ModelRequest,
+    Question,
+    find_window,
+    hash_canonical,
+    require_prompt,
+)
 from evalhouse.tasks.models.local import LOCAL_TASKS
 
 
@@ -20,6 +28,11 @@ class FormJudge:
         self.endpoint = judge.endpoint
         self._form = form
         self._judge = judge
+
+    @property
+    def window(self) -> int | None:
+        """The model's."""
+        return find_window(self._judge)
 
     def prepare(self, question: Question) -> ModelRequest:
         """The form's messages with the model's own parameters; no schema, for the reply is one word."""

@@ -29,7 +29,13 @@ from evalhouse.tasks.asking.tokens import count_tokens
 from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact, shorten
-from evalhouse.tasks.models.chat import ChatModelJudge, make_compatible_judge, make_dialect, read_parameters
+from evalhouse.tasks.models.chat import (
+    ChatModelJudge,
+    make_compatible_judge,
+    make_dialect,
+    read_parameters,
+    read_window,
+)
 from evalhouse.tasks.models.completions import Access, StatusError, strip_credentials
 from evalhouse.tasks.models.errors import ErrorBody, Variables
 from evalhouse.tasks.models.provider_errors import find_answer
@@ -204,6 +210,7 @@ def make_provider_judge(name: str, provider: Provider, model: str, settings: Run
         channel=ProviderChannel(provider, made.chat, made.invoke, least_cached=provider.find_least_cached(model)),
         variables=_name_variables(provider),
         close=made.close,
+        window=read_window(made.chat),
     )
     if by_batch:
         judge.batches = _make_anthropic_batches(judge, key, address)

@@ -24,6 +24,7 @@ from evalhouse.tasks.judge.protocol import (
     ModelReply,
     ModelRequest,
     Question,
+    find_window,
     hash_canonical,
     plain_data,
     require_prompt,
@@ -119,6 +120,11 @@ class StandInJudge:
         self._asked: dict[str, Question] = {}
         self._beginnings: set[int] = set()
         self.name, self.model = (judge.name, judge.model) if judge else ("preview", "preview")
+
+    @property
+    def window(self) -> int | None:
+        """The judge's."""
+        return find_window(self._judge)
 
     def prepare(self, question: Question) -> ModelRequest:
         """The request; the question is kept for the stand-in."""

@@ -77,6 +77,7 @@ def read_rows(works: Sequence[SampleWork]) -> dict[str, list[str]]:
             orjson.dumps({name: value for name, value in row.items() if name != "call_id"}).decode()
             for work in works
             for row in work.rows[table]
+            if row.get("step") != "fused"
         )
         for table in TABLES
     }
@@ -112,6 +113,10 @@ async def test_what_is_odd_about_a_sample_is_settled_by_the_same_rules(tmp_path:
     assert read_rows(fused) == read_rows(separate)
     n_fused = sum(call["step"] == "fused" for call in read_calls(tmp_path / "fused"))
     assert n_fused == (edge in MORE_THAN_ONE), "of the others one step is open, or none, or they are split"
+    why = [row["detail"] for work in fused for row in work.rows["outcomes"] if row["step"] == "fused"]
+    assert ["go into one request: asked by the separate steps" in detail for detail in why] == [True] * edge.startswith(
+        "larger"
+    )
 
 
 async def count_requests(

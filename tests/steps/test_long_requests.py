@@ -12,7 +12,7 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 
 from evalhouse.tasks.pipeline.shard import SampleWork
 
-KINDS = ("extract", "classify", "attribute", "rank")
+KINDS = ("extract", "classify", "attribute", "rank", "fused")
 N = 8
 LAMPS = [f"Lamp {number} of the north harbour burns nothing but oil from whales." for number in range(N)]
 LONG = make_sample(
@@ -80,6 +80,23 @@ async def test_a_known_window_is_kept_to_without_a_refusal(endpoint: Endpoint, t
     calls = read_calls(tmp_path / "parts")
     assert {call["status"] for call in calls} <= {"ok", "cached"}
     assert measure_longest(tmp_path / "parts") < longest
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_what_is_too_long_for_one_request_of_all_is_asked_by_steps_and_says_so(
+    endpoint: Endpoint, tmp_path: Path, is_known: bool
+) -> None:
+    whole = read_verdicts(await judge(tmp_path / "whole"))
+    if not is_known:
+        hold(endpoint, 3_600)
+    work = await judge(tmp_path / "parts", plan="fused", context_window=3_500 if is_known else None)
+    assert read_verdicts(work) == whole
+    assert set(read_outcomes(work).values()) == {None}
+    (detail,) = [row["detail"] for row in work.rows["outcomes"] if row["step"] == "fused"]
+    assert ("too long" in detail, detail.endswith(": asked by the separate steps")) == (True, True)
+    asked = {call["step"] for call in read_calls(tmp_path / "parts") if call["status"] == "ok"}
+    assert {"classify", "attribute_answer", "attribute_ground_truth", "rank"} <= asked
+    assert "fused" not in asked
 
 
 async def test_where_there_is_nothing_to_split_the_reason_says_how_long_and_how_much_is_allowed(
