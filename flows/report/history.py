@@ -57,7 +57,7 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     return render_page(
         "history.html",
         styles=("report.css",),
-        scripts=("history.js",),
+        scripts=("plot.js", "charts.js", "history.js"),
         title=f"History of {data.series}",
         first=runs[0],
         last=runs[-1],

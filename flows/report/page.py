@@ -136,7 +136,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     return render_page(
         "page.html",
         styles=("report.css",),
-        scripts=("data.js", "sample.js", "table.js", "csv.js", "page.js"),
+        scripts=("plot.js", "charts.js", "data.js", "sample.js", "table.js", "csv.js", "page.js"),
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
         samples_address="#samples",
         index_metrics=names,

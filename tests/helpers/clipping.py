@@ -5,7 +5,10 @@ from __future__ import annotations
 from browser import Page
 
 _FIND = """
-(() => {
+(async () => {
+  if (typeof charts !== 'undefined') charts.drawAll();
+  // What follows the window's size has done so after that.
+  for (let n = 0; n < 2; n += 1) await new Promise(requestAnimationFrame);
   const found = [];
   const name = (node) => `${node.tagName}.${node.getAttribute('class') || ''} ${node.textContent.trim().slice(0, 40)}`;
   const tell = (what, node, by) => found.push(`${what} by ${Math.round(by)}: ${name(node)}`);
@@ -33,12 +36,16 @@ _FIND = """
     if (by > 6) tell('text', node, by);
   }
   for (const plot of [...document.querySelectorAll('svg')].filter(isShown)) {
-    const view = plot.viewBox.baseVal;
-    const boxes = [...plot.querySelectorAll('text')].map((node) => [node, node.getBBox()]);
-    for (const shape of plot.querySelectorAll('text, path, circle, rect')) {
-      const box = shape.getBBox();
-      const by = Math.max(-box.x, box.x + box.width - view.width, -box.y - 2, box.y + box.height - view.height - 2);
-      if (by > 0.5) tell('drawing', shape, by);
+    // Places on the screen, since a shape's own box leaves out where it is moved to.
+    const frame = plot.getBoundingClientRect();
+    const isSeen = (node) => node.getClientRects().length && getComputedStyle(node).visibility !== 'hidden';
+    const boxes = [...plot.querySelectorAll('text')].filter(isSeen).map((node) => [node, node.getBoundingClientRect()]);
+    for (const shape of [...plot.querySelectorAll('text, path, circle, rect, line')].filter(isSeen)) {
+      const box = shape.getBoundingClientRect();
+      const by = Math.max(
+        frame.left - box.left, box.right - frame.right, frame.top - box.top - 2, box.bottom - frame.bottom - 2,
+      );
+      if (by > 1) tell('drawing', shape, by);
     }
     boxes.forEach(([node, box], place) => boxes.slice(place + 1).forEach(([, other]) => {
       const isOver = box.x < other.x + other.width && other.x < box.x + box.width

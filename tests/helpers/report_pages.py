@@ -83,6 +83,11 @@ class ReportPage(HTMLParser):
         (found,) = [sample for sample in self.samples if sample["sample_id"] == sample_id]
         return found
 
+    def charts(self, kind: str) -> list[dict[str, Any]]:
+        """What the charts of a kind are drawn from."""
+        blocks = [json.loads(block.text) for block in self.find("script", type="application/json")]
+        return [block for block in blocks if block["kind"] == kind]
+
     def rows(self, section: str) -> list[list[str]]:
         """The body of the table in a section, cell by cell: a cell's own text, else that of what stands in it."""
         start = next(

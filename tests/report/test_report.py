@@ -198,14 +198,12 @@ def test_calls_can_be_left_out(house: House, page: ReportPage, write: Write) -> 
 
 
 def test_history_has_the_runs_of_the_series_up_to_this_one(house: House, page: ReportPage, write: Write) -> None:
-    def read_marks(of_run: ReportPage) -> str:
-        return " ".join(title.text for title in of_run.find("title")[1:])
-
-    newest, first = write("latest"), page
+    newest = write("latest")
     later = newest.find("title")[0].text.split(" · ")[1]
-    assert f"{house.run_id}: " in read_marks(newest)
-    assert f"{later}: " in read_marks(newest)
-    assert f"{later}: " not in read_marks(first), "a report of an old run stays as it was"
+    histories = newest.charts("trend")
+    assert histories
+    assert all(house.run_id in chart["runs"] and chart["runs"][-1] == later for chart in histories)
+    assert page.charts("trend") == [], "a report of an old run stays as it was: it has no run before it"
 
 
 def test_two_runs_side_by_side(house: House, url: str, write: Write) -> None:

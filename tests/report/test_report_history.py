@@ -157,11 +157,11 @@ def test_what_became_another_is_told_with_its_night(page: ReportPage, con: duckd
 
 
 def test_each_change_is_a_mark_in_the_lines_it_is_about(page: ReportPage) -> None:
-    tall, short = page.find("path", **{"class": "mark-break"}), page.find("path", **{"class": "mark-tick"})
+    marks = [mark for chart in page.charts("trend") for mark in chart["marks"]]
+    tall, short = [mark for mark in marks if mark["is_break"]], [mark for mark in marks if not mark["is_break"]]
     assert len(tall) == 2 * len(METRICS) + 1, "judge and prompts in all, a formula in its own"
     assert len(short) == 2 * len(METRICS)
-    told = [title.text for title in page.find("title") if "formula of faithfulness" in title.text]
-    assert len(told) == 1
+    assert len([mark for mark in marks if "formula of faithfulness" in mark["text"]]) == 1
 
 
 def test_the_worst_are_those_that_fell_since_a_week_ago(page: ReportPage, con: duckdb.DuckDBPyConnection) -> None:

@@ -94,10 +94,11 @@ def test_the_keyboard_reaches_the_search_and_every_table(page: Page) -> None:
 
 
 def test_marks_and_bars_tell_what_they_are(page: Page) -> None:
+    page.evaluate("charts.drawAll()")
     told = page.evaluate("[...document.querySelectorAll('.mark-break title')].map((one) => one.textContent)")
     assert any(text.startswith("judge: openai:judge-small → openai:judge-large (") for text in told)
     assert page.evaluate("document.querySelectorAll('.band').length") > 0
-    assert page.evaluate("document.querySelectorAll('.over-time .rect').length") > 20
+    assert page.evaluate("document.querySelectorAll('.over-time .share rect').length") > 20
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,7 @@ def test_colours_follow_the_reader(page: Page) -> None:
         [document.body, document.querySelector('.band')]
           .map((one) => [getComputedStyle(one).backgroundColor, getComputedStyle(one).fill])
     """
+    page.evaluate("charts.drawAll()")
     light = page.evaluate(colours)
     page.show_as(dark=True)
     dark = page.evaluate(colours)

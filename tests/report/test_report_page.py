@@ -498,7 +498,7 @@ def test_nothing_is_clipped(
 ) -> None:
     page.show_as(width=width)
     page.open(report("latest", *against, "--warehouse", nights))
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.evaluate("charts.drawAll(); document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     page.evaluate("toggle(view.order[0], true)")
     assert find_clipped(page) == []
 
