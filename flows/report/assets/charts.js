@@ -166,7 +166,7 @@ const charts = (() => {
       const places = bars.map((bar) => bar.place);
       const byWay = ["up", "down", "even", "all"].map((way) => [way, bars.filter((bar) => bar.way === way)]).filter(([, some]) => some.length);
       return {
-        height: 34 + 27 * bars.length, marginLeft: left, marginRight: 18,
+        height: 34 + 27 * bars.length, marginLeft: left, marginRight: measure(data.x.map(([, text]) => text)) / 2,
         x: { domain: [domain[0], domain[domain.length - 1]] }, y: { type: "band", domain: places, padding: 0.3 },
         marks: [
           Plot.axisY(places, { text: (place) => data.names[place], tickSize: 0, lineWidth: (left - 12) / 12.5, textOverflow: "ellipsis", className: "axis", ariaHidden: true }),
