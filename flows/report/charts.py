@@ -150,7 +150,7 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
     """
     kinds = {name: _find_kind(values) for name, values in columns.items()}
     times, texts, numbers = ([name for name in kinds if kinds[name] == kind] for kind in ("time", "text", "number"))
-    x = (times or texts or numbers[: len(numbers) > 1] or [None])[0]
+    x = next(iter(times or texts or numbers[: len(numbers) > 1]), None)
     ys = [name for name in numbers if name != x][:MOST_SERIES]
     if x is None or not ys or max(map(len, columns.values())) < 2:
         return None
@@ -240,7 +240,7 @@ def _name_way(value: float) -> str:
 def _find_kind(values: Sequence[Any]) -> str:
     """What a column holds: numbers, times, texts, or something that is not drawn."""
     there = [value for value in values if value is not None]
-    kinds = {"number": (int, float, Decimal), "time": date, "text": str}
+    kinds: dict[str, tuple[type, ...]] = {"number": (int, float, Decimal), "time": (date,), "text": (str,)}
     fitting = (name for name, kind in kinds.items() if all(isinstance(value, kind) for value in there))
     is_flag = any(isinstance(value, bool) for value in there)
     return "other" if is_flag or not there else next(fitting, "other")
