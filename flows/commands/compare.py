@@ -15,7 +15,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
 from evalhouse.tasks.reviews.corrected_means import pair_corrected
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -149,7 +149,7 @@ def _list_moved(
     pair: RunPair, comparison: Comparison, by: str | None, *, sample: str | None, top: int | None
 ) -> list[dict[str, Any]]:
     """Samples of both runs whose scores or verdicts are others, those that moved most first."""
-    ranked = _rank(comparison.moves, by)
+    ranked = rank_samples(comparison.moves, by)
     common = pair.read_samples().filter("in_base", "in_candidate")["sample_id"].to_list()
     if sample is not None:
         _check_sample(pair, sample, common)
@@ -173,14 +173,6 @@ def _list_moved(
         for sample_id in dict.fromkeys((*ranked, *common))
         if sample_id in scores or sample_id in flips or sample_id == sample
     ]
-
-
-def _rank(moves: pl.DataFrame, by: str | None) -> list[str]:
-    """Sample ids by how far their scores moved in all, or in one metric; a score that came or went counts as 1."""
-    counted = moves if by is None else moves.filter(pl.col("metric") == by)
-    distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
-    ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
-    return list(ranked["sample_id"])
 
 
 def _check_sample(pair: RunPair, sample: str, common: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.documents.gate import name_check, write_amount
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import write_change
+from evalhouse.tasks.comparing.retrieval import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.rows.report import Row
@@ -67,6 +68,16 @@ def build_head(causes: Sequence[Row], *, metrics: Sequence[Row], against: Agains
         *_describe_doubts(causes),
     )
     return Head(tone=_find_tone(moves, outcome), result=result, further=further)
+
+
+def build_pair_head(against: Against) -> Head:
+    """The head of two runs side by side: what became of the retrieval first, since answers follow it."""
+    moves = _sort_moves(against)
+    retrieval = describe_retrieval_moves(against.comparison.retrieval_moves) if against.comparison else None
+    found = [retrieval[0] if retrieval else "", _sum_up_moves(moves, against).removeprefix("; ")]
+    result = "; ".join(filter(None, found)) or f"Compared with {against.called}: {against.otherwise or _join_moves(moves)}"
+    further = (*([f"{retrieval[1]}."] if retrieval else ()), *_describe_moves(moves, against, most=None))
+    return Head(tone=_find_tone(moves, None), result=f"{result[:1].upper()}{result[1:]}.", further=further)
 
 
 def lay_against(pair: RunPair, called: str, comparison: Comparison | None = None) -> Against:
@@ -202,12 +213,15 @@ def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Agai
     return f"; {n_first} of {n} {'is' if n_first == 1 else 'are'} {ways[0]} than in {against.called}{also}"
 
 
-def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> Iterator[str]:
+def _describe_moves(
+    moves: Mapping[str, Sequence[MetricComparison]], against: Against | None, *, most: int | None = 1
+) -> Iterator[str]:
+    """What the comparison found, and so many of the findings that the retrieval has to do with it."""
     if against is None:
         return
     yield f"Compared with {against.name}: {against.otherwise or _join_moves(moves)}."
     if against.comparison:
-        yield from (f"{finding.describe()}." for finding in against.comparison.retrieval[:1])
+        yield from (f"{finding.describe()}." for finding in against.comparison.retrieval[:most])
 
 
 def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:

@@ -3,9 +3,10 @@
 A metric of the answer (factual_f1) does not read the contexts, so that its parts name the answer and no more. In a RAG
 bot the answer is often another because the contexts are. Where most of such a metric's move comes from samples whose
 contexts are others too, and a metric of retrieval alone is better or worse in the same way, that is told as one thing.
+Metrics of retrieval alone may also have moved while the answers stood: that is said of retrieval by itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from evalhouse.tasks.comparing.parts import Cause, Flags
 
 _LEAST_SHARE: Final = 0.5
 """The share of a mean's move that samples with other contexts must account for."""
+_CLEAR: Final = ("worse", "better")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,58 @@ class RetrievalFinding:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetrievalMove:
+    """A metric of retrieval alone that is better or worse by `difference`, for the most part in samples whose contexts
+    are others: `n_contexts` of the `n` that both runs scored."""
+
+    metric: str
+    verdict: str
+    n: int
+    n_contexts: int
+    difference: float
+
+
 def find_retrieval(metrics: Sequence[MetricMoves], *, answers: Flags, contexts: Flags) -> Iterator[RetrievalFinding]:
     """What looks like retrieval; the flags say which samples have another answer and which other contexts."""
-    of_retrieval = [metric for metric in metrics if "contexts" in metric.rests_on and "answer" not in metric.rests_on]
+    of_retrieval = _pick_retrieval(metrics)
     for metric in metrics:
-        if metric.verdict in ("better", "worse") and {"answer", "contexts"} & metric.rests_on == {"answer"}:
+        if metric.verdict in _CLEAR and {"answer", "contexts"} & metric.rests_on == {"answer"}:
             yield from _look_at(metric, of_retrieval, answers=answers, contexts=contexts)
+
+
+def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> Iterator[RetrievalMove]:
+    """The metrics of retrieval alone that are better or worse because of the contexts, as the flags say them."""
+    for metric in _pick_retrieval(metrics):
+        scored = ~np.isnan(metric.moves)
+        difference = float(metric.moves[scored].sum())
+        if metric.verdict in _CLEAR and float(metric.moves[scored & contexts].sum()) / difference >= _LEAST_SHARE:
+            yield RetrievalMove(
+                metric=metric.metric,
+                verdict=metric.verdict,
+                n=int(scored.sum()),
+                n_contexts=int((scored & contexts).sum()),
+                difference=difference / int(scored.sum()),
+            )
+
+
+def describe_retrieval_moves(moves: Iterable[RetrievalMove]) -> tuple[str, str] | None:
+    """What became of the retrieval in half a sentence, and in which metrics; None where nothing did."""
+    named: dict[str, list[str]] = {}
+    listed = list(moves)
+    for move in sorted(listed, key=lambda move: -abs(move.difference)):
+        named.setdefault(move.verdict, []).append(f"{move.metric} {move.difference:+.3f}")
+    if not listed:
+        return None
+    ways = [way for way in _CLEAR if way in named]
+    said = f"The retrieval is {ways[0] if len(ways) == 1 else 'better in some ways and worse in others'}"
+    widest = max(listed, key=lambda move: move.n_contexts)
+    by_way = "; ".join(f"{way} in {', '.join(named[way])}" for way in ways)
+    return said, f"Retrieval: {by_way}; {widest.n_contexts:,} of {widest.n:,} samples have other contexts"
+
+
+def _pick_retrieval(metrics: Sequence[MetricMoves]) -> list[MetricMoves]:
+    return [metric for metric in metrics if "contexts" in metric.rests_on and "answer" not in metric.rests_on]
 
 
 def _look_at(

@@ -5,7 +5,7 @@ data that commands print.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,13 @@ from evalhouse.tasks.comparing.parts import (
     name_changes,
     split_difference,
 )
-from evalhouse.tasks.comparing.retrieval import MetricMoves, RetrievalFinding, find_retrieval
+from evalhouse.tasks.comparing.retrieval import (
+    MetricMoves,
+    RetrievalFinding,
+    RetrievalMove,
+    find_retrieval,
+    list_retrieval_moves,
+)
 from evalhouse.tasks.comparing.shifts import Shift, describe_shifts
 from evalhouse.tasks.comparing.wilson import find_mean_interval
 from evalhouse.tasks.pipeline.step_inputs import find_graded
@@ -100,7 +106,8 @@ class Comparison:
     """What became of every metric. `cluster` is the column that was used; `moves` has one row per sample of both runs
     and metric (sample_id, metric, base, candidate, changed) where the value is another or there is one in one run only.
     `noise_run_ids` are the noise runs that floors rest on, `shifts` the metrics in which the judge is by them another
-    than it was, `retrieval` what of the answers looks like retrieval.
+    than it was, `retrieval` what of the answers looks like retrieval, `retrieval_moves` what became of retrieval by
+    itself. `changed` counts, by what may change in a sample, the samples of both runs in which it did.
     """
 
     n_base: int
@@ -113,6 +120,8 @@ class Comparison:
     noise_run_ids: tuple[str, ...] = ()
     shifts: tuple[Shift, ...] = ()
     retrieval: tuple[RetrievalFinding, ...] = ()
+    retrieval_moves: tuple[RetrievalMove, ...] = ()
+    changed: Mapping[Cause, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +210,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         for column, result in zip(columns, paired, strict=True)
     )
     shifts = noise.find_shifts()
+    moves = _list_metric_moves(columns, metrics)
     return Comparison(
         n_base=int(samples.in_base.sum()),
         n_candidate=int(samples.in_candidate.sum()),
@@ -215,7 +225,9 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         moves=_list_moves(samples, columns),
         noise_run_ids=tuple(noise.run_ids),
         shifts=tuple(shifts),
-        retrieval=_find_retrieval(columns, metrics, changed),
+        retrieval=tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"])),
+        retrieval_moves=tuple(list_retrieval_moves(moves, contexts=changed["contexts"])),
+        changed={cause: int((flags & samples.common).sum()) for cause, flags in changed.items()},
     )
 
 
@@ -225,10 +237,8 @@ def _find_changed_inputs(pair: RunPair, samples: _Samples) -> dict[str, Flags]:
     return {name: samples.flag(changed.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
 
 
-def _find_retrieval(
-    columns: Sequence[_Column], metrics: Sequence[MetricComparison], changed: Mapping[Cause, Flags]
-) -> tuple[RetrievalFinding, ...]:
-    moves = [
+def _list_metric_moves(columns: Sequence[_Column], metrics: Sequence[MetricComparison]) -> list[MetricMoves]:
+    return [
         MetricMoves(
             metric=column.metric,
             rests_on=column.rests_on,
@@ -237,7 +247,6 @@ def _find_retrieval(
         )
         for column, compared in zip(columns, metrics, strict=True)
     ]
-    return tuple(find_retrieval(moves, answers=changed["answer"], contexts=changed["contexts"]))
 
 
 def _build_columns(
@@ -450,6 +459,14 @@ def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
         }
         frames.append(pl.DataFrame(values, schema=schema).with_columns(pl.col("base", "candidate").fill_nan(None)))
     return pl.concat(frames)
+
+
+def rank_samples(moves: pl.DataFrame, by: str | None = None) -> list[str]:
+    """Sample ids by how far their scores moved in all, or in one metric; a score that came or went counts as 1."""
+    counted = moves if by is None else moves.filter(pl.col("metric") == by)
+    distance = (pl.col("candidate") - pl.col("base")).abs().fill_null(1.0).sum().alias("distance")
+    ranked = counted.group_by("sample_id").agg(distance).sort("distance", "sample_id", descending=[True, False])
+    return list(ranked["sample_id"])
 
 
 def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_judges: pl.DataFrame) -> Iterator[str]:

@@ -26,6 +26,15 @@ class RunPair:
         self.warehouse = warehouse
         self._ids = {"base": base.run_id, "candidate": candidate.run_id}
 
+    def read_state(self) -> tuple[object, ...]:
+        """What is another whenever a comparison of the runs would be: after rescoring, or with other noise runs."""
+        states = self.warehouse.read(read_query("run_pairs/state"), self._ids).rows()
+        return (self.base.run_id, self.candidate.run_id, self.base.status, self.candidate.status, *states)
+
+    def read_prompts(self) -> pl.DataFrame:
+        """One row per run and step of its calls: the prompts and the models that answered, each as a text."""
+        return self.warehouse.read(read_query("run_pairs/prompts"), self._ids)
+
     def read_samples(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id, in_base, in_candidate."""
         return self.warehouse.read(read_query("run_pairs/samples"), self._ids)

@@ -122,6 +122,11 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")
+    return pick_run(runs, wanted)
+
+
+def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
+    """The same among runs that were read, the newest first."""
     word, colon, suite = wanted.partition(":")
     if (word := word.replace(" ", "-")) in WORDS:
         place, _, completed = word.partition("-")
