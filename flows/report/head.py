@@ -75,8 +75,10 @@ def build_pair_head(against: Against) -> Head:
     moves = _sort_moves(against)
     retrieval = describe_retrieval_moves(against.comparison.retrieval_moves) if against.comparison else None
     found = [retrieval[0] if retrieval else "", _sum_up_moves(moves, against).removeprefix("; ")]
-    result = "; ".join(filter(None, found)) or f"Compared with {against.called}: {against.otherwise or _join_moves(moves)}"
-    further = (*([f"{retrieval[1]}."] if retrieval else ()), *_describe_moves(moves, against, most=None))
+    result = (
+        "; ".join(filter(None, found)) or f"Compared with {against.called}: {against.otherwise or _join_moves(moves)}"
+    )
+    further = (*([f"{retrieval[1]}."] if retrieval else ()), *_describe_moves(moves, against))
     return Head(tone=_find_tone(moves, None), result=f"{result[:1].upper()}{result[1:]}.", further=further)
 
 
@@ -213,15 +215,12 @@ def _sum_up_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Agai
     return f"; {n_first} of {n} {'is' if n_first == 1 else 'are'} {ways[0]} than in {against.called}{also}"
 
 
-def _describe_moves(
-    moves: Mapping[str, Sequence[MetricComparison]], against: Against | None, *, most: int | None = 1
-) -> Iterator[str]:
-    """What the comparison found, and so many of the findings that the retrieval has to do with it."""
+def _describe_moves(moves: Mapping[str, Sequence[MetricComparison]], against: Against | None) -> Iterator[str]:
     if against is None:
         return
     yield f"Compared with {against.name}: {against.otherwise or _join_moves(moves)}."
     if against.comparison:
-        yield from (f"{finding.describe()}." for finding in against.comparison.retrieval[:most])
+        yield from (f"{finding.describe()}." for finding in against.comparison.retrieval[:1])
 
 
 def _join_moves(moves: Mapping[str, Sequence[MetricComparison]]) -> str:

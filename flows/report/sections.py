@@ -71,11 +71,7 @@ def _describe_result(
         "other": other,
         "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
         "meanings": explain_metrics(names, load_metrics(_find_metric_files(run))),
-        "parts": [
-            _describe_parts(metric, parts)
-            for metric in sorted(comparison.metrics if comparison else (), key=lambda one: names.index(one.metric))
-            if metric.change is not None and (parts := _list_moved(metric))
-        ],
+        "parts": describe_parts(comparison, names) if comparison else (),
         "warnings": comparison.warnings if comparison else (),
         "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
     }
@@ -127,6 +123,15 @@ def _describe_comparison(compared: MetricComparison) -> dict[str, Any]:
         "n_higher": paired.n_higher,
         "n_lower": paired.n_lower,
     }
+
+
+def describe_parts(comparison: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Why the means moved, by metric in the order of the names; those that nothing moved are left out."""
+    return [
+        _describe_parts(metric, parts)
+        for metric in sorted(comparison.metrics, key=lambda one: names.index(one.metric))
+        if metric.change is not None and (parts := _list_moved(metric))
+    ]
 
 
 def _describe_parts(compared: MetricComparison, parts: Sequence[Part]) -> dict[str, Any]:

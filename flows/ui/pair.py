@@ -17,6 +17,7 @@ from evalhouse.flows.documents.comparison import name_part, write_p
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
+from evalhouse.flows.report.sections import describe_parts
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair_differences import list_differences
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
@@ -56,6 +57,8 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         head=build_pair_head(lay_against(pair, "the base", comparison)),
         differences=list_differences(pair),
         metrics=[describe_metric(compared[name]) for name in names],
+        parts=describe_parts(comparison, names),
+        retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
         by=by if by in names else "",
         moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MOST_MOVED]),

@@ -1,7 +1,7 @@
 """What two runs were made with, side by side: what differs first, and what is the same."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from evalhouse.flows.display.output import write_json, write_value
@@ -25,8 +25,8 @@ _NAMES: Final[Mapping[str, str]] = {
     "metrics": "metrics",
     "status": "status",
 }
-_SHOWN: Final = ("plan", "metrics")
-"""Settings that are columns of their own, or say no more than the run does."""
+_ELSEWHERE: Final = frozenset(field.name for field in fields(RunRow)) | {"plan"}
+"""Settings that the runs' own columns have as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def _list_prompts(pair: RunPair) -> Iterator[Difference]:
 
 def _list_settings(base: RunRow, candidate: RunRow) -> Iterator[Difference]:
     for name in dict.fromkeys((*base.config, *candidate.config)):
-        if name not in _NAMES and name not in _SHOWN:
+        if name not in _ELSEWHERE:
             before, after = (run.config.get(name) for run in (base, candidate))
             yield Difference(name=f"setting {name}", base=_write(before), candidate=_write(after))
 

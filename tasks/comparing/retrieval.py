@@ -6,7 +6,7 @@ contexts are others too, and a metric of retrieval alone is better or worse in t
 Metrics of retrieval alone may also have moved while the answers stood: that is said of retrieval by itself.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from evalhouse.tasks.comparing.parts import Cause, Flags
 _LEAST_SHARE: Final = 0.5
 """The share of a mean's move that samples with other contexts must account for."""
 _CLEAR: Final = ("worse", "better")
+_MOST_NAMED: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +92,26 @@ def list_retrieval_moves(metrics: Sequence[MetricMoves], *, contexts: Flags) -> 
             )
 
 
-def describe_retrieval_moves(moves: Iterable[RetrievalMove]) -> tuple[str, str] | None:
+def describe_retrieval_moves(moves: Sequence[RetrievalMove]) -> tuple[str, str] | None:
     """What became of the retrieval in half a sentence, and in which metrics; None where nothing did."""
-    named: dict[str, list[str]] = {}
-    listed = list(moves)
-    for move in sorted(listed, key=lambda move: -abs(move.difference)):
-        named.setdefault(move.verdict, []).append(f"{move.metric} {move.difference:+.3f}")
-    if not listed:
+    if not moves:
         return None
-    ways = [way for way in _CLEAR if way in named]
-    said = f"The retrieval is {ways[0] if len(ways) == 1 else 'better in some ways and worse in others'}"
-    widest = max(listed, key=lambda move: move.n_contexts)
-    by_way = "; ".join(f"{way} in {', '.join(named[way])}" for way in ways)
-    return said, f"Retrieval: {by_way}; {widest.n_contexts:,} of {widest.n:,} samples have other contexts"
+    named = {way: [move for move in moves if move.verdict == way] for way in _CLEAR}
+    ways = [way for way in _CLEAR if named[way]]
+    said = ways[0] if len(ways) == 1 else "worse in some ways and better in others"
+    most = max(moves, key=lambda move: move.n_contexts)
+    by_way = "; ".join(f"{way} in {_name_moves(named[way])}" for way in ways)
+    return (
+        f"The retrieval is {said}",
+        f"Retrieval is {by_way}; {most.n_contexts:,} of {most.n:,} samples have other contexts",
+    )
+
+
+def _name_moves(moves: Sequence[RetrievalMove]) -> str:
+    """The metrics that moved furthest, and how many more there are."""
+    ordered = sorted(moves, key=lambda move: -abs(move.difference))
+    named = ", ".join(f"{move.metric} ({move.difference:+.3f})" for move in ordered[:_MOST_NAMED])
+    return named + (f" and {len(moves) - _MOST_NAMED} more" if len(moves) > _MOST_NAMED else "")
 
 
 def _pick_retrieval(metrics: Sequence[MetricMoves]) -> list[MetricMoves]:
