@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -36,6 +37,7 @@ _FORBIDDEN = re.compile(
     r"|(postgres|sqlite|pg)_(?!size|total|catalog|typeof)\w+|ducklake_(?!snapshots|table_info|list_files|options)\w+"
 )
 _WORD = re.compile(r'"(?:[^"]|"")*"|\w+|\S')
+_MOST_SPILLED = "4GB"
 # How often a running query is looked at: is it to be stopped, has it run too long?
 _WATCH_S = 0.05
 # Types that Polars has not: shown as DuckDB writes them.
@@ -50,13 +52,15 @@ def run_query(
     memory_limit: str | None = None,
     stop: threading.Event | None = None,
     most_rows: int | None = None,
+    spill: Path | None = None,
 ) -> pl.DataFrame:
     """Run one statement and return its rows, no more than `most_rows`.
 
     Raises QueryError with DuckDB's own words where it has some.
 
     `memory_limit` is a size such as "2GB"; without one DuckDB takes up to four fifths of the machine's. Intervals
-    and other types that Polars has not come as text. Another thread stops the query by setting `stop`.
+    and other types that Polars has not come as text. Another thread stops the query by setting `stop`. What memory does
+    not hold is put into the folder `spill`, up to a limit, and otherwise beside the warehouse.
 
     The query can name two runs: getvariable('latest') is the id of the newest evaluation, getvariable('previous') that
     of the one before.
@@ -64,6 +68,9 @@ def run_query(
     with open_reader(location, is_own=True) as connection:
         if location.lake is not None:
             connection.execute("set allowed_directories = ?", [list_readable_folders(location.lake)])
+        if spill is not None:
+            connection.execute("set temp_directory = $folder", {"folder": str(spill)})
+            connection.execute(f"set max_temp_directory_size = '{_MOST_SPILLED}'")
         _name_runs(connection)
         return run_shut_in(
             connection, sql, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows

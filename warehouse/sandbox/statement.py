@@ -2,6 +2,7 @@ r"""What a person may type: one SELECT, `\d`, or `\d NAME`; answered alike at th
 
 import re
 import threading
+from pathlib import Path
 
 import polars as pl
 
@@ -20,11 +21,14 @@ def answer_statement(
     memory_limit: str | None = None,
     stop: threading.Event | None = None,
     most_rows: int | None = None,
+    spill: Path | None = None,
 ) -> pl.DataFrame:
     r"""The rows of a SELECT, no more than `most_rows`, or of `\d`; raises what `run_query` and `read_catalog` raise."""
     if match := _DESCRIBE.fullmatch(text):
         return _describe(read_catalog(location), match[1])
-    frame = run_query(location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows)
+    frame = run_query(
+        location, text, timeout_s=timeout_s, memory_limit=memory_limit, stop=stop, most_rows=most_rows, spill=spill
+    )
     return _shrink_sums(frame)
 
 

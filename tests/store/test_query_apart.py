@@ -1,0 +1,95 @@
+"""A person's SQL in a process of its own: the same answers, and an end whatever the query does."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from warehouse_processes import count_rows, make_batch, make_warehouse
+
+from evalhouse.warehouse.engine.connection import serving_reads
+from evalhouse.warehouse.errors import QueryError, WarehouseBusy
+from evalhouse.warehouse.sandbox import apart
+from evalhouse.warehouse.sandbox.apart import answer_apart, serving_queries
+from evalhouse.warehouse.store import Warehouse
+
+ENDLESS = "select count(*) from range(100000000000) as t(i) where hash(i) = 1"
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    """A served warehouse with a batch in it, and a process ready for each query."""
+    made = make_warehouse(tmp_path_factory.mktemp("apart"))
+    made.append(make_batch("first"))
+    with serving_reads(made.location), serving_queries():
+        yield made
+
+
+def test_rows_come_as_they_do_from_query_while_pages_read(warehouse: Warehouse) -> None:
+    assert count_rows(warehouse, "statements") == 3
+    frame = answer_apart(
+        warehouse.location, "select sample_id, [1, 2] as list, sum(1) as n from statements group by all"
+    )
+    assert sorted(frame.rows()) == [(f"first-{number}", [1, 2], 1) for number in (1, 2, 3)]
+    assert answer_apart(warehouse.location, "from range(10)", most_rows=4).height == 4
+    assert warehouse.append(make_batch("second"), patience_s=1)
+
+
+def test_what_is_wrong_with_it_is_said(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(QueryError, match="nosuch"):
+        answer_apart(warehouse.location, "select nosuch from runs")
+    monkeypatch.setattr(apart, "MOST_BYTES", 0)  # of this process: the other has its own
+    with pytest.raises(QueryError, match="Permission Error"):
+        answer_apart(warehouse.location, "from read_text('/etc/hostname')")
+
+
+def test_what_takes_too_long_or_is_stopped_ends_and_is_in_no_ones_way(warehouse: Warehouse) -> None:
+    began = time.monotonic()
+    with pytest.raises(QueryError, match=r"stopped after 0.2 s"):
+        answer_apart(warehouse.location, ENDLESS, timeout_s=0.2)
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    with pytest.raises(QueryError, match="was stopped"):
+        answer_apart(warehouse.location, ENDLESS, stop=stop)
+    assert time.monotonic() - began < 5
+    assert warehouse.append(make_batch("after"), patience_s=1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        # Held by DuckDB's own limit, by the system's, by what is looked at while it works, and by the rows' size.
+        "select list(i) from range(300000000) as t(i)",
+        "select repeat('x', 3000000000) as a",
+        "select i, repeat('x', 1000) as a from range(3000000) as t(i)",
+        pytest.param("select i from range(40000000) as t(i)", marks=pytest.mark.slow),
+    ],
+)
+def test_what_takes_too_much_memory_is_refused(warehouse: Warehouse, sql: str) -> None:
+    with pytest.raises(QueryError, match=r"Out of Memory|more memory|more than the"):
+        answer_apart(warehouse.location, sql, memory_mb=150)
+
+
+def test_no_more_than_two_are_at_work(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(apart, "_turns", threading.BoundedSemaphore(1))
+    with apart._turns, pytest.raises(WarehouseBusy, match="queries are under way"):
+        answer_apart(warehouse.location, "from runs")
+
+
+def test_it_is_given_no_key_and_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    process = apart._start()
+    try:
+        environment = Path(f"/proc/{process.process.pid}/environ").read_bytes()
+        assert b"PATH=" in environment
+        assert b"sk-secret" not in environment
+    finally:
+        process.close()
+    assert process.process.returncode != 0
+    assert process.folder.name not in [entry.path for entry in os.scandir(tempfile.gettempdir())]
