@@ -12,6 +12,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import pair, runs, series
 from evalhouse.flows.ui.guard import Access, Guard
 from evalhouse.flows.ui.pages import find_asset, render
+from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.store import Warehouse
 
@@ -23,6 +24,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     """The app over one warehouse, for those whom `access` lets in."""
     app = FastAPI(title="evalhouse ui", openapi_url=None)
     app.state.warehouse = warehouse
+    app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
     for page in (series, runs, pair):
         app.include_router(page.router)

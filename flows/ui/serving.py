@@ -14,6 +14,8 @@ import uvicorn
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui.app import create_app
 from evalhouse.flows.ui.guard import LOOPBACK, Access
+from evalhouse.warehouse.engine.connection import serving_reads
+from evalhouse.warehouse.sandbox.apart import serving_queries
 from evalhouse.warehouse.store import Warehouse
 
 PORT: Final = 4210
@@ -41,7 +43,7 @@ def serve_pages(
     )
     if opens_browser:
         webbrowser.open(address)
-    with listening, suppress(KeyboardInterrupt):
+    with listening, serving_reads(warehouse.location), serving_queries(), suppress(KeyboardInterrupt):
         server.run(sockets=[listening])
 
 

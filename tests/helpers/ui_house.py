@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from evalhouse.flows.ui.app import create_app
 from evalhouse.flows.ui.guard import Access
+from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.store import Warehouse
 
 PORT = 4210
@@ -34,13 +35,14 @@ def serve_ui(path: Path | str) -> Iterator[str]:
     port = int(listening.getsockname()[1])
     config.app = create_app(Warehouse(str(path)), Access(port=port))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
-        listening.close()
+    with serving_reads(Warehouse(str(path)).location):
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)
+            listening.close()

@@ -111,6 +111,7 @@ def test_a_page_reads_one_state_and_then_lets_the_writer_in(warehouse: Warehouse
         end()
         writer.join(5)
         assert count_rows(warehouse, "batches") == 2
+        assert write(warehouse, "mine") < 0.5  # what is read after its end is kept for nobody
 
 
 def is_writer_there(warehouse: Warehouse) -> bool:

@@ -44,8 +44,10 @@ class _Reading:
     def __init__(self) -> None:
         self.reader: SharedReader | None = None
         self.until, self.n_queries = 0.0, 0
+        self.is_over = False
 
     def end(self) -> None:
+        self.is_over = True
         if self.reader is not None:
             self.reader.end(self)
 
@@ -89,14 +91,16 @@ class SharedReader:
     @contextmanager
     def query(self, deadline: float) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection for one query. Raises WarehouseBusy when the writers leave no turn before the deadline."""
-        reading = _reading.get() or _Reading()
-        is_alone = reading is not _reading.get()
+        reading = _reading.get()
+        if reading is None or reading.is_over:
+            reading = _Reading()
+            reading.is_over = True
         self._enter(reading, deadline)
         try:
             with self._borrow() as connection:
                 yield connection
         finally:
-            self._leave(reading, is_over=is_alone)
+            self._leave(reading)
 
     @contextmanager
     def apart(self, deadline: float) -> Iterator[None]:
@@ -110,7 +114,8 @@ class SharedReader:
         finally:
             with self._changed:
                 self._n_apart -= 1
-            self._leave(reading, is_over=True)
+            reading.is_over = True
+            self._leave(reading)
 
     def has(self, connection: duckdb.DuckDBPyConnection) -> bool:
         """Whether it is one of these connections, which serve one query after the other."""
@@ -119,7 +124,6 @@ class SharedReader:
     def end(self, reading: _Reading) -> None:
         """Let go of what was kept for a page."""
         with self._changed:
-            reading.until = 0.0
             self._drop_ended(reading)
             self._close_when_due()
 
@@ -132,10 +136,10 @@ class SharedReader:
 
     def _enter(self, reading: _Reading, deadline: float, *, passes: bool = True) -> None:
         with self._changed:
-            if reading in self._inside and (reading.n_queries or time.monotonic() < reading.until):
+            self._drop_ended(reading)
+            if reading in self._inside:
                 reading.n_queries += 1
                 return
-            self._drop_ended(reading)
             self._wait_for_turn(deadline, passes=passes)
             reading.reader, reading.until, reading.n_queries = self, time.monotonic() + _PAGE_S, 1
             self._inside.add(reading)
@@ -160,17 +164,15 @@ class SharedReader:
             return False
         return ticket in self._owed or (passes and self._n_apart > 0) or not self._is_wanted()
 
-    def _leave(self, reading: _Reading, *, is_over: bool) -> None:
+    def _leave(self, reading: _Reading) -> None:
         with self._changed:
             reading.n_queries -= 1
             self._left_at = time.monotonic()
-            if is_over:
-                reading.until = 0.0
             self._drop_ended(reading)
             self._close_when_due()
 
     def _drop_ended(self, reading: _Reading) -> None:
-        if reading.n_queries == 0 and time.monotonic() >= reading.until:
+        if reading.n_queries == 0 and (reading.is_over or time.monotonic() >= reading.until):
             self._inside.discard(reading)
 
     @contextmanager
