@@ -212,17 +212,17 @@ def print_steps(house: House, judge: str) -> None:
 
 
 def count_agreement(house: House, run_id: str | None) -> tuple[int, int]:
-    """Verdicts of rank that are right, by the contexts that the sample names as its sources, and all of them."""
+    """Verdicts of rank that are right, by the contexts that the sample names as its sources, and all where it does."""
     known: dict[str, Mapping[str, Any]] = {
         row["id"]: row for row in map(json.loads, house.rows.read_text(encoding="utf-8").splitlines())
     }
     verdicts = house.query(VERDICTS.format(run_id=run_id)) if run_id else []
-    right = sum(
+    found = [
         verdict["useful"] == (row["contexts"][verdict["context_rank"] - 1]["id"] in row["reference_context_ids"])
         for verdict in verdicts
-        if (row := known[verdict["sample_id"]])
-    )
-    return right, len(verdicts)
+        if "reference_context_ids" in (row := known[verdict["sample_id"]])
+    ]
+    return sum(found), len(found)
 
 
 def print_sample(house: House, judges: Sequence[str]) -> None:
