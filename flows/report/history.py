@@ -1,6 +1,7 @@
 """The page of a series' history: how each metric went over all nights, what changed meanwhile, and what to look at.
 
-Everything stands in the page itself, so that it can be read without its script, which only finds runs in their table.
+All texts and numbers stand in the page itself, so that it can be read without its scripts, which draw the charts and
+find runs in their table. `evalhouse ui` shows the same sections.
 How a page is made safe stands in `page.py`.
 """
 
@@ -24,6 +25,7 @@ from evalhouse.flows.report.head import (
     write_share,
 )
 from evalhouse.flows.report.page import render_page
+from evalhouse.flows.report.sections import Addresses
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
@@ -46,49 +48,65 @@ class _Change(Mark):
 
 def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     """The page as text."""
-    runs = data.runs
-    means = _align_means(data)
-    metrics = list(means)
-    files = load_metrics()
-    changes = sorted(_list_changes(data, means), key=lambda change: change.place)
-    coverage = [_find_coverage(means, place) for place in range(len(runs))]
-    costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
-    latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
     return render_page(
         "history.html",
         styles=("report.css",),
         scripts=("plot.js", "charts.js", "history.js"),
         title=f"History of {data.series}",
-        first=runs[0],
-        last=runs[-1],
-        newest=data.newest,
-        since=data.since,
-        n_runs=len(runs),
-        gates=_count(runs, "gate"),
-        triggers=_count(runs, "trigger"),
-        statuses=_count(runs, "status"),
-        total_cost=_describe_cost([row for row in costs if row]),
-        charts=[
-            _draw_metric(data, metric, rows, changes) | {"is_low": metric in files and files[metric].better == "low"}
+        warehouse=warehouse.location.path.name,
+        **describe_series(warehouse, data, Addresses(run="#run-")),
+    )
+
+
+def describe_series(warehouse: Warehouse, data: SeriesData, addresses: Addresses) -> dict[str, Any]:
+    """What the sections of a series show."""
+    means = _align_means(data)
+    files = load_metrics()
+    changes = sorted(_list_changes(data, means), key=lambda change: change.place)
+    return {
+        "addresses": addresses,
+        "newest": data.newest,
+        "since": data.since,
+        "charts": [
+            _draw_metric(data, metric, rows, changes, addresses.run)
+            | {"is_low": metric in files and files[metric].better == "low"}
             for metric, rows in means.items()
             if any(row["mean"] is not None for row in rows)
         ],
-        head=_build_head(warehouse, data, means),
-        meanings=explain_metrics(metrics, files),
-        n_main=sum(name in HEADLINE for name in metrics) or len(metrics),
-        changes=[{"run": runs[change.place], "text": change.text} for change in reversed(changes)],
-        amounts=_draw_amounts(runs, costs, latencies, coverage),
-        causes=_describe_causes(data),
-        cause_runs=CAUSE_RUNS,
-        worse=[_describe_worse(row) for row in data.worse],
-        flaky=[{**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])}
-               for row in data.flaky],
-        flaky_runs=FLAKY_RUNS,
-        metrics=metrics,
-        timed=any(latencies),
-        runs=list(_describe_runs(runs, means, costs, latencies, coverage)),
-        warehouse=warehouse.location.path.name,
-    )  # fmt: skip
+        "head": _build_head(warehouse, data, means),
+        "meanings": explain_metrics(list(means), files),
+        "changes": [{"run": data.runs[change.place], "text": change.text} for change in reversed(changes)],
+        "causes": _describe_causes(data, addresses.run),
+        "cause_runs": CAUSE_RUNS,
+        "worse": [_describe_worse(row) for row in data.worse],
+        "flaky": [
+            {**row, "lowest": write_value(row["lowest"]), "highest": write_value(row["highest"])} for row in data.flaky
+        ],
+        "flaky_runs": FLAKY_RUNS,
+        **_describe_table(data, means, addresses.run),
+    }
+
+
+def _describe_table(data: SeriesData, means: Mapping[str, Sequence[Row]], link: str) -> dict[str, Any]:
+    """The runs with their costs, in a table and as charts, and what is said of them together."""
+    runs = data.runs
+    coverage = [_find_coverage(means, place) for place in range(len(runs))]
+    costs = [data.costs.get(str(run["run_id"]), {}) for run in runs]
+    latencies = [data.latencies.get(str(run["run_id"]), {}) for run in runs]
+    return {
+        "first": runs[0],
+        "last": runs[-1],
+        "n_runs": len(runs),
+        "gates": _count(runs, "gate"),
+        "triggers": _count(runs, "trigger"),
+        "statuses": _count(runs, "status"),
+        "total_cost": _describe_cost([row for row in costs if row]),
+        "metrics": list(means),
+        "n_main": sum(name in HEADLINE for name in means) or len(means),
+        "amounts": _draw_amounts(runs, costs, latencies, coverage, link),
+        "timed": any(latencies),
+        "runs": list(_describe_runs(runs, means, costs, latencies, coverage)),
+    }
 
 
 def _build_head(warehouse: Warehouse, data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Head:
@@ -155,7 +173,9 @@ def _compare_prompts(before: Mapping[str, Mapping[str, str]], after: Mapping[str
             yield f"prompt {name}: {change}"
 
 
-def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[_Change]) -> dict[str, Any]:
+def _draw_metric(
+    data: SeriesData, metric: str, rows: Sequence[Row], changes: Sequence[_Change], link: str
+) -> dict[str, Any]:
     marks = [
         Mark(place=change.place, text=f"{change.text} ({data.runs[change.place]['run_id']})", is_break=change.is_break)
         for change in changes
@@ -164,7 +184,7 @@ def _draw_metric(data: SeriesData, metric: str, rows: Sequence[Row], changes: Se
     scored = [row for row in rows if row["mean"] is not None]
     return {
         "name": metric,
-        "history": draw_trend(rows, _join_marks(marks)),
+        "history": draw_trend(rows, _join_marks(marks), link=link),
         "last": write_value(scored[-1]["mean"]),
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
@@ -218,7 +238,11 @@ def _describe_cost(costs: Sequence[Row]) -> str:
 
 
 def _draw_amounts(
-    runs: Sequence[Row], costs: Sequence[Row], latencies: Sequence[Row], coverage: Sequence[float | None]
+    runs: Sequence[Row],
+    costs: Sequence[Row],
+    latencies: Sequence[Row],
+    coverage: Sequence[float | None],
+    link: str,
 ) -> list[dict[str, Any]]:
     drawn = [
         ("Requests", [row.get("n_requests") for row in costs], "{:,.0f}"),
@@ -228,13 +252,13 @@ def _draw_amounts(
         ("Share of scores that are there", coverage, "{:.1%}"),
     ]
     return [
-        {"name": name, "chart": draw_amounts(runs, values, what=name, form=form)}
+        {"name": name, "chart": draw_amounts(runs, values, what=name, form=form, link=link)}
         for name, values, form in drawn
         if any(value is not None for value in values)
     ]
 
 
-def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
+def _describe_causes(data: SeriesData, link: str) -> dict[str, Any] | None:
     """Shares of all samples by cause in the newest runs: a chart, and the newest run's numbers as its key."""
     runs = [run for run in data.runs if data.causes.get(str(run["run_id"]))]
     if not runs:
@@ -255,7 +279,7 @@ def _describe_causes(data: SeriesData) -> dict[str, Any] | None:
     ]  # fmt: skip
     order = [row["cause"] for row in rank_causes(data.causes[str(runs[-1]["run_id"])], ())]
     key.sort(key=lambda row: order.index(row["cause"]) if row["cause"] in order else len(order))
-    return {"chart": draw_shares(runs, shares), "key": key, "n_runs": len(runs)}
+    return {"chart": draw_shares(runs, shares, link=link), "key": key, "n_runs": len(runs)}
 
 
 def _describe_worse(row: Row) -> dict[str, Any]:

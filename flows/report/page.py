@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,16 +23,9 @@ from markupsafe import Markup
 
 from evalhouse.flows.display.output import clean_text, sort_by_metric
 from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
-from evalhouse.flows.documents.run_origin import HEADLINE
-from evalhouse.flows.report.charts import (
-    draw_distribution,
-    draw_history,
-)
-from evalhouse.flows.report.head import (
-    sort_headline,
-)
+from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
-from evalhouse.flows.report.sections import describe_run
+from evalhouse.flows.report.sections import describe_run, draw_charts
 from evalhouse.warehouse.rows.report import (
     Row,
     SampleScores,
@@ -51,7 +44,6 @@ MOST_VALUES: Final = 30
 """Metadata with more values than this, or nearly as many as samples, are no help in choosing among samples."""
 
 _ASSETS = Path(__file__).with_name("assets")
-_LEAST_SHOWN: Final = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +133,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
         samples_address="#samples",
         index_metrics=names,
         first_metric=next((name for name in sort_headline(names) if name in scored), None),
-        charts=_draw_charts(index, summary.history),
+        charts=draw_charts(dict(zip(names, index.scores, strict=True)), summary.history),
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
@@ -196,28 +188,6 @@ def pack(value: object) -> Markup:
     """Data of a page as letters of base64, which cannot end an element; without a time stamp, so that equal data give
     equal pages."""
     return Markup(base64.b64encode(gzip.compress(orjson.dumps(value), compresslevel=9, mtime=0)).decode())
-
-
-def _draw_charts(index: _Index, history: Sequence[Row]) -> list[dict[str, Any]]:
-    """A distribution for each metric that has a score, and a history for those with an earlier run."""
-    runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
-    columns = dict(zip(index.metrics, index.scores, strict=True))
-    charts = []
-    for name in sort_headline(index.metrics):
-        values = [value for value in columns[name] if value is not None]
-        rows = [row for row in runs.get(name, []) if row["mean"] is not None]
-        if values:
-            charts.append(
-                {
-                    "name": name,
-                    "is_main": name in HEADLINE,
-                    "distribution": draw_distribution(values),
-                    "history": draw_history(rows) if len(rows) > 1 else None,
-                    "n_runs": len(rows),
-                    "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in rows[1:]),
-                }
-            )
-    return charts
 
 
 def render_page(template: str, *, styles: Sequence[str], scripts: Sequence[str], **values: object) -> str:

@@ -5,14 +5,23 @@ The report shows them, and so does the run's page of `evalhouse ui`.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_value
 from evalhouse.flows.documents.comparison import name_part, write_also, write_p
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
-from evalhouse.flows.report.charts import ALL_PARTS, draw_interval, draw_parts, write_change
+from evalhouse.flows.report.charts import (
+    ALL_PARTS,
+    draw_distribution,
+    draw_history,
+    draw_interval,
+    draw_parts,
+    write_change,
+)
 from evalhouse.flows.report.head import (
     build_head,
     explain_metrics,
@@ -33,6 +42,16 @@ from evalhouse.warehouse.store import Warehouse
 _LEAST_SHOWN: Final = 0.0005
 
 
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where links of a page lead: what stands before a run's id, what between it and a sample's, and the address of two
+    runs side by side; None where there is no such page."""
+
+    run: str
+    sample: str | None = None
+    compare: str | None = None
+
+
 def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary: RunSummary) -> dict[str, Any]:
     """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone."""
     metrics = sort_by_metric(summary.metrics, run.metrics)
@@ -47,6 +66,29 @@ def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
         **_describe_result(warehouse, run, RunPair(warehouse, base, run) if base else None, metrics, summary),
     }
+
+
+def draw_charts(
+    values: Mapping[str, Sequence[float | None]], history: Sequence[Row], *, link: str | None = None
+) -> list[dict[str, Any]]:
+    """By metric a distribution of its values, where it has any, and the history of its mean if a run went before."""
+    runs = {metric: list(rows) for metric, rows in groupby(history, key=lambda row: str(row["metric"]))}
+    charts = []
+    for name in sort_headline(list(values)):
+        scored = [value for value in values[name] if value is not None]
+        rows = [row for row in runs.get(name, []) if row["mean"] is not None]
+        if scored:
+            charts.append(
+                {
+                    "name": name,
+                    "is_main": name in HEADLINE,
+                    "distribution": draw_distribution(scored),
+                    "history": draw_history(rows, link=link) if len(rows) > 1 else None,
+                    "n_runs": len(rows),
+                    "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in rows[1:]),
+                }
+            )
+    return charts
 
 
 def _describe_result(
