@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from evalhouse.flows.documents.run_origin import HEADLINE
-from evalhouse.flows.report.sections import describe_run
+from evalhouse.flows.report.sections import describe_run, draw_charts
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.warehouse.rows.report import Row, read_summary
-from evalhouse.warehouse.rows.run_pages import read_worst
+from evalhouse.warehouse.rows.run_pages import read_values, read_worst
 from evalhouse.warehouse.rows.runs import find_run, list_runs
 
 router = APIRouter()
@@ -34,6 +34,7 @@ def show_run(request: Request, run: str) -> Response:
         request,
         "run.html",
         worst=[_describe_worst(sample) for sample in worst],
+        charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary),
     )

@@ -14,3 +14,9 @@ def read_worst(warehouse: Warehouse, run: RunRow, metrics: list[str]) -> Rows:
     """The worst samples of a run by the mean of some metrics, each with the statement that is most wrong."""
     parameters = {"run_id": run.run_id, "metrics": metrics, "most": N_WORST}
     return warehouse.read_rows(read_query("ui/worst"), parameters)
+
+
+def read_values(warehouse: Warehouse, run: RunRow) -> dict[str, list[float]]:
+    """All scores of a run by metric."""
+    rows = warehouse.read_rows(read_query("ui/values"), {"run_id": run.run_id})
+    return {str(row["metric"]): row["values"] for row in rows}
