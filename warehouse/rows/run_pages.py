@@ -18,5 +18,4 @@ def read_worst(warehouse: Warehouse, run: RunRow, metrics: list[str]) -> Rows:
 
 def read_values(warehouse: Warehouse, run: RunRow) -> dict[str, list[float]]:
     """All scores of a run by metric."""
-    rows = warehouse.read_rows(read_query("ui/values"), {"run_id": run.run_id})
-    return {str(row["metric"]): row["values"] for row in rows}
+    return dict(warehouse.read(read_query("ui/values"), {"run_id": run.run_id}).iter_rows())
