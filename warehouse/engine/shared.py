@@ -181,17 +181,17 @@ class SharedReader:
             assert self._instance is not None
             connection = self._idle.pop() if self._idle else self._instance.cursor()
             self._busy.add(connection)
+        is_good = False  # what is amiss with it is not handed on
         try:
             yield connection
-        except BaseException:  # what is amiss with it is not handed on
-            connection.close()
-            raise
-        else:
-            with self._changed:
-                self._idle.append(connection)
+            is_good = True
         finally:
             with self._changed:
                 self._busy.discard(connection)
+                if is_good:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
 
     def _open(self, deadline: float) -> None:
         """Open the file in a moment without a writer; all who wait then are let in. The condition is held."""
