@@ -195,7 +195,7 @@ class Mover:
     ) -> None:
         note_environment()
         self._warehouse, self._table, self._moved = warehouse, table, moved
-        self._journal = Journal(_find_folder(warehouse.location, table))
+        self._journal = Journal(find_journal(warehouse.location, table))
         self._waiting: list[Segment] = []
         self._moving = threading.Lock()
         self._wake = threading.Event()
@@ -275,11 +275,12 @@ def take_in_orphans(warehouse: Warehouse, *, patience_s: float = 30.0) -> int:
     """Take in what dead processes left in the journal; returns how many calls and responses that were."""
     number = 0
     for table in _WAYS:
-        for segment in find_orphans(_find_folder(warehouse.location, table)):
+        for segment in find_orphans(find_journal(warehouse.location, table)):
             take_in_segment(warehouse, table, segment, patience_s=patience_s)
             number += len(segment.rows)
     return number
 
 
-def _find_folder(location: Location, table: JournalledTable) -> Path:
+def find_journal(location: Location, table: JournalledTable) -> Path:
+    """The folder of the journal with the rows on their way into a table."""
     return location.journal_path / _WAYS[table].folder

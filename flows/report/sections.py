@@ -56,10 +56,8 @@ def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary
     """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone."""
     metrics = sort_by_metric(summary.metrics, run.metrics)
     return {
-        "run": run,
         "base": base,
-        "heading": run.label or run.dataset or "Run",
-        "link_of_run": run.href if (run.href or "").startswith(("https://", "http://")) else None,
+        **describe_about(run),
         "unscored": _describe_unscored(summary.unscored),
         "stand_in": explain_stand_in(run),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
@@ -89,6 +87,15 @@ def draw_charts(
                 }
             )
     return charts
+
+
+def describe_about(run: RunRow) -> dict[str, Any]:
+    """What a run is called, and what it was made of and with."""
+    return {
+        "run": run,
+        "heading": run.label or run.dataset or "Run",
+        "link_of_run": run.href if (run.href or "").startswith(("https://", "http://")) else None,
+    }
 
 
 def _describe_result(

@@ -6,11 +6,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from evalhouse.flows.documents.run_origin import HEADLINE
-from evalhouse.flows.report.sections import describe_run, draw_charts
+from evalhouse.flows.report.sections import describe_about, describe_run, draw_charts
+from evalhouse.flows.ui.live import describe_live, find_live
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.warehouse.rows.report import Row, read_summary
 from evalhouse.warehouse.rows.run_pages import read_values, read_worst
-from evalhouse.warehouse.rows.runs import find_run, list_runs
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 
 router = APIRouter()
 _MOST: Final = 200
@@ -27,6 +28,8 @@ def show_run(request: Request, run: str) -> Response:
     """One run as a whole; `run` is whatever the commands take for one."""
     warehouse = find_warehouse(request)
     row = find_run(warehouse, run)
+    if row.status == "running":
+        return _show_running(request, row)
     summary = read_summary(warehouse, row)
     names = [str(metric["metric"]) for metric in summary.metrics]
     worst = read_worst(warehouse, row, [name for name in names if name in HEADLINE] or names)
@@ -38,6 +41,11 @@ def show_run(request: Request, run: str) -> Response:
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary),
     )
+
+
+def _show_running(request: Request, run: RunRow) -> Response:
+    """A run under way: its page fills until there is all that stands on that of a run that has ended."""
+    return render(request, "running.html", live=describe_live(find_live(request), run), **describe_about(run))
 
 
 def _describe_worst(sample: Row) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def make_client(url: str, *, token: str | None = None, headers: Mapping[str, str
 @contextlib.contextmanager
 def serve_ui(path: Path | str) -> Iterator[str]:
     """The app behind a real socket, for a browser; its address, without a slash at the end."""
-    config = uvicorn.Config(create_app(Warehouse(str(path)), Access(port=0)), port=0, log_level="error", lifespan="off")
+    app = create_app(Warehouse(str(path)), Access(port=0))
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     listening = config.bind_socket()
     port = int(listening.getsockname()[1])

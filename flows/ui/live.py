@@ -1,0 +1,208 @@
+"""Runs under way: how far they are, for pages that fill while they run.
+
+A page asks for it every few seconds as JSON: texts and numbers by the names that its elements have, what a screen
+reader should hear, and a stamp. As long as the stamp is that of the page only texts are replaced; another one says that
+there is more to show than texts, and the page is loaded again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from evalhouse.flows.display.output import clean_text, write_count, write_dollars, write_value
+from evalhouse.flows.documents.run_origin import HEADLINE
+from evalhouse.flows.report.head import write_share
+from evalhouse.flows.ui.pages import find_warehouse
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.progress import (
+    MeanSoFar,
+    RunProgress,
+    list_metric_files,
+    read_means_so_far,
+    read_progress,
+)
+from evalhouse.warehouse.rows.runs import RunRow, find_run, now_utc
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.unmoved import JournalReader
+
+router = APIRouter()
+T = TypeVar("T")
+_EVERY_S: Final = 2
+_IDLE_S: Final = 15
+_KEPT_S: Final = 1.0
+"""How long an answer serves all who ask."""
+_MEANS_KEPT_S: Final = 15.0
+_QUIET: Final = timedelta(minutes=10)
+"""A run that was not heard of for so long is said to be quiet where nobody knows whether it is alive."""
+
+
+class _Kept(Generic[T]):
+    """What was read a moment ago, by key; whoever asks meanwhile waits for it, and reads nothing."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._kept: dict[str, tuple[float, T]] = {}
+        self._guard = threading.Lock()
+
+    def find(self, key: str, read: Callable[[], T]) -> T:
+        """What was read under the key, or what `read` gives."""
+        with self._guard:
+            now = time.monotonic()
+            self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > now}
+            if key not in self._kept:
+                self._kept[key] = (time.monotonic() + self._seconds, read())
+            return self._kept[key][1]
+
+
+class LiveReader:
+    """Reads how far runs are, once for all who ask within a moment; safe to use from several threads."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._journal = JournalReader(warehouse.location)
+        self._progress = _Kept[RunProgress](_KEPT_S)
+        self._means = _Kept[list[MeanSoFar]](_MEANS_KEPT_S)
+
+    def read_progress(self, run: RunRow) -> RunProgress:
+        """How far a run is."""
+        return self._progress.find(run.run_id, partial(read_progress, self._warehouse, run, self._journal))
+
+    def read_means(self, run: RunRow) -> list[MeanSoFar]:
+        """Its main means so far."""
+        return self._means.find(run.run_id, partial(read_means_so_far, self._warehouse, run, list_main(run)))
+
+
+def find_live(request: Request) -> LiveReader:
+    """The reader of the app."""
+    reader: LiveReader = request.app.state.live
+    return reader
+
+
+@router.get("/live")
+def tell_all(request: Request) -> Response:
+    """How far all runs are that are under way."""
+    running = list_running(find_warehouse(request))
+    texts = {f"{run.run_id}-status": describe_stand(find_live(request).read_progress(run)) for run in running}
+    return _answer(make_stamp(find_warehouse(request)), texts, {}, "", _EVERY_S if running else _IDLE_S)
+
+
+@router.get("/runs/{run}/live")
+def tell_one(request: Request, run: str) -> Response:
+    """How far one run is."""
+    row = find_run(find_warehouse(request), run)
+    if row.status != "running":
+        return _answer(row.status, {}, {}, f"The run is {row.status}", _IDLE_S)
+    told = describe_live(find_live(request), row)
+    return _answer("running", told["texts"], told["values"], told["say"], _EVERY_S)
+
+
+def list_running(warehouse: Warehouse) -> list[RunRow]:
+    """The runs that stand as under way."""
+    rows = warehouse.read_rows(read_query("ui/running"))
+    return [find_run(warehouse, str(row["run_id"])) for row in rows]
+
+
+def make_stamp(warehouse: Warehouse) -> str:
+    """Another text whenever a run began or ended."""
+    (row,) = warehouse.read_rows(read_query("ui/stamp"))
+    return str(row["stamp"])
+
+
+def list_main(run: RunRow) -> list[str]:
+    """The main metrics of a run."""
+    names = [file.name for file in list_metric_files(run)]
+    return [name for name in HEADLINE if name in names] or names[:1]
+
+
+def describe_live(reader: LiveReader, run: RunRow) -> dict[str, Any]:
+    """What a run's page shows of it while it is under way, by the names that its elements have."""
+    progress = reader.read_progress(run)
+    n_all = progress.n_samples or 0
+    texts = {
+        "stand": describe_stand(progress),
+        "warning": describe_warning(run, progress) or "",
+        "requests": f"{progress.n_requests:,}",
+        "reused": f"{progress.n_reused:,}",
+        "failed": f"{progress.n_failed:,}",
+        "tokens": f"{progress.n_tokens:,}",
+        "cost": _describe_cost(progress),
+        **{f"step-{step.step}": _describe_step(step.n_done, n_all, step.n_failed) for step in progress.steps},
+    }
+    if any(step.n_done for step in progress.steps):
+        texts |= {f"mean-{mean.metric}": _describe_mean(mean) for mean in reader.read_means(run)}
+    values = {f"step-{step.step}": step.n_done / n_all if n_all else 0 for step in progress.steps}
+    return {
+        "texts": texts,
+        "values": {**values, "all": progress.share or 0},
+        "steps": [step.step for step in progress.steps],
+        "means": list_main(run),
+        "say": describe_warning(run, progress) or _say_share(progress.share),
+    }
+
+
+def describe_stand(progress: RunProgress) -> str:
+    """How far a run is, in a few words."""
+    if progress.is_alive is False:
+        return f"stopped at {write_share(progress.share)}, no process is at work on it"
+    if not any(step.n_done for step in progress.steps) and progress.n_responses:
+        of = f" of {progress.n_samples:,}" if progress.n_samples else ""
+        return f"running: {progress.n_responses:,}{of} responses of the application are there"
+    left = f", about {write_time(progress.left)} left" if progress.left else ""
+    return f"running: {write_share(progress.share or 0)} done{left}"
+
+
+def describe_warning(run: RunRow, progress: RunProgress) -> str | None:
+    """That nothing comes of a run any more, and since when; None where it goes on."""
+    ago = now_utc() - progress.last_at
+    if progress.is_alive or (progress.is_alive is None and ago < _QUIET):
+        return None
+    since = f"the last that came of it came at {progress.last_at:%Y-%m-%d %H:%M:%S} UTC, {write_time(ago)} ago"
+    if progress.is_alive is None:
+        return f"It is quiet: {since}."
+    return (
+        f"No process is at work on it on this machine: {since}. `evalhouse resume {run.run_id}` goes on with it; "
+        "what was answered is on record and costs nothing."
+    )
+
+
+def write_time(time_left: timedelta) -> str:
+    """A length of time in its largest units: 40 s, 3 min, 2 h 5 min, 3 days."""
+    minutes, seconds = divmod(int(time_left.total_seconds()), 60)
+    if not minutes:
+        return f"{seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} days"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _describe_step(n_done: int, n_all: int, n_failed: int) -> str:
+    failed = f", {n_failed:,} failed" if n_failed else ""
+    return f"{n_done:,} of {n_all:,}{failed}"
+
+
+def _describe_mean(mean: MeanSoFar) -> str:
+    return f"{write_value(mean.mean)} of {write_count(mean.n_scored, 'sample')}" if mean.n_scored else "none yet"
+
+
+def _describe_cost(progress: RunProgress) -> str:
+    if not progress.n_unpriced:
+        return write_dollars(progress.priced_usd)
+    return f"{write_dollars(progress.priced_usd)} and {write_count(progress.n_unpriced, 'call')} without a known price"
+
+
+def _say_share(share: float | None) -> str:
+    """What is worth hearing: every quarter."""
+    quarter = int(4 * (share or 0))
+    return ("", "A quarter is done", "Half is done", "Three quarters are done", "All is judged")[min(quarter, 4)]
+
+
+def _answer(stamp: str, texts: dict[str, str], values: dict[str, float], say: str, every_s: int) -> Response:
+    cleaned = {name: clean_text(text) for name, text in texts.items()}
+    return JSONResponse({"stamp": stamp, "texts": cleaned, "values": values, "say": clean_text(say), "every": every_s})
