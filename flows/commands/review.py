@@ -154,7 +154,7 @@ def _write(export: "Export", kind: str, reviewer: str, *, with_verdicts: bool) -
 
         return build_review_page(export, reviewer).encode()
     rows = list_rows(export, reviewer=reviewer, with_verdicts=with_verdicts)
-    return write_csv(rows) if kind == "csv" else write_lines(rows)
+    return write_csv(rows, rows[0]) if kind == "csv" else write_lines(rows)
 
 
 def _report_export(export: "Export", request: "ExportRequest", path: Path, *, as_json: bool) -> None:

@@ -182,11 +182,11 @@ def list_rows(export: Export, *, reviewer: str, with_verdicts: bool) -> list[dic
     return [_describe_row(export, pick, reviewer, with_verdicts=with_verdicts) for pick in export.picks]
 
 
-def write_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """A table with a byte order mark, without which spreadsheets spoil what is not ASCII."""
-    rows = list(rows)
+def write_csv(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> bytes:
+    """A table with these columns and a byte order mark, without which spreadsheets spoil what is not ASCII; what a
+    spreadsheet would take for a formula is kept from being one."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]))
+    writer = csv.DictWriter(text, list(names))
     writer.writeheader()
     writer.writerows({name: _write_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode("utf-8-sig")

@@ -80,11 +80,17 @@ def read_moved(warehouse: Warehouse, run_id: str) -> frozenset[tuple[str, str]] 
 
     None when there is no run before.
     """
-    previous = warehouse.read_rows(read_query("reviews/previous"), {"run_id": run_id})
-    if not previous:
+    previous = find_previous(warehouse, run_id)
+    if previous is None:
         return None
-    rows = warehouse.read(read_query("reviews/moved"), {"run_id": run_id, "previous": previous[0]["run_id"]}).to_dicts()
+    rows = warehouse.read(read_query("reviews/moved"), {"run_id": run_id, "previous": previous}).to_dicts()
     return frozenset((row["sample_id"], row["step"]) for row in rows)
+
+
+def find_previous(warehouse: Warehouse, run_id: str) -> str | None:
+    """The run before this one in its series; None for the first."""
+    rows = warehouse.read_rows(read_query("reviews/previous"), {"run_id": run_id})
+    return str(rows[0]["run_id"]) if rows else None
 
 
 def write_picks(warehouse: Warehouse, run_id: str, export_id: str, rows: Sequence[Mapping[str, object]]) -> None:
