@@ -1,14 +1,14 @@
 """`prompts compare`: the judge asked again about verdicts that people have reviewed, in the old words and in the new.
 
-Both sets of prompts go the way a run's requests go, over the samples and statements of the reviewed runs, so that what
-was asked before is found on record. The calls belong to a run of their own, of kind `prompts`, with the reviewed run as
-its parent; it has no scores, and `latest`, `previous` and labels never select it.
+Both sets of prompts go the way a run's requests go, over the samples and statements of the reviewed runs and by the
+plan of each, so that what was asked before is found on record. The calls belong to a run of their own, of kind
+`prompts`, with the reviewed run as its parent; it has no scores, and `latest`, `previous` and labels never select it.
 """
 
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,11 @@ from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow
-from evalhouse.warehouse.steps import REVIEWED_PROMPTS
+from evalhouse.warehouse.steps import PLANS, REVIEWED_PROMPTS, arrange_steps, find_step
 from evalhouse.warehouse.store import Warehouse
 
 BUILT_IN = "built-in"
+_COMPARED = (*REVIEWED_PROMPTS, *(str(plan.prompt) for plan in PLANS.values()))
 _ITEM = ("run_id", "sample_id", "step", "item_id")
 
 
@@ -48,12 +49,17 @@ class PromptSet:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What is to be asked: which steps differ, and the reviewed verdicts of these, with the texts of their samples."""
+    """What is to be asked: with which prompts, for which steps' reviewed verdicts, and the texts of their samples.
+
+    `asked` are the prompts by reviewed run: a run by a plan was asked with that of the plan.
+    """
 
     settings: RunSettings
     old: PromptSet
     new: PromptSet
+    prompts: tuple[str, ...]
     steps: tuple[str, ...]
+    asked: Mapping[str, tuple[str, ...]]
     reviewed: pl.DataFrame
     texts: Mapping[str, Sequence[JudgedTexts]]
     configs: Mapping[str, RunSettings]
@@ -94,16 +100,16 @@ def find_prompt_set(warehouse: Warehouse, source: str, language: str) -> PromptS
         prompts: Mapping[str, Prompt] = load_prompts(language, None if source == BUILT_IN else Path(source))
     else:
         prompts = _load_from_record(warehouse, source, language)
-    return PromptSet(source=source, prompts={name: prompts[name] for name in REVIEWED_PROMPTS})
+    return PromptSet(source=source, prompts={name: prompts[name] for name in _COMPARED})
 
 
 def _load_from_record(warehouse: Warehouse, source: str, language: str) -> Mapping[str, Prompt]:
     """Prompts as they were asked with; those that the hash or version does not name are the built-in ones."""
-    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in REVIEWED_PROMPTS]
+    rows = [row for row in find_prompts(warehouse, source, language) if row["prompt"] in _COMPARED]
     names = [row["prompt"] for row in rows]
     if not rows:
         raise SettingsError(
-            f"{source!r} is not a folder, and no prompt of {', '.join(REVIEWED_PROMPTS)} in language {language} on "
+            f"{source!r} is not a folder, and no prompt of {', '.join(_COMPARED)} in language {language} on "
             f"record has such a hash or version; give {BUILT_IN}, a folder, or the start of a hash "
             "(`evalhouse query 'select prompt, version, prompt_hash from prompts'`)"
         )
@@ -123,44 +129,80 @@ def plan_comparison(
 
     A content that several runs have verdicts on is asked about in the newest of them.
     """
-    differing = [name for name in REVIEWED_PROMPTS if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
-    if not differing:
-        raise SettingsError(
-            f"{old.source} and {new.source} ask in the same words for {', '.join(REVIEWED_PROMPTS)}, which are what "
-            "people review; there is nothing to compare"
-        )
-    judges = {name: find_judge(settings.judge, name) for name in differing}
-    steps = tuple(name for name, judge in judges.items() if not is_fixed(judge))
-    if not steps:
-        raise SettingsError(
-            f"the {' and the '.join(dict.fromkeys(judges.values()))} judge reads no prompt, so that other words change "
-            f"none of its verdicts ({', '.join(differing)}); name a model with --judge"
-        )
+    prompts = _find_differing(settings, old, new)
     newest = sorted(runs, key=lambda run: run.started_at, reverse=True)
-    reviewed = read_reviewed(warehouse, [run.run_id for run in newest])
-    reviewed = reviewed.filter(
-        pl.col("step").is_in(steps), pl.col("run_id") == pl.col("run_id").first().over("item_hash")
+    configs = {run.run_id: _derive_settings(settings, run) for run in newest}
+    asked = {run_id: _find_prompts(config) for run_id, config in configs.items()}
+    reviewed = read_reviewed(warehouse, list(configs)).filter(
+        pl.struct("run_id", "step").is_in(
+            [
+                {"run_id": run_id, "step": step}
+                for run_id, by_step in asked.items()
+                for step, prompt in by_step.items()
+                if prompt in prompts
+            ]
+        ),
+        pl.col("run_id") == pl.col("run_id").first().over("item_hash"),
     )
     if reviewed.is_empty():
         raise SettingsError(
-            f"no verdict of {', '.join(steps)} has been reviewed in {', '.join(run.run_id for run in newest)}; "
+            f"no verdict that was asked for with {', '.join(prompts)} has been reviewed in {', '.join(configs)}; "
             "`evalhouse review export` picks some for a person to label"
         )
     by_run = {str(run_id): part for (run_id,), part in reviewed.group_by(["run_id"], maintain_order=True)}
-    configs = {run.run_id: _derive_settings(settings, run) for run in newest if run.run_id in by_run}
     texts = {
         run_id: read_judged_texts(warehouse, run_id, part["sample_id"].unique(maintain_order=True).to_list())
         for run_id, part in by_run.items()
     }
+    used = {run_id: _pick(prompts, {asked[run_id][step] for step in part["step"]}) for run_id, part in by_run.items()}
+    by_plan = next((configs[run_id].plan for run_id, names in used.items() if set(names) & PLANS.keys()), settings.plan)
     return ComparisonPlan(
-        settings=settings, old=old, new=new, steps=steps, reviewed=reviewed, texts=texts, configs=configs
+        settings=settings.model_copy(update={"plan": by_plan}),
+        old=old,
+        new=new,
+        prompts=_pick(prompts, {name for names in used.values() for name in names}),
+        steps=_pick(REVIEWED_PROMPTS, set(reviewed["step"])),
+        asked=used,
+        reviewed=reviewed,
+        texts=texts,
+        configs={run_id: configs[run_id] for run_id in by_run},
     )
+
+
+def _find_differing(settings: RunSettings, old: PromptSet, new: PromptSet) -> tuple[str, ...]:
+    """The prompts whose words differ and are read by a judge; raises SettingsError where there is none."""
+    differing = [name for name in _COMPARED if old.prompts[name].prompt_hash != new.prompts[name].prompt_hash]
+    if not differing:
+        raise SettingsError(
+            f"{old.source} and {new.source} ask in the same words for {', '.join(_COMPARED)}, which are what "
+            "people review; there is nothing to compare"
+        )
+    judges = {name: find_judge(settings.judge, name) for name in differing}
+    prompts = tuple(name for name, judge in judges.items() if not is_fixed(judge))
+    if not prompts:
+        raise SettingsError(
+            f"the {' and the '.join(dict.fromkeys(judges.values()))} judge reads no prompt, so that other words change "
+            f"none of its verdicts ({', '.join(differing)}); name a model with --judge"
+        )
+    return prompts
+
+
+def _find_prompts(settings: RunSettings) -> dict[str, str]:
+    """By reviewed step the prompt that asks for its verdicts in a run with these settings."""
+    prompts = {name: name for name in REVIEWED_PROMPTS}
+    for name in arrange_steps(make_plan(settings).steps, settings.plan) & PLANS.keys():
+        prompts |= {find_step(joined).task: str(PLANS[name].prompt) for joined in PLANS[name].joins}
+    return prompts
+
+
+def _pick(names: Sequence[str], wanted: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in wanted)
 
 
 def _derive_settings(settings: RunSettings, run: RunRow) -> RunSettings:
     """The run's own settings for what its requests hold, and those of this comparison for how they are asked."""
     own = RunSettings.model_validate_json(json.dumps(run.config, ensure_ascii=False))
-    names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens")
+    names = ("metrics", "metric_files", "votes", "contexts_alone", "request_tokens", "plan")
     changes = {name: getattr(own, name) for name in names}
     return settings.model_copy(update={**changes, "embeddings": "hashing", "prompts": None})
 
@@ -211,13 +253,16 @@ async def _ask_both(session: Session, plan: ComparisonPlan) -> list[_Side]:
         verdicts: dict[str, list[ItemVerdict]] = {}
         for reviewed_run, texts in plan.texts.items():
             live_run = await session.fit(_shape(session.live_run, words, plan.configs[reviewed_run]))
-            verdicts[reviewed_run] = await judge_again(live_run, texts, plan.steps)
+            verdicts[reviewed_run] = await judge_again(live_run, texts, plan.asked[reviewed_run])
         sides.append(_Side(usage=session.usage - before, verdicts=verdicts))
     return sides
 
 
 async def judge_again(live_run: LiveRun, texts: Sequence[JudgedTexts], steps: Sequence[str]) -> list[ItemVerdict]:
-    """All verdicts of these samples by the live run's judge and prompts; a step that failed has none."""
+    """All verdicts of these samples by the live run's judge and prompts; a step that failed has none.
+
+    `steps` are files in `tasks/`, which are named like what they ask with.
+    """
     works = [_lay_out(of_sample) for of_sample in texts]
     await asyncio.gather(*(step.take(live_run, work) for work in works for step in find_tasks(steps)))
     return [verdict for work in works for verdict in _read(work)]

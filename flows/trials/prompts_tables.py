@@ -67,7 +67,7 @@ class ComparisonReport:
         n_samples = sum(len(texts) for texts in plan.texts.values())
         print_line(
             f"{plan.n_verdicts} reviewed verdicts in {n_samples} samples, judged by {plan.settings.judge}; prompts "
-            f"that differ: {', '.join(plan.steps)}"
+            f"that differ: {', '.join(plan.prompts)}"
         )
         print_line()
         if self.comparison is not None:
@@ -119,7 +119,7 @@ def _derive_settings(resolved: Resolved, runs: list[RunRow], url: str) -> RunSet
 def _describe_prompt_set(plan: ComparisonPlan, side: str) -> dict[str, Any]:
     words = plan.old if side == "old" else plan.new
     hashes = {name: {"version": words.prompts[name].version, "prompt_hash": words.prompts[name].prompt_hash}
-              for name in plan.steps}  # fmt: skip
+              for name in plan.prompts}  # fmt: skip
     return {"source": words.source, "prompts": hashes}
 
 

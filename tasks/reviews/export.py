@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from evalhouse.tasks.judge.names import LEXICAL, find_judge
 from evalhouse.tasks.reviews.draw import (
     Item,
     Pick,
@@ -40,7 +41,6 @@ from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 REVIEWED = "reviewed"
-_LEXICAL = "lexical"
 _OF_ITEM = ("sample_id", "step", "statement_id", "context_rank", "item_hash", "question_hash", "judge_label")
 # A spreadsheet takes a cell that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -167,13 +167,14 @@ def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> li
 def _read_lexically(
     warehouse: Warehouse, run: RunRow, request: ExportRequest, items: Sequence[Item], generator: random.Random
 ) -> tuple[dict[tuple[str, str, str], str], int]:
-    """What the lexical judge says, and of how many samples. A run of its own it cannot disagree with."""
-    if request.share_random >= 1 or run.judge == _LEXICAL:
+    """What the lexical judge says, and of how many samples. With a step of its own it cannot disagree."""
+    others = [item for item in items if find_judge(run.judge, item.step) != LEXICAL]
+    if request.share_random >= 1 or not others:
         return {}, 0
-    samples = pick_samples(items, generator)
+    samples = pick_samples(others, generator)
     texts = read_texts(warehouse, run.run_id, samples)
     statements = read_statements(warehouse, run.run_id, samples)
-    steps = sorted({item.step for item in items})
+    steps = sorted({item.step for item in others})
     return label_lexically(texts, statements, steps), len(samples)
 
 

@@ -92,6 +92,22 @@ def test_the_lexical_judge_and_votes_point_at_verdicts(warehouse: Warehouse, exp
     assert picks["s05", "rank", 1]["stratum"] == "votes"
 
 
+def test_the_lexical_judge_does_not_disagree_with_the_steps_that_are_its_own(
+    warehouse: Warehouse, export: Call
+) -> None:
+    change(warehouse, "update classifications set label = 'FP' where statement_id = 'A1'")
+    change(warehouse, "update attributions set supported = not supported, context_ranks = []")
+
+    def find_disputed(judge: str) -> set[str]:
+        change(warehouse, f"update runs set judge = '{judge}'")
+        groups = export("-n", "99", "--json")["groups"]
+        return {group["step"] for group in groups if group["stratum"] == "judges"}
+
+    assert find_disputed("openai:m") >= {"attribute", "classify"}
+    assert find_disputed("lexical,attribute=openai:m") == {"attribute"}
+    assert find_disputed("openai:m,attribute=lexical") == find_disputed("openai:m") - {"attribute"}
+
+
 def test_moved_scores_point_at_verdicts(warehouse: Warehouse, export: Call) -> None:
     change(warehouse, "update runs set judge = 'lexical'")
     insert_run(warehouse, make_run("r0", 0))

@@ -150,6 +150,31 @@ def test_calls_are_those_of_a_run_that_is_no_night(place: Place, caller: Caller)
     assert {row["prompt_hash"] for row in hashes} <= {row["prompt_hash"] for row in known}
 
 
+def test_what_one_request_asked_is_asked_so_again_in_other_words(
+    place: Place, endpoint: Endpoint, caller: Caller
+) -> None:
+    run = ("run", "berths.jsonl", "--judge", "openai:judge", "--label", "joined", "--plan", "fused", "--limit", "3")
+    assert place.call(*run, "--metrics", "context_recall,context_precision").status == 0
+    assert place.call("review", "export", "joined", "--steps", "rank", "-n", "50", "-o", "joined.jsonl").status == 0
+    lines = [json.loads(line) for line in (place.folder / "joined.jsonl").read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line |= {"label": "useful" if line["context_rank"] == 1 else "not_useful", "reviewer": "ann"}
+    (place.folder / "joined.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert place.call("review", "import", "joined.jsonl").status == 0
+    content = read_content("fused")
+    write_prompt(place.folder / "joined", content | {"system": f"{content['system']}\n{STRICT}", "version": 79})
+    before = len(endpoint.stats.bodies)
+    document = caller.compare("built-in", "joined", "--on", "joined")
+    assert [endpoint.stats.bodies[before + n]["messages"][0]["content"].count(STRICT) for n in range(3)] == [1, 1, 1]
+    assert len(endpoint.stats.bodies) == before + 3
+    # What was said of the same statements in the other run counts here as well.
+    assert (document["steps"], document["costs"]["old"]["reused"]) == (["attribute", "rank"], 3)
+    assert document["new"]["prompts"].keys() == {"fused"}
+    assert ("rank", 6) in [(change["step"], change["n_verdicts"]) for change in document["changes"]]
+    told = caller.call("built-in", "joined", "--on", RUN).stderr
+    assert "no verdict that was asked for with fused has been reviewed" in told
+
+
 def test_words_on_record_are_found_by_hash_and_version(place: Place, caller: Caller) -> None:
     caller.call("built-in", "strict", "--on", RUN)
     (row,) = read(place, "select prompt_hash from prompts where version = '77'")
