@@ -8,6 +8,7 @@ correct its mean, and what it means to a person who knows none of this; its body
 metrics need.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 
+STORED_VIEWS: Final = {"scores": "run_scores", "causes": "sample_causes", "costs": "run_costs"}
+"""By part of what is stored of runs the view that reads it."""
 OPTIONAL_STEPS: Final = tuple(step.name for step in STEPS.values() if step.optional)
 
 Better = Literal["high", "low"]
@@ -248,9 +251,31 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
     texts["sample_steps"] = texts["sample_steps"].replace("$steps", steps).replace("$names", ", ".join(STEPS))
     texts["verdicts"] = texts["verdicts"].replace("$further", _select_further(texts["verdicts"]))
     texts["metric_steps"] = metric_steps_sql(metrics)
+    for part, view in STORED_VIEWS.items():
+        texts["stored_rules"] = texts["stored_rules"].replace(f"$hash_of_{part}", _hash_rules(part, texts))
+        texts[view] = texts[view].replace(f"(${part})", f"(\n{read_stored(part)})")
+    earlier = read_query("stored/earlier_support")
+    texts["earlier_support"] = texts["earlier_support"].replace("$earlier_support", earlier)
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}
     order = TopologicalSorter({name: sorted(words[name] & texts.keys() - {name}) for name in sorted(texts)})
     return [ViewScript(name=name, sql=texts[name]) for name in order.static_order()]
+
+
+def read_stored(part: str) -> str:
+    """What reckons a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
+    return read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
+
+
+def _hash_rules(part: str, views: Mapping[str, str]) -> str:
+    """A hash of all that a part is reckoned by, without what is said of it."""
+    code = _drop_remarks(read_stored(part))
+    read = [views[name].partition("comment on")[0] for name in sorted(views) if re.search(rf"\b{name}\b", code)]
+    code = " ".join([code, *map(_drop_remarks, read)])
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
+def _drop_remarks(sql: str) -> str:
+    return " ".join(re.sub(r"--[^\n]*", "", sql).split())
 
 
 def metric_steps_sql(metrics: Mapping[str, MetricFile]) -> str:

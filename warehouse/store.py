@@ -28,6 +28,7 @@ from evalhouse.warehouse.engine.migrate import apply_migrations, is_older, load_
 from evalhouse.warehouse.engine.older import as_of_today
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing, WarehouseUnwritable, first_line
 from evalhouse.warehouse.location import Location, parse_location
+from evalhouse.warehouse.stored import forget
 from evalhouse.warehouse.tables import VERDICT_TABLES, Batch
 
 WRITE_PATIENCE_S = 5.0
@@ -218,6 +219,7 @@ def write_batch(connection: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     """Write a batch within the open transaction, unless its key is known."""
     if not enter_batch(connection, batch.key, batch.run_id):
         return
+    forget(connection, batch.run_id, batch.tables if not batch.replaces else {*batch.tables, *VERDICT_TABLES})
     if batch.replaces:
         delete_rows(connection, VERDICT_TABLES, batch.run_id, batch.replaces)
     for table, frame in batch.tables.items():

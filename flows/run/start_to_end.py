@@ -29,6 +29,7 @@ from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
     RunStatus,
+    end_run,
     find_run,
     hold_suite,
     insert_run,
@@ -313,7 +314,7 @@ def _write_end(live_run: "LiveRun", run: RunRow, problem: BaseException | None) 
         update_run(live_run.warehouse, live_run.run_id, problem=told)
         return ended
     ended = replace(ended, status=_name_end(live_run, problem), finished_at=now_utc())
-    update_run(live_run.warehouse, live_run.run_id, status=ended.status, finished_at=ended.finished_at, problem=told)
+    end_run(live_run.warehouse, live_run.run_id, status=ended.status, finished_at=ended.finished_at, problem=told)
     return ended
 
 

@@ -30,6 +30,7 @@ class Together(tuple[int, ...]):
     """In a Support the ranks of contexts that support a statement only together."""
 
 
+_TO_COME = "a run whose row is yet to come"
 _DEFAULTS: dict[str, Row] = {
     "runs": {
         "judge": "lexical",
@@ -151,8 +152,14 @@ def fill(con: duckdb.DuckDBPyConnection, table: str, *rows: Row) -> None:
     given = [{**_DEFAULTS.get(table, {}), **_name_way(table, row), **row} for row in rows]
     assert not {name for row in given for name in row} - set(schema)
     con.register("given_rows", pl.DataFrame(given, schema=schema))
+    if table == "runs":
+        con.execute("delete from runs where dataset = ? and run_id in (select run_id from given_rows)", [_TO_COME])
     con.execute(f"insert into {table} by name select * from given_rows")
     con.unregister("given_rows")
+    if table in ("run_samples", "scores", "llm_calls"):
+        missing = con.sql(f"select distinct run_id from {table} anti join runs using (run_id)").fetchall()
+        # Of no series, as a run was not yet spoken of.
+        fill(con, "runs", *({"run_id": run_id, "kind": "noise", "dataset": _TO_COME} for (run_id,) in missing))
 
 
 class RowsToCome:

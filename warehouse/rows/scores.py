@@ -19,6 +19,7 @@ from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
+from evalhouse.warehouse.stored import forget, store_scored
 
 
 def note_no_noise(warehouse: Warehouse, run_id: str) -> None:
@@ -123,6 +124,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
     wanted = set_metrics(metrics, settings)
     names = [metric.name for metric in metrics]
     with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=run_id) as connection:
+        forget(connection, run_id, {"scores"})
         connection.execute(
             "delete from scores where run_id = ? and metric in (select unnest(?::varchar[]))", [run_id, names]
         )
@@ -138,6 +140,7 @@ def score_run(warehouse: Warehouse, run_id: str, metrics: Sequence[MetricFile], 
             if metric.file.is_own:
                 _score_metric(warehouse, connection, run_id, metric)
         connection.execute("drop table if exists metric_scores")
+        store_scored(connection, run_id, n_samples)
         note_noise(connection, run_id)
         reasons = {"run_id": run_id, "reasons": list(FAILURE_REASONS)}
         failed = connection.execute(read_query("runs/n_failed"), reasons).fetchone()

@@ -1,0 +1,390 @@
+-- The rows of the view sample_causes of open_runs: a name for a table of run_ids.
+with earlier_support as (
+$earlier_support
+),
+
+thresholds as (
+    select
+        max(value) filter (where threshold = 'minor_share') as minor_share,
+        max(value) filter (where threshold = 'most_share') as most_share,
+        max(value) filter (where threshold = 'top_ranks') as top_ranks,
+        max(value) filter (where threshold = 'least_bytes') as least_bytes,
+        max(value) filter (where threshold = 'split_share') as split_share
+    from cause_thresholds
+),
+
+-- Before the join, which else keeps whole texts in memory.
+texts as (
+    select
+        sample_id,
+        input_hash,
+        context_ids,
+        coalesce(list_distinct(reference_context_ids), []) as reference_ids,
+        -- An empty list is a retrieval that found nothing; no list at all tells nothing.
+        coalesce(len(contexts) = 0, false) as retrieved_nothing
+    from samples
+),
+
+ids as (
+    select
+        run_samples.run_id,
+        run_samples.sample_id,
+        run_samples.ordinal,
+        texts.context_ids,
+        coalesce(texts.reference_ids, []) as reference_ids,
+        coalesce(texts.retrieved_nothing, false) as retrieved_nothing
+    from (from run_samples where run_id in (select run_id from open_runs)) as run_samples
+    left join texts
+        on texts.sample_id = run_samples.sample_id
+        and texts.input_hash = run_samples.input_hash
+),
+
+retrievals as (
+    select
+        *,
+        case
+            when len(reference_ids) > 0 and (len(context_ids) > 0 or retrieved_nothing)
+                then list_has_all(coalesce(list_distinct(context_ids), []), reference_ids)
+        end as has_all_references,
+        list_filter(
+            range(1, coalesce(len(context_ids), 0) + 1),
+            lambda rank: coalesce(list_contains(reference_ids, context_ids[rank]), false)
+        ) as reference_ranks
+    from ids
+),
+
+usefulness as (
+    select run_id, sample_id, coalesce(list(context_rank) filter (where useful), []) as useful_ranks
+    from context_verdicts
+    where run_id in (select run_id from open_runs)
+    group by run_id, sample_id
+),
+
+voted as (
+    select run_id, sample_id, bool_or(not agrees) as is_split
+    from votes
+    where run_id in (select run_id from open_runs)
+    group by run_id, sample_id, step, item_id
+),
+
+splits as (
+    select run_id, sample_id, count(*) as n_voted, count(*) filter (where is_split) as n_split
+    from voted
+    group by run_id, sample_id
+),
+
+refusals as (
+    select run_id, sample_id, bool_or(rating > 0) as is_noncommittal
+    from grades
+    where rubric = 'relevancy' and criterion = 'noncommittal' and run_id in (select run_id from open_runs)
+    group by run_id, sample_id
+),
+
+-- What is no lack here: a text without statements, and contexts that a retrieval did not find.
+ended as (
+    select
+        retrievals.run_id,
+        retrievals.sample_id,
+        retrievals.retrieved_nothing,
+        steps.step,
+        if(outcomes.step is null, 'cancelled', outcomes.reason) as reason
+    from retrievals
+    cross join (values ('classify'), ('attribute_answer'), ('attribute_ground_truth')) as steps (step)
+    left join (from outcomes where run_id in (select run_id from open_runs)) as outcomes
+        on outcomes.run_id = retrievals.run_id
+        and outcomes.sample_id = retrievals.sample_id
+        and outcomes.step = steps.step
+),
+
+lacks as (
+    select
+        ended.run_id,
+        ended.sample_id,
+        arg_min(ended.reason, coalesce(unscored_reasons.precedence, 99)) as reason,
+        list(ended.step order by ended.step) as steps
+    from ended
+    left join unscored_reasons on unscored_reasons.reason = ended.reason
+    where ended.reason <> 'no_statements' and not (ended.reason = 'no_contexts' and ended.retrieved_nothing)
+    group by ended.run_id, ended.sample_id
+),
+
+judged as (
+    select
+        statements.run_id,
+        statements.sample_id,
+        statements.statement_id,
+        statements.source,
+        statements.ordinal,
+        statements.text,
+        classifications.label,
+        attributions.supported,
+        attributions.context_ranks,
+        attributions.joint_ranks,
+        list_concat(attributions.context_ranks, attributions.joint_ranks) as support_ranks
+    from (from statements where run_id in (select run_id from open_runs)) as statements
+    left join (from classifications where run_id in (select run_id from open_runs)) as classifications
+        on classifications.run_id = statements.run_id
+        and classifications.sample_id = statements.sample_id
+        and classifications.statement_id = statements.statement_id
+    left join (from attributions where run_id in (select run_id from open_runs)) as attributions
+        on attributions.run_id = statements.run_id
+        and attributions.sample_id = statements.sample_id
+        and attributions.statement_id = statements.statement_id
+),
+
+-- Windows and not joins: their partitions let a filter on run_id reach the tables.
+compared as (
+    select
+        *,
+        min(sample_id) filter (where supported) over same_words as first_supported,
+        max(sample_id) filter (where supported) over same_words as last_supported,
+        flatten(list(coalesce(support_ranks, [])) filter (where source = 'ground_truth' and supported) over same_sample)
+            as relevant_ranks
+    from judged
+    window
+        same_words as (partition by run_id, lower(trim(text))),
+        same_sample as (partition by run_id, sample_id)
+),
+
+placed as (
+    select
+        compared.*,
+        -- Down to which rank one has to read for the support; what stands together is needed whole.
+        coalesce(list_min(context_ranks), list_max(joint_ranks)) as first_rank,
+        strlen(trim(text)) < thresholds.least_bytes as is_short,
+        case
+            when is_short then null
+            when first_supported <> compared.sample_id then first_supported
+            when last_supported <> compared.sample_id then last_supported
+        end as elsewhere,
+        retrievals.has_all_references,
+        case when retrievals.has_all_references then retrievals.reference_ranks else usefulness.useful_ranks end
+            as right_ranks,
+        usefulness.useful_ranks,
+        thresholds.top_ranks,
+        earlier_support.finding,
+        earlier_support.changed_document,
+        if(finding = 'truth_outdated',
+            changed_document || ' supported it in run ' || earlier_run_id || ', and '
+            || coalesce('version ' || kb_version, 'an update') || ' (run ' || update_run_id || ') changed it',
+            array_to_string(list_prepend('retrieved for it in run ' || earlier_run_id, earlier_support.context_ids), ', ')
+        ) as earlier
+    from compared
+    inner join retrievals
+        on retrievals.run_id = compared.run_id
+        and retrievals.sample_id = compared.sample_id
+    left join usefulness
+        on usefulness.run_id = compared.run_id
+        and usefulness.sample_id = compared.sample_id
+    left join earlier_support
+        on earlier_support.run_id = compared.run_id
+        and earlier_support.sample_id = compared.sample_id
+        and earlier_support.statement_id = compared.statement_id
+    cross join thresholds
+),
+
+-- What each statement says of the bot, by the name of the rule it speaks for.
+told as (
+    select
+        *,
+        case
+            when source = 'answer' and label = 'TP' then if(coalesce(supported, false), 'good', 'unsupported_but_true')
+            when source = 'answer' and coalesce(supported and list_has_any(support_ranks, relevant_ranks), false) then 'truth_incomplete'
+            when source = 'answer' then if(coalesce(supported, false), 'distracted', 'invented')
+            when label = 'TP' then 'good'
+            when coalesce(supported, false) then
+                if(
+                    first_rank > top_ranks
+                    and not list_has_all(relevant_ranks, range(1, first_rank)::integer[]),
+                    'ranked_low', 'passed_over'
+                )
+            -- "No." is no knowledge to be found anywhere: it follows from what the contexts do hold.
+            when is_short and len(relevant_ranks) > 0 then 'passed_over'
+            when not has_all_references then 'reference_not_retrieved'
+            when elsewhere is not null then 'retrieved_elsewhere'
+            when finding is not null then finding
+            when has_all_references then 'references_lack_it'
+            else 'nowhere'
+        end as telling,
+        coalesce(list_has_any(support_ranks, right_ranks), false) as is_right,
+        coalesce(list_has_any(support_ranks, useful_ranks), useful_ranks is null) as is_useful
+    from placed
+),
+
+counts as (
+    select
+        run_id,
+        sample_id,
+        count(*) filter (where source = 'answer') as n_answer,
+        count(*) filter (where source = 'ground_truth') as n_truth,
+        count(*) filter (where source = 'answer' and label = 'TP') as n_tp,
+        count(*) filter (where source = 'ground_truth' and label <> 'TP') as n_missing,
+        count(*) filter (where source = 'answer' and supported) as n_answer_supported,
+        count(*) filter (where source = 'ground_truth' and supported) as n_truth_supported,
+        count(*) filter (where source = 'ground_truth' and supported and is_useful) as n_truth_useful,
+        count(*) filter (where source = 'answer' and is_right) as n_answer_right,
+        count(*) filter (where telling = 'reference_not_retrieved') as n_reference_not_retrieved,
+        count(*) filter (where telling = 'retrieved_elsewhere') as n_retrieved_elsewhere,
+        count(*) filter (where telling = 'truth_outdated') as n_truth_outdated,
+        count(*) filter (where telling = 'retrieved_before') as n_retrieved_before,
+        count(*) filter (where telling = 'references_lack_it') as n_references_lack_it,
+        count(*) filter (where telling = 'nowhere') as n_nowhere,
+        count(*) filter (where telling = 'ranked_low') as n_ranked_low,
+        count(*) filter (where telling = 'passed_over') as n_passed_over,
+        count(*) filter (where telling = 'invented') as n_invented,
+        count(*) filter (where telling = 'distracted') as n_distracted,
+        count(*) filter (where telling = 'truth_incomplete') as n_truth_incomplete,
+        count(*) filter (where telling = 'unsupported_but_true') as n_unsupported_but_true,
+        list({id: statement_id, source: source, telling: telling, supported: supported, is_right: is_right,
+              elsewhere: elsewhere, earlier: earlier} order by source, ordinal) as statements
+    from told
+    group by run_id, sample_id
+),
+
+weighed as (
+    select
+        retrievals.run_id,
+        retrievals.sample_id,
+        retrievals.ordinal,
+        lacks.reason,
+        lacks.steps,
+        coalesce(counts.n_answer, 0) as n_answer,
+        coalesce(counts.n_truth, 0) as n_truth,
+        counts.* exclude (run_id, sample_id, n_answer, n_truth),
+        coalesce(counts.n_missing > thresholds.minor_share * counts.n_truth, false) as is_incomplete,
+        greatest(
+            n_reference_not_retrieved, n_retrieved_elsewhere, n_truth_outdated, n_retrieved_before,
+            n_references_lack_it, n_nowhere, n_ranked_low, n_passed_over
+        ) as n_most_missing,
+        coalesce(counts.n_answer, 0) = 0 or (coalesce(refusals.is_noncommittal, false) and counts.n_tp = 0)
+            as is_refusal,
+        splits.n_voted,
+        splits.n_split,
+        thresholds.minor_share,
+        thresholds.most_share,
+        thresholds.split_share
+    from retrievals
+    left join lacks
+        on lacks.run_id = retrievals.run_id
+        and lacks.sample_id = retrievals.sample_id
+    left join counts
+        on counts.run_id = retrievals.run_id
+        and counts.sample_id = retrievals.sample_id
+    left join refusals
+        on refusals.run_id = retrievals.run_id
+        and refusals.sample_id = retrievals.sample_id
+    left join splits
+        on splits.run_id = retrievals.run_id
+        and splits.sample_id = retrievals.sample_id
+    cross join thresholds
+),
+
+-- In the order of cause_rules; a test holds the two together.
+held as (
+    select
+        *,
+        list_filter([
+            if(reason is not null, 'verdicts_missing', null),
+            if(n_answer > 0 and n_truth > 0
+                and ((n_missing = 0 and n_tp = 0) or (n_missing = n_truth and n_tp = n_answer)),
+                'labels_contradict', null),
+            if(n_answer > 0 and n_truth > 0 and n_missing = 0 and n_tp = n_answer
+                and ((n_answer_supported = n_answer and n_truth_supported = 0)
+                    or (n_answer_supported = 0 and n_truth_supported = n_truth)),
+                'support_contradicts', null),
+            if(n_truth_supported > 0 and n_truth_supported >= most_share * n_truth and n_truth_useful = 0,
+                'usefulness_contradicts', null),
+            if(n_split >= split_share * n_voted, 'votes_split', null),
+            if(n_truth = 0 and is_refusal, 'truth_not_to_be_had', null),
+            if(n_truth = 0 and n_answer > 0 and n_answer_supported >= most_share * n_answer, 'truth_silent', null),
+            if(n_truth = 0 and n_answer > 0, 'answered_anyway', null),
+            if(n_truth > 0 and n_truth_supported = 0 and n_missing = n_truth and n_tp = 0
+                and n_answer > 0 and n_answer_right >= most_share * n_answer,
+                'truth_unborne', null),
+            if(is_refusal and n_truth_supported > 0 and n_truth_supported >= most_share * n_truth, 'refused', null),
+            if(is_incomplete and n_reference_not_retrieved = n_most_missing, 'reference_not_retrieved', null),
+            if(is_incomplete and n_retrieved_elsewhere = n_most_missing, 'retrieved_elsewhere', null),
+            if(is_incomplete and n_truth_outdated = n_most_missing, 'truth_outdated', null),
+            if(is_incomplete and n_retrieved_before = n_most_missing, 'retrieved_before', null),
+            if(is_incomplete and n_references_lack_it = n_most_missing, 'references_lack_it', null),
+            if(is_incomplete and n_nowhere = n_most_missing, 'nowhere', null),
+            if(is_incomplete and n_ranked_low = n_most_missing, 'ranked_low', null),
+            if(n_invented > minor_share * n_answer, 'invented', null),
+            if(n_distracted > minor_share * n_answer, 'distracted', null),
+            if(is_incomplete and n_passed_over = n_most_missing, 'passed_over', null),
+            if(not is_incomplete and n_truth_incomplete > 0 and n_truth_incomplete >= most_share * n_answer,
+                'truth_incomplete', null),
+            if(n_unsupported_but_true > minor_share * n_answer, 'unsupported_but_true', null),
+            'within_tolerance'
+        ], lambda rule: rule is not null) as rules
+    from weighed
+),
+
+-- Which statements the deciding rule counted, and of how many.
+decided as (
+    select
+        *,
+        rules[1] as rule,
+        case
+            when rules[1] in ('verdicts_missing', 'votes_split', 'truth_not_to_be_had', 'within_tolerance') then []
+            when rules[1] in ('labels_contradict', 'support_contradicts') then statements
+            when rules[1] in ('usefulness_contradicts', 'refused')
+                then list_filter(statements, lambda one: one.source = 'ground_truth' and one.supported)
+            when rules[1] = 'truth_silent'
+                then list_filter(statements, lambda one: one.source = 'answer' and one.supported)
+            when rules[1] = 'answered_anyway' then list_filter(statements, lambda one: one.source = 'answer')
+            when rules[1] = 'truth_unborne'
+                then list_filter(statements, lambda one: one.source = 'answer' and one.is_right)
+            else list_filter(statements, lambda one: one.telling = rules[1])
+        end as deciding,
+        case
+            when rules[1] = 'votes_split' then n_voted
+            when rules[1] in (
+                'verdicts_missing', 'within_tolerance', 'truth_not_to_be_had', 'labels_contradict',
+                'support_contradicts'
+            ) then n_answer + n_truth
+            when rules[1] in (
+                'truth_silent', 'answered_anyway', 'truth_unborne', 'invented', 'distracted', 'truth_incomplete',
+                'unsupported_but_true'
+            ) then n_answer
+            else n_truth
+        end as n_judged
+    from held
+),
+
+listed as (
+    select
+        *,
+        list_transform(deciding, lambda one: one.id) as statement_ids,
+        if(rule = 'votes_split', n_split, len(deciding))::bigint as n_deciding,
+        case
+            when rule = 'retrieved_elsewhere'
+                then 'found for '
+                || array_to_string(list_distinct(list_transform(deciding, lambda one: one.elsewhere)), ', ')
+            when rule in ('truth_outdated', 'retrieved_before')
+                then array_to_string(list_sort(list_distinct(list_transform(deciding, lambda one: one.earlier))), '; ')
+        end as found
+    from decided
+)
+
+select
+    listed.run_id,
+    listed.sample_id,
+    listed.ordinal,
+    cause_rules.cause,
+    listed.rule,
+    listed.reason,
+    case
+        when listed.rule = 'verdicts_missing' then listed.reason || ': ' || array_to_string(listed.steps, ', ')
+        when listed.rule = 'votes_split' then listed.n_deciding || ' of ' || listed.n_judged || ' verdicts'
+        when listed.rule not in ('within_tolerance', 'truth_not_to_be_had') then
+            listed.n_deciding || ' of ' || listed.n_judged || ': ' || array_to_string(listed.statement_ids, ', ')
+            || coalesce('; ' || listed.found, '')
+    end as evidence,
+    listed.n_deciding,
+    listed.n_judged,
+    listed.statement_ids,
+    -- The last one always holds, and without verdicts nothing else is worth telling.
+    if(listed.rule = 'verdicts_missing', [], listed.rules[2:-2]) as other_rules
+from listed
+inner join cause_rules on cause_rules.rule = listed.rule
