@@ -76,8 +76,8 @@ def store_open(connection: duckdb.DuckDBPyConnection, run_id: str | None = None)
     for run, _, missing in taken:
         by_parts.setdefault(tuple(missing), []).append(run)
     with _room_for(connection, sum(n_samples for _, n_samples, missing in taken if "causes" in missing)):
-        for missing, runs in by_parts.items():
-            store(connection, runs, missing)
+        for parts, runs in by_parts.items():
+            store(connection, runs, parts)
     return len(rows) - len(taken)
 
 
