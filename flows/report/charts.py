@@ -80,7 +80,7 @@ def draw_spark(rows: Sequence[Row]) -> Chart:
     low, high = _find_tenths(values)
     scored = [value for value in values if value is not None]
     label = f"{len(rows)} runs, from {write_value(scored[0])} to {write_value(scored[-1])}"
-    return Chart(kind="spark", label=label, data={"mean": values, "lines": _number_lines(rows), "y": [low, high]})
+    return Chart(kind="spark", label=label, data={"mean": _round(values), "lines": _number_lines(rows), "y": [low, high]})
 
 
 def draw_distribution(values: Sequence[float]) -> Chart:
@@ -118,7 +118,7 @@ def draw_amounts(
 
 def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]], *, link: str | None = None) -> Chart:
     """Bars of a run each, in which every name has its share; in the order of the names from below."""
-    data = _describe_runs(rows, link) | {"names": list(shares), "shares": [list(values) for values in shares.values()]}
+    data = _describe_runs(rows, link) | {"names": list(shares), "shares": [_round(values) for values in shares.values()]}
     return Chart(kind="shares", label=f"Causes of {len(rows)} runs as shares: {', '.join(shares)}", data=data)
 
 
@@ -173,12 +173,14 @@ def write_change(change: float | None) -> str:
 def _make_trend(
     rows: Sequence[Row], marks: Sequence[Mark], y: tuple[float, float], label: str, link: str | None
 ) -> Chart:
+    judges = list(dict.fromkeys(row["judge"] for row in rows))
     data = _describe_runs(rows, link) | {
-        "mean": [row["mean"] for row in rows],
-        "low": [row["ci_low"] for row in rows],
-        "high": [row["ci_high"] for row in rows],
+        "mean": _round([row["mean"] for row in rows]),
+        "low": _round([row["ci_low"] for row in rows]),
+        "high": _round([row["ci_high"] for row in rows]),
         "n": [row["n_scored"] for row in rows],
-        "judge": [row["judge"] for row in rows],
+        "judges": judges,
+        "judge": [judges.index(row["judge"]) for row in rows],
         "lines": _number_lines(rows),
         "marks": [{"place": mark.place, "text": mark.text, "is_break": mark.is_break} for mark in marks],
         "y": list(y),
@@ -187,15 +189,13 @@ def _make_trend(
 
 
 def _describe_runs(rows: Sequence[Row], link: str | None) -> dict[str, Any]:
-    """The runs of a chart with a run at every place, and how their beginnings are written below it."""
+    """The runs of a chart with a run at every place, and at some places when they began."""
     starts = [row["started_at"] for row in rows]
     form = "%H:%M" if starts[0].date() == starts[-1].date() else "%Y-%m-%d"
-    return {
-        "runs": [row["run_id"] for row in rows],
-        "started": [format(start, "%Y-%m-%d %H:%M") for start in starts],
-        "ticks": [format(start, form) for start in starts],
-        "link": link,
-    }
+    last = len(rows) - 1
+    places = sorted({0, last // 2, last}) if last > 3 and last % 2 == 0 else sorted({0, last})
+    ticks = [[place, format(starts[place], form)] for place in places]
+    return {"runs": [row["run_id"] for row in rows], "ticks": ticks, "link": link}
 
 
 def _number_lines(rows: Sequence[Row]) -> list[int]:
@@ -205,6 +205,11 @@ def _number_lines(rows: Sequence[Row]) -> list[int]:
         number += place > 0 and row["same_yardstick"] is False
         numbers.append(number)
     return numbers
+
+
+def _round(values: Sequence[float | None]) -> list[float | None]:
+    """More digits than are shown or seen would make up most of a page."""
+    return [None if value is None else round(value, 5) for value in values]
 
 
 def _list_ends(rows: Sequence[Row]) -> list[float | None]:

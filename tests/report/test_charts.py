@@ -70,7 +70,7 @@ def test_runs_of_one_day_are_named_by_the_hour() -> None:
     rows = [
         row | {"started_at": datetime(2026, 1, 1, hour)} for row, hour in zip(history(0.5, 0.6), (3, 15), strict=True)
     ]
-    assert read(draw_history(rows))["ticks"] == ["03:00", "15:00"]
+    assert read(draw_history(rows))["ticks"] == [[0, "03:00"], [1, "15:00"]]
 
 
 def test_a_distribution_counts_every_score_once() -> None:
@@ -93,7 +93,7 @@ def test_a_text_in_a_chart_neither_ends_its_element_nor_hides() -> None:
     written = chart.__html__()
     assert re.findall(r"<(\w+)", written) == ["div", "script", "p"]
     assert "\x1b" not in written
-    assert read(chart)["judge"] == [ATTACK.replace("\x1b", "\\x1b")] * 2
+    assert read(chart)["judges"] == [ATTACK.replace("\x1b", "\\x1b")]
 
 
 @pytest.mark.parametrize(

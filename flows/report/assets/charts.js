@@ -25,11 +25,10 @@ const charts = (() => {
 
   // The beginnings of runs below a chart: the first and the last at its ends, and one between where there is room.
   function labelRuns(data, places, width) {
-    const last = data.ticks.length - 1;
-    const ends = [[0, last ? "start" : "middle"], ...(last ? [[last, "end"]] : [])];
-    const middle = last > 3 && width > 420 && last % 2 === 0 ? [[last / 2, "middle"]] : [];
-    return [...ends, ...middle].map(([place, textAnchor]) => Plot.axisX([place], {
-      x: () => places(place, textAnchor), text: () => data.ticks[place], textAnchor, tickSize: 0, className: "axis", ariaHidden: true,
+    const last = data.runs.length - 1;
+    const anchor = (place) => (place > 0 && place < last ? "middle" : last === 0 ? "middle" : place === 0 ? "start" : "end");
+    return data.ticks.filter(([place]) => width > 420 || place === 0 || place === last).map(([place, text]) => Plot.axisX([place], {
+      x: () => places(place, anchor(place)), text: () => text, textAnchor: anchor(place), tickSize: 0, className: "axis", ariaHidden: true,
     }));
   }
 
@@ -43,7 +42,7 @@ const charts = (() => {
 
   const KINDS = {
     trend(data, width) {
-      const rows = zip({ run: data.runs, mean: data.mean, low: data.low, high: data.high, n: data.n, judge: data.judge, line: data.lines });
+      const rows = zip({ run: data.runs, mean: data.mean, low: data.low, high: data.high, n: data.n, judge: data.judge.map((number) => data.judges[number]), line: data.lines });
       rows.forEach((row, place) => { row.place = place; });
       const [low, high] = data.y;
       const values = [low, (low + high) / 2, high];
@@ -116,7 +115,7 @@ const charts = (() => {
     },
 
     amounts(data, width) {
-      const bars = zip({ value: data.value, text: data.texts, run: data.runs, started: data.started })
+      const bars = zip({ value: data.value, text: data.texts, run: data.runs })
         .map((bar, place) => ({ ...bar, place, left: place + 0.08, right: place + 0.92 })).filter((bar) => bar.value !== null);
       const [most, name] = data.most;
       return {
@@ -128,9 +127,9 @@ const charts = (() => {
           Plot.rectY(bars, { x1: "left", x2: "right", y: "value", className: "rect" }),
         ],
         points: bars.map((bar) => ({
-          x: bar.place + 0.5, y: bar.value, href: leadTo(data, bar.place), text: `${bar.run}\n${bar.text}`, cells: [bar.run, bar.started, bar.text],
+          x: bar.place + 0.5, y: bar.value, href: leadTo(data, bar.place), text: `${bar.run}\n${bar.text}`, cells: [bar.run, bar.text],
         })),
-        columns: ["run", "started", data.name],
+        columns: ["run", data.name],
       };
     },
 
@@ -153,9 +152,9 @@ const charts = (() => {
         points: data.runs.map((run, place) => ({
           x: place + 0.5, y: 0.5, href: leadTo(data, place),
           text: [run, ...listShares(place).map(([name, share]) => `${percent(share)} ${name}`)].join("\n"),
-          cells: [run, data.started[place], ...data.shares.map((values) => percent(values[place]))],
+          cells: [run, ...data.shares.map((values) => percent(values[place]))],
         })),
-        columns: ["run", "started", ...data.names],
+        columns: ["run", ...data.names],
       };
     },
 
