@@ -300,11 +300,9 @@ def test_without_a_script_a_chart_s_place_says_what_it_would_show(page: Page, pa
 
 
 def read_told(page: Page) -> str:
-    page.evaluate("new Promise(requestAnimationFrame)")
-    texts: list[str] = page.evaluate("""
-        [...document.querySelectorAll('#trend-few .told tspan')].map((one) => one.textContent.replace(/\\u200b/g, ''))
-    """)
-    return "\n".join(texts)
+    """What stands beside the point that is pointed at."""
+    text: str = page.evaluate("document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').textContent")
+    return text
 
 
 def test_the_mouse_and_the_keyboard_say_what_a_point_is_and_lead_to_its_run(page: Page) -> None:

@@ -130,6 +130,7 @@ const charts = (() => {
           x: bar.place + 0.5, y: bar.value, href: leadTo(data, bar.place), text: `${bar.run}\n${bar.text}`, cells: [bar.run, bar.text],
         })),
         columns: ["run", data.name],
+        pointed: Plot.ruleX,
       };
     },
 
@@ -155,6 +156,7 @@ const charts = (() => {
           cells: [run, ...data.shares.map((values) => percent(values[place]))],
         })),
         columns: ["run", ...data.names],
+        pointed: Plot.ruleX,
       };
     },
 
@@ -223,10 +225,10 @@ const charts = (() => {
     return {
       legend: parts.length > 1 || data.ys.length > 1 ? parts.map((part) => String(part ?? "none")) : null,
       marginLeft: 56, marginRight: 16, marginBottom: 38, height: 240,
-      x: { type: data.over === "time" ? "utc" : "linear", inset: 16 }, y: { nice: true, label: null },
+      x: { type: data.over === "time" ? "utc" : "linear", inset: 16 }, y: { nice: true },
       marks: [
-        Plot.gridY({ className: "guide", strokeOpacity: 1, ticks: 5 }), Plot.axisY({ tickSize: 0, ticks: 5, className: "axis", label: null, ariaHidden: true }),
-        Plot.axisX({ tickSize: 0, className: "axis", label: null, ariaHidden: true, ticks: 5 }),
+        Plot.gridY({ className: "guide", strokeOpacity: 1, ticks: 5 }), Plot.axisY({ tickSize: 0, ticks: 5, className: "axis", ariaHidden: true }),
+        Plot.axisX({ tickSize: 0, className: "axis", ariaHidden: true, ticks: 5 }),
         ...lines.map((points, number) => Plot.lineY(points, { x: "x", y: "y", className: `line color-${number + 1}`, strokeLinecap: "round" })),
         ...lines.filter((points) => points.length <= MOST_DOTS).map((points) => Plot.dot(points, { x: "x", y: "y", r: 3, className: `dot color-${parts.indexOf(points[0].part) + 1}` })),
       ],
@@ -244,7 +246,7 @@ const charts = (() => {
       height: 34 + 22 * bars.length, marginLeft: left, marginRight: 18, y: { type: "band", domain: bars.map((bar) => bar.place), padding: 0.25 }, x: { nice: true },
       marks: [
         Plot.axisY(bars.map((bar) => bar.place), { text: (place) => bars[place].name, tickSize: 0, lineWidth: (left - 12) / 12.5, textOverflow: "ellipsis", className: "axis", ariaHidden: true }),
-        Plot.axisX({ tickSize: 0, className: "axis", label: null, ariaHidden: true, ticks: 4 }),
+        Plot.axisX({ tickSize: 0, className: "axis", ariaHidden: true, ticks: 4 }),
         Plot.ruleX([0], { className: "zero" }),
         Plot.barX(bars, { x: "value", y: "place", className: "rect color-1" }),
       ],
@@ -254,13 +256,11 @@ const charts = (() => {
   }
 
   function makeDrawing(data, spec, width) {
-    const { marks, points, pointer = Plot.pointerX, columns, legend, ...options } = spec;
-    const shown = points?.length ? [
-      Plot.dot(points, pointer({ x: "x", y: "y", r: 5, className: "pointed", ariaHidden: true })),
-      Plot.tip(points, pointer({ x: "x", y: "y", title: "text", className: "told", lineWidth: 22, fontSize: 12, ariaHidden: true })),
-    ] : [];
+    const { marks, points, pointer = Plot.pointerX, pointed = Plot.dot, columns, legend, x, y, ...options } = spec;
+    const shown = points?.length ? [pointed(points, pointer({ x: "x", ...(pointed === Plot.dot ? { y: "y", r: 5 } : {}), className: "pointed", ariaHidden: true }))] : [];
     const drawing = Plot.plot({
-      className: "plot", width, height: TALL, ...("margin" in spec ? {} : MARGINS), ariaLabel: data.label, ...options, marks: [...marks, ...shown],
+      className: "plot", width, height: TALL, ...("margin" in spec ? {} : MARGINS), ariaLabel: data.label, ...options,
+      x: { ...x, label: null }, y: { ...y, label: null }, marks: [...marks, ...shown],
     });
     drawing.querySelector("style").remove();
     drawing.setAttribute("role", "img");
@@ -273,22 +273,35 @@ const charts = (() => {
     let place = points.length;
     const [x, y] = [drawing.scale("x"), drawing.scale("y")];
     const find = (scale, value) => scale.apply(value) + (scale.bandwidth || 0) / 2;
-    const point = (kind, at) => drawing.dispatchEvent(new PointerEvent(kind, { ...at, pointerType: "mouse" }));
+    const onScreen = (point) => new DOMPoint(find(x, point.x), find(y, point.y)).matrixTransform(drawing.getScreenCTM());
+    const send = (kind, at) => drawing.dispatchEvent(new PointerEvent(kind, { ...at, pointerType: "mouse" }));
     drawing.setAttribute("tabindex", "0");
-    drawing.classList.toggle("leads", points.some((one) => one.href));
+    drawing.classList.toggle("leads", points.some((point) => point.href));
+    drawing.addEventListener("input", () => showTip(drawing, onScreen));
     drawing.addEventListener("click", () => follow(drawing.value));
-    drawing.addEventListener("blur", () => point("pointerleave"));
+    drawing.addEventListener("blur", () => send("pointerleave"));
     drawing.addEventListener("keydown", (event) => {
       const places = { ArrowLeft: place - 1, ArrowUp: place - 1, ArrowRight: place + 1, ArrowDown: place + 1, Home: 0, End: points.length - 1 };
       if (event.key === "Enter") follow(drawing.value);
-      else if (event.key === "Escape") point("pointerleave");
+      else if (event.key === "Escape") send("pointerleave");
       if (!(event.key in places) || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       place = Math.max(0, Math.min(points.length - 1, places[event.key]));
-      const at = new DOMPoint(find(x, points[place].x), find(y, points[place].y)).matrixTransform(drawing.getScreenCTM());
-      point("pointermove", { clientX: at.x, clientY: at.y });
+      const at = onScreen(points[place]);
+      send("pointermove", { clientX: at.x, clientY: at.y });
       said.textContent = points[place].text;
     });
+  }
+
+  // Plot's own tips leave the page where a chart is narrow.
+  function showTip(drawing, onScreen) {
+    tip.hidden = !drawing.value;
+    if (tip.hidden) return;
+    tip.textContent = drawing.value.text;
+    const at = onScreen(drawing.value);
+    const above = at.y - 12 - tip.offsetHeight;
+    tip.style.top = `${above < 4 ? at.y + 12 : above}px`;
+    tip.style.left = `${Math.max(4, Math.min(at.x - tip.offsetWidth / 2, document.documentElement.clientWidth - tip.offsetWidth - 4))}px`;
   }
 
   function follow(point) {
@@ -334,6 +347,7 @@ const charts = (() => {
 
   const drawn = new WeakMap(); // by place the width it was drawn for
   const said = Object.assign(document.createElement("p"), { className: "skip", role: "status" });
+  const tip = Object.assign(document.createElement("div"), { className: "tip", role: "tooltip", hidden: true });
 
   function draw(place) {
     const width = Math.round(place.clientWidth) || 400;
@@ -366,7 +380,8 @@ const charts = (() => {
     for (const place of root.querySelectorAll(".drawing")) seen.observe(place);
   }
 
-  document.body.append(said);
+  document.body.append(said, tip);
+  addEventListener("scroll", () => { tip.hidden = true; }, { passive: true, capture: true });
   addEventListener("beforeprint", drawAll);
   matchMedia("print").addEventListener("change", (event) => event.matches && drawAll());
   if (matchMedia("print").matches) drawAll();
