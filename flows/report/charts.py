@@ -53,7 +53,7 @@ class Chart:
         """The chart's place in a page. Nothing in the data can end their element."""
         packed = orjson.dumps(_clean({**self.data, "kind": self.kind, "label": self.label})).decode()
         place = Markup(
-            '<div class="drawing {}"><script type="application/json">{}</script>'
+            '<div class="drawing {}-chart"><script type="application/json">{}</script>'
             '<p class="undrawn">Chart, drawn by a script: {}</p></div>'
         )
         return place.format(self.kind, Markup(packed.replace("<", "\\u003c")), clean_text(self.label))
@@ -80,7 +80,9 @@ def draw_spark(rows: Sequence[Row]) -> Chart:
     low, high = _find_tenths(values)
     scored = [value for value in values if value is not None]
     label = f"{len(rows)} runs, from {write_value(scored[0])} to {write_value(scored[-1])}"
-    return Chart(kind="spark", label=label, data={"mean": _round(values), "lines": _number_lines(rows), "y": [low, high]})
+    return Chart(
+        kind="spark", label=label, data={"mean": _round(values), "lines": _number_lines(rows), "y": [low, high]}
+    )
 
 
 def draw_distribution(values: Sequence[float]) -> Chart:
@@ -118,7 +120,8 @@ def draw_amounts(
 
 def draw_shares(rows: Sequence[Row], shares: Mapping[str, Sequence[float]], *, link: str | None = None) -> Chart:
     """Bars of a run each, in which every name has its share; in the order of the names from below."""
-    data = _describe_runs(rows, link) | {"names": list(shares), "shares": [_round(values) for values in shares.values()]}
+    values = [_round(values) for values in shares.values()]
+    data = _describe_runs(rows, link) | {"names": list(shares), "shares": values}
     return Chart(kind="shares", label=f"Causes of {len(rows)} runs as shares: {', '.join(shares)}", data=data)
 
 

@@ -259,10 +259,20 @@ def test_labels_have_room_and_can_be_read(page: Page, width: int, dark: bool) ->
     page.show_as(width=width, dark=dark)
     assert find_clipped(page) == []
     colours = page.evaluate("""
-        ['.axis', '.line', '.dot', '.rect', '.part-up', '.part-down', '.part-all'].map((name) => {
-          const style = getComputedStyle(document.querySelector(`.plot ${name}`));
-          return [name, style.fill === 'none' ? style.stroke : style.fill];
-        })
+        (() => {
+          const names = ['.axis', '.line', '.dot', '.rect', '.part-up', '.part-down', '.part-all'];
+          const shapes = names.map((name) => {
+            const style = getComputedStyle(document.querySelector(`.plot ${name}`));
+            return [name, style.fill === 'none' ? style.stroke : style.fill];
+          });
+          const place = document.querySelector('.result-chart');
+          return shapes.concat(Array.from({ length: 8 }, (_, number) => {
+            const line = document.createElement('span');
+            line.className = `color-${number + 1}`;
+            place.append(line);
+            return [line.className, getComputedStyle(line).color];
+          }));
+        })()
     """)
     behind = page.evaluate("getComputedStyle(document.querySelector('.chart')).backgroundColor")
     for name, colour in colours:
