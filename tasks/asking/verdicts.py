@@ -120,16 +120,8 @@ class JudgedItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OneVote:
-    """One vote on all items: what came of it by id, and what ended it when some are missing."""
-
-    by_id: Mapping[str, Vote]
-    failure: JudgeFailed | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Poll:
-    """What came of an inquiry by id, and what ended it when some are missing."""
+    """What came of an inquiry, or of one vote on it, by id, and what ended it when some are missing."""
 
     judged: dict[str, JudgedItem]
     failure: JudgeFailed | None = None
@@ -154,9 +146,7 @@ async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> P
         return await _ask_by_pairs(asker, inquiry, ids, form)
     if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
         return await _ask_by_vote(asker, inquiry, ids)
-    came = await _take_vote(asker, inquiry, ids, number=0)
-    judged = {key: JudgedItem(verdict=vote.verdict, call_id=vote.call_id) for key, vote in came.by_id.items()}
-    return Poll(judged=judged, failure=came.failure)
+    return await _take_vote(asker, inquiry, ids, number=0)
 
 
 async def _ask_by_pairs(asker: Asker, inquiry: Inquiry, ids: Sequence[str], form: Form) -> Poll:
@@ -192,7 +182,12 @@ async def _ask_by_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Po
     polls = await gather_all([_take_vote(asker, inquiry, ids, number=number) for number in numbers])
     judged: dict[str, JudgedItem] = {}
     for item_id in ids:
-        elected = elect([poll.by_id[item_id] for poll in polls if item_id in poll.by_id], asked=inquiry.votes)
+        cast = [
+            Vote(number=number, verdict=item.verdict, call_id=item.call_id)
+            for number, poll in zip(numbers, polls, strict=True)
+            if (item := poll.judged.get(item_id)) is not None
+        ]
+        elected = elect(cast, asked=inquiry.votes)
         if elected is not None:
             judged[item_id] = elected
     if len(judged) == len(ids):
@@ -210,19 +205,19 @@ def _make_failure(open_ids: str, failures: Sequence[JudgeFailed], n_votes: int) 
     return kind(f"no majority of {n_votes} votes on {open_ids}{why}")
 
 
-async def _take_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, number: int) -> _OneVote:
-    by_id: dict[str, Vote] = {}
+async def _take_vote(asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, number: int) -> Poll:
+    judged: dict[str, JudgedItem] = {}
     try:
-        await _ask_until_complete(asker, inquiry, ids, vote=number, by_id=by_id)
+        await _ask_until_complete(asker, inquiry, ids, vote=number, judged=judged)
     except JudgeFailed as error:
-        return _OneVote(by_id=by_id, failure=error)
-    return _OneVote(by_id=by_id, failure=None)
+        return Poll(judged=judged, failure=error)
+    return Poll(judged=judged)
 
 
 async def _ask_until_complete(
-    asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, vote: int, by_id: dict[str, Vote]
+    asker: Asker, inquiry: Inquiry, ids: Sequence[str], *, vote: int, judged: dict[str, JudgedItem]
 ) -> None:
-    """Fill `by_id` with a verdict for every id.
+    """Fill `judged` with a verdict for every id.
 
     The first request asks for all ids, later ones name those that are missing, half as many once a reply was cut off.
     The run's attempts are shared among them, so a judge that never gives one verdict is not asked more often than one
@@ -251,12 +246,12 @@ async def _ask_until_complete(
             most, used, problem = -(-len(asked) // 2), used + 1, str(error)
             continue
         for item_id, verdict in answer.value.by_id.items():
-            by_id[item_id] = Vote(number=vote, verdict=verdict, call_id=answer.call_id)
+            judged[item_id] = JudgedItem(verdict=verdict, call_id=answer.call_id)
         if answer.is_cut:
             most = -(-len(asked) // 2)
         elif answer.value.missing:
             used, problem = used + 1, "; ".join(answer.value.problems)
-        missing = [item for item in ids if item not in by_id]
+        missing = [item for item in ids if item not in judged]
     if missing:
         raise JudgeFailed(f"still incomplete after asking {number} times: {problem}")
 

@@ -5,7 +5,8 @@ becomes of the replies is the call path's affair (`asking/parking.py`). Each bat
 found again when its creation was not answered.
 """
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -82,6 +83,20 @@ class BatchService(Protocol):
 
     async def close(self) -> None:
         """Give connections back."""
+
+
+@contextmanager
+def translated(kind: type[Exception], translate: Callable[[Exception], JudgeError]) -> Iterator[None]:
+    """Within the block errors of a provider's client, all of one `kind`, are raised as ours."""
+    try:
+        yield
+    except kind as error:
+        raise translate(error) from None
+
+
+def describe_lost(provider_id: str) -> BatchState:
+    """Of a batch that the provider no longer has: nothing more comes of it."""
+    return BatchState(provider_id=provider_id, status="not found", is_over=True)
 
 
 def find_batches(judge: Judge) -> BatchService | None:

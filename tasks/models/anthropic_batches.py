@@ -7,6 +7,7 @@ not answered is known by when it was made and by what is in it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from anthropic.types.messages import MessageBatch, MessageBatchIndividualRespons
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState
+from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState, describe_lost, translated
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
 
@@ -114,32 +115,23 @@ class AnthropicBatches:
         """Send all requests in one piece."""
         requests = [orjson.Fragment(line) for line in file.read_bytes().splitlines()]
         body = orjson.dumps({"requests": requests})
-        try:
+        with self._translated():
             created = await self._client.post(
                 _PATH,
                 cast_to=MessageBatch,
                 content=body,
                 options={"timeout": _TRANSFER_S, "headers": {"Content-Type": "application/json"}},
             )
-        except anthropic.NotFoundError:
-            raise FatalJudgeError(
-                f"{self._client.base_url} has no message batches (status 404); leave --batch out, or check "
-                "ANTHROPIC_BASE_URL"
-            ) from None
-        except anthropic.AnthropicError as error:
-            raise self._translate(error) from None
         return _describe(created)
 
     async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
         """A batch that was made since then, of as many requests; of one that is over their ids must be ours as well."""
-        try:
+        with self._translated():
             async for batch in self._client.messages.batches.list(limit=100):
                 if batch.created_at.timestamp() < since - _CREATED_BEFORE_S:
                     break
                 if _count(batch) == len(custom_ids) and await self._may_be(batch, custom_ids):
                     return _describe(batch)
-        except anthropic.AnthropicError as error:
-            raise self._translate(error) from None
         return None
 
     async def _may_be(self, batch: MessageBatch, custom_ids: Collection[str]) -> bool:
@@ -151,34 +143,37 @@ class AnthropicBatches:
 
     async def look(self, provider_id: str) -> BatchState:
         """How far a batch is; one that is no longer there is over."""
-        try:
+        with self._translated(), suppress(anthropic.NotFoundError):
             return _describe(await self._client.messages.batches.retrieve(provider_id))
-        except anthropic.NotFoundError:
-            return BatchState(provider_id=provider_id, status="not found", is_over=True)
-        except anthropic.AnthropicError as error:
-            raise self._translate(error) from None
+        return describe_lost(provider_id)
 
     async def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
         """The results; those of a batch whose results were deleted are none."""
-        try:
+        with self._translated(), suppress(anthropic.NotFoundError):
             batch = await self._client.messages.batches.retrieve(provider_id)
             if batch.results_url is None:
                 return
             async for result in await self._client.messages.batches.results(provider_id, timeout=_TRANSFER_S):
                 yield _read_result(result)
-        except anthropic.NotFoundError:
-            return
-        except anthropic.AnthropicError as error:
-            raise self._translate(error) from None
 
     async def cancel(self, provider_id: str) -> None:
         """End a batch soon; one that is over already stays as it is."""
-        try:
+        with (
+            self._translated(),
+            suppress(anthropic.BadRequestError, anthropic.ConflictError, anthropic.NotFoundError),
+        ):
             await self._client.messages.batches.cancel(provider_id)
-        except (anthropic.BadRequestError, anthropic.ConflictError, anthropic.NotFoundError):
-            return
-        except anthropic.AnthropicError as error:
-            raise self._translate(error) from None
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(anthropic.AnthropicError, self._translate_error)
+
+    def _translate_error(self, error: Exception) -> JudgeError:
+        if isinstance(error, anthropic.NotFoundError):
+            return FatalJudgeError(
+                f"{self._client.base_url} has no message batches (status 404); leave --batch out, or check "
+                "ANTHROPIC_BASE_URL"
+            )
+        return self._translate(error)
 
     async def close(self) -> None:
         """Close the client."""

@@ -5,6 +5,7 @@ answers have the shapes that the judge sends and reads by itself.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import openai
 import orjson
 from openai.types import Batch
 
-from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState
+from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState, describe_lost, translated
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
 from evalhouse.tasks.messages import shorten
@@ -52,41 +53,33 @@ class OpenAIBatches:
 
     async def create(self, file: Path, tag: str) -> BatchState:
         """Upload the file and make a batch of it."""
-        try:
-            with file.open("rb") as opened:
-                upload = (f"{tag}.jsonl", opened, "application/jsonl")
-                uploaded = await self._client.files.create(file=upload, purpose="batch", timeout=_TRANSFER_S)
+        with self._translated(), file.open("rb") as opened:
+            upload = (f"{tag}.jsonl", opened, "application/jsonl")
+            uploaded = await self._client.files.create(file=upload, purpose="batch", timeout=_TRANSFER_S)
             created = await self._client.batches.create(
                 completion_window="24h", endpoint=_PATH, input_file_id=uploaded.id, metadata={_TAG: tag}
             )
-        except openai.OpenAIError as error:
-            raise self._translate(error) from None
         return self._describe(created)
 
     async def find(self, tag: str, *, since: float, custom_ids: Collection[str]) -> BatchState | None:
         """The batch with this tag; the newest are looked through, and no further than those made before it."""
-        try:
+        with self._translated():
             async for batch in self._client.batches.list(limit=100):
                 if (batch.metadata or {}).get(_TAG) == tag:
                     return self._describe(batch)
                 if batch.created_at < since - _CREATED_BEFORE_S:
                     break
-        except openai.OpenAIError as error:
-            raise self._translate(error) from None
         return None
 
     async def look(self, provider_id: str) -> BatchState:
         """How far a batch is; one that the endpoint no longer has is over."""
-        try:
+        with self._translated(), suppress(openai.NotFoundError):
             return self._describe(await self._client.batches.retrieve(provider_id))
-        except openai.NotFoundError:
-            return BatchState(provider_id=provider_id, status="not found", is_over=True)
-        except openai.OpenAIError as error:
-            raise self._translate(error) from None
+        return describe_lost(provider_id)
 
     async def fetch(self, provider_id: str) -> AsyncIterator[BatchLine]:
         """The lines of both files; a file that is gone has none."""
-        try:
+        with self._translated(), suppress(openai.NotFoundError):
             batch = await self._client.batches.retrieve(provider_id)
             for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
                 content = self._client.files.with_streaming_response.content(file_id, timeout=_TRANSFER_S)
@@ -94,25 +87,20 @@ class OpenAIBatches:
                     async for text in response.iter_lines():
                         if (line := _read_result(text)) is not None:
                             yield line
-        except openai.NotFoundError:
-            return
-        except openai.OpenAIError as error:
-            raise self._translate(error) from None
 
     async def cancel(self, provider_id: str) -> None:
         """End a batch soon; one that is over already stays as it is."""
-        try:
+        with self._translated(), suppress(openai.BadRequestError, openai.ConflictError, openai.NotFoundError):
             await self._client.batches.cancel(provider_id)
-        except (openai.BadRequestError, openai.ConflictError, openai.NotFoundError):
-            return
-        except openai.OpenAIError as error:
-            raise self._translate(error) from None
 
     async def close(self) -> None:
         """Close the client."""
         await self._client.close()
 
-    def _translate(self, error: openai.OpenAIError) -> JudgeError:
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(openai.OpenAIError, self._translate)
+
+    def _translate(self, error: Exception) -> JudgeError:
         if isinstance(error, openai.NotFoundError):
             return FatalJudgeError(
                 f"{self._endpoint} has no batches for {self._name} (status 404): {shorten(error.message)}; "
