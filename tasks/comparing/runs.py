@@ -14,18 +14,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from evalhouse.tasks.comparing.bootstrap import Floats, Integers
+from evalhouse.tasks.comparing.changes import PairedSamples, find_changed_inputs, find_changed_judges
 from evalhouse.tasks.comparing.noise import MetricNoise, PairNoise, find_scale
 from evalhouse.tasks.comparing.paired import RESAMPLES, ROUNDING, Paired, compare_paired
 from evalhouse.tasks.comparing.parts import (
     INPUTS,
-    METADATA_INPUTS,
     Cause,
     Flags,
     Part,
     find_causes,
-    is_changed_everywhere,
     join_inputs,
-    list_call_steps,
     list_changed_settings,
     list_inputs,
     name_changes,
@@ -158,39 +156,13 @@ class _Column:
         return ~np.isnan(self.moves)
 
 
-class _Samples:
-    """The samples of both runs in one order, and flags over them."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self.ids: list[str] = frame["sample_id"].to_list()
-        self.places = {sample_id: place for place, sample_id in enumerate(self.ids)}
-        self.in_base: Flags = frame["in_base"].to_numpy()
-        self.in_candidate: Flags = frame["in_candidate"].to_numpy()
-
-    @property
-    def common(self) -> Flags:
-        return self.in_base & self.in_candidate
-
-    def flag(self, sample_ids: Sequence[str]) -> Flags:
-        """True for these samples."""
-        flags = np.zeros(len(self.ids), dtype=bool)
-        flags[[self.places[sample_id] for sample_id in sample_ids]] = True
-        return flags
-
-    def place_values(self, sample_ids: Sequence[str], values: pl.Series) -> Floats:
-        """The values of these samples in their places, NaN elsewhere."""
-        placed = np.full(len(self.ids), np.nan)
-        placed[[self.places[sample_id] for sample_id in sample_ids]] = values.cast(pl.Float64).fill_null(np.nan)
-        return placed
-
-
 @readers_kept()
 def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     """Compare two runs; raises ComparisonError for a cluster column that no common sample has."""
-    samples = _Samples(pair.read_samples())
+    samples = PairedSamples(pair.read_samples())
     scores = pair.read_scores()
     other_judges = pair.read_changed_judges()
-    inputs = _find_changed_inputs(pair, samples)
+    inputs = find_changed_inputs(pair, samples)
     columns = list(_build_columns(pair, samples, scores, other_judges, inputs))
     cluster, clusters = _find_clusters(pair, samples, settings.cluster)
     changed = join_inputs(inputs)
@@ -231,12 +203,6 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
     )
 
 
-def _find_changed_inputs(pair: RunPair, samples: _Samples) -> dict[str, Flags]:
-    """By input the samples in which it is another."""
-    changed = pair.read_changed_inputs(METADATA_INPUTS)
-    return {name: samples.flag(changed.filter(pl.col(name))["sample_id"].to_list()) for name in INPUTS}
-
-
 def _list_metric_moves(columns: Sequence[_Column], metrics: Sequence[MetricComparison]) -> list[MetricMoves]:
     return [
         MetricMoves(
@@ -251,7 +217,7 @@ def _list_metric_moves(columns: Sequence[_Column], metrics: Sequence[MetricCompa
 
 def _build_columns(
     pair: RunPair,
-    samples: _Samples,
+    samples: PairedSamples,
     scores: pl.DataFrame,
     other_judges: pl.DataFrame,
     inputs: Mapping[str, Flags],
@@ -261,7 +227,7 @@ def _build_columns(
     by_metric = {str(key[0]): frame for key, frame in scores.partition_by("metric", as_dict=True).items()}
     order = dict.fromkeys((*pair.candidate.metrics, *pair.base.metrics, *sorted(by_metric)))
     steps = {step for of_metric in metric_steps.values() for step in of_metric}
-    judges = _find_changed_judges(pair, samples, other_judges, steps)
+    judges = find_changed_judges(pair, samples, other_judges, steps)
     for metric in order:
         if metric not in by_metric:
             continue
@@ -288,7 +254,7 @@ def _build_columns(
         )
 
 
-def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: Integers) -> MetricNoise | None:
+def _find_noise(noise: PairNoise, samples: PairedSamples, column: _Column, clusters: Integers) -> MetricNoise | None:
     both = column.in_both
     if not both.any():
         return None
@@ -306,28 +272,13 @@ def _find_noise(noise: PairNoise, samples: _Samples, column: _Column, clusters: 
     )
 
 
-def _find_changed_judges(
-    pair: RunPair, samples: _Samples, other_judges: pl.DataFrame, steps: set[str]
-) -> dict[str, Flags]:
-    """By step of the calls the samples for which the runs had another judge, prompt, language or setting."""
-    flags = {
-        str(key[0]): samples.flag(rows["sample_id"].to_list())
-        for key, rows in other_judges.partition_by("step", as_dict=True).items()
-    }
-    everywhere = np.ones(len(samples.ids), dtype=bool)
-    for step in list_call_steps(steps):
-        if is_changed_everywhere(pair.base, pair.candidate, step):
-            flags[step] = everywhere
-    return flags
-
-
 def find_clusters(pair: RunPair, wanted: str | None) -> tuple[list[str], str | None, Integers]:
     """The samples of a pair, the column that their clusters rest on, and the cluster of each; see _find_clusters."""
-    samples = _Samples(pair.read_samples())
+    samples = PairedSamples(pair.read_samples())
     return (samples.ids, *_find_clusters(pair, samples, wanted))
 
 
-def _find_clusters(pair: RunPair, samples: _Samples, wanted: str | None) -> tuple[str | None, Integers]:
+def _find_clusters(pair: RunPair, samples: PairedSamples, wanted: str | None) -> tuple[str | None, Integers]:
     """The column that clusters rest on, and the cluster of each sample; without a column each is its own."""
     alone: Integers = np.arange(len(samples.ids), dtype=np.int64)
     if wanted == NO_CLUSTER:
@@ -357,7 +308,7 @@ def group_means(warehouse: Warehouse, run: RunRow, cluster: str, minimums: Mappi
     """The intervals of a run's means with its samples grouped by another column than at its start, or by none; raises
     ComparisonError for a column that no sample has."""
     pair = RunPair(warehouse, run, run)
-    samples = _Samples(pair.read_samples())
+    samples = PairedSamples(pair.read_samples())
     column, places = _find_clusters(pair, samples, cluster)
     means = []
     for key, rows in pair.read_scores().drop_nulls("candidate").partition_by("metric", as_dict=True).items():
@@ -414,7 +365,7 @@ def describe_metric(
 
 
 def _join(
-    samples: _Samples, column: _Column, paired: Paired, noise: MetricNoise | None, changed: Mapping[Cause, Flags]
+    samples: PairedSamples, column: _Column, paired: Paired, noise: MetricNoise | None, changed: Mapping[Cause, Flags]
 ) -> MetricComparison:
     parts = split_difference(
         base=column.base,
@@ -440,7 +391,7 @@ def _mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _list_moves(samples: _Samples, columns: Sequence[_Column]) -> pl.DataFrame:
+def _list_moves(samples: PairedSamples, columns: Sequence[_Column]) -> pl.DataFrame:
     schema = {
         "sample_id": pl.String, "metric": pl.String, "base": pl.Float64, "candidate": pl.Float64, "changed": pl.String,
     }  # fmt: skip

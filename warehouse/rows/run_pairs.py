@@ -35,6 +35,10 @@ class RunPair:
         """One row per run and step of its calls: the prompts and the models that answered, each as a text."""
         return self.warehouse.read(read_query("run_pairs/prompts"), self._ids)
 
+    def read_flips(self) -> pl.DataFrame:
+        """One row per verdict on the same thing that is another in each run: see `run_pairs/flips.sql`."""
+        return self.warehouse.read(read_query("run_pairs/flips"), self._ids)
+
     def read_samples(self) -> pl.DataFrame:
         """One row a sample of either run: sample_id, in_base, in_candidate."""
         return self.warehouse.read(read_query("run_pairs/samples"), self._ids)
