@@ -5,16 +5,18 @@ report. Templates and files of the report are at hand under their own names.
 """
 
 import hashlib
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import jinja2
-from fastapi import Request
+from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from evalhouse.flows.display.output import clean_text
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.store import Warehouse
 
 _FOLDERS: Final = (
@@ -45,6 +47,12 @@ def link(path: str, /, **parameters: object) -> str:
     """
     given = {name: value for name, value in parameters.items() if value not in (None, "", [])}
     return quote(path) + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def check_choice(name: str, given: str, known: Collection[str]) -> None:
+    """Refuse what an address says that is none of what there is; empty is no choice."""
+    if given and given not in known:
+        raise HTTPException(400, f"{name} is {given!r}; {suggest(given, list(known))}")
 
 
 def find_asset(name: str) -> Response | None:

@@ -1,12 +1,9 @@
 """Two runs side by side: what moved, whether that is more than chance, and why.
 
-Everything `evalhouse compare` says of two runs. A comparison of thousands of samples takes the better part of a second,
-most of it to read scores, so that the newest ones are kept until a score of either run is another.
+Everything `evalhouse compare` says of two runs; verdicts that flipped, samples and one of them have pages of their own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -18,16 +15,17 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
 from evalhouse.flows.report.sections import describe_parts
-from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render
 from evalhouse.flows.ui.pair_differences import list_differences
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs, rank_samples
+from evalhouse.flows.ui.pair_kept import Compared, compare_kept, find_pair
+from evalhouse.tasks.comparing.runs import Comparison, MetricComparison, rank_samples
+from evalhouse.tasks.reviews.corrected_means import explain_uncorrected
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import WORDS, RunRow, list_runs, pick_run
 
 router = APIRouter()
-_KEPT: Final = 32
 _MOST_CHOICES: Final = 200
 _MOST_MOVED: Final = 10
 _MOST_SCORES: Final = 6
@@ -40,12 +38,14 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
     if not (base and candidate) and (completed := _complete(runs, base, candidate)):
         return RedirectResponse(link("/compare", base=completed[0], candidate=completed[1]), 303)
     try:
-        pair = find_pair(request, runs, base, candidate)
+        pair = find_pair(request, base, candidate, runs)
     except (WarehouseError, SettingsError) as error:
         form = describe_form(runs, base, candidate)
         return render(request, "pair.html", 404 if base else 200, form=form, pair=None, problem=str(error))
-    comparison = compare_kept(pair)
+    kept = compare_kept(pair)
+    comparison = kept.comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
+    check_choice("by", by, names)
     compared = {one.metric: one for one in comparison.metrics}
     return render(
         request,
@@ -60,22 +60,14 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         parts=describe_parts(comparison, names),
         retrieval=[finding.describe() for finding in comparison.retrieval],
         meanings=explain_metrics(names, load_metrics()),
-        by=by if by in names else "",
+        noise=describe_noise(kept),
+        corrected=kept.corrected,
+        corrected_note=explain_uncorrected(pair.candidate.metrics) if kept.corrected else (),
+        by_choices={name: name for name in names},
+        by=by,
         moved=describe_moved(pair, comparison, rank_samples(comparison.moves, by or None)[:_MOST_MOVED]),
-        n_moved=len(rank_samples(comparison.moves, by or None)),
+        n_moved=comparison.moves["sample_id"].n_unique(),
     )
-
-
-def find_pair(request: Request, runs: Sequence[RunRow], base: str, candidate: str) -> RunPair:
-    """The two runs; raises WarehouseError for one that is not there, SettingsError where both are the same."""
-    if not runs:
-        raise WarehouseError("No run is on record yet: two runs of `evalhouse run` can be compared here.")
-    if not (base and candidate):
-        raise SettingsError("There is no run yet to hold this one against; name two runs.")
-    before, after = (pick_run(runs, wanted) for wanted in (base, candidate))
-    if before.run_id == after.run_id:
-        raise SettingsError(f"both are run {after.run_id}; name two runs")
-    return RunPair(find_warehouse(request), before, after)
 
 
 def _complete(runs: Sequence[RunRow], base: str, candidate: str) -> tuple[str, str] | None:
@@ -117,27 +109,6 @@ def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPa
     return {"base": base, "candidate": candidate, "choices": choices, "words": WORDS}
 
 
-@dataclass(frozen=True)
-class _Key:
-    """Two runs in the state they are in; the pair itself is what they are read by."""
-
-    url: str
-    state: tuple[object, ...]
-    pair: RunPair = field(compare=False)
-
-
-def compare_kept(pair: RunPair) -> Comparison:
-    """The comparison of two runs as `evalhouse compare` makes it, from memory where neither has changed since."""
-    if "running" in (pair.base.status, pair.candidate.status):
-        return compare_runs(pair, ComparisonSettings())
-    return _compare(_Key(pair.warehouse.location.name, pair.read_state(), pair))
-
-
-@lru_cache(maxsize=_KEPT)
-def _compare(key: _Key) -> Comparison:
-    return compare_runs(key.pair, ComparisonSettings())
-
-
 def describe_metric(compared: MetricComparison) -> dict[str, Any]:
     """A row of the scores."""
     paired = compared.paired
@@ -157,6 +128,26 @@ def describe_metric(compared: MetricComparison) -> dict[str, Any]:
         "scored_base": f"{compared.n_base:,} ({compared.coverage_base:.0%})",
         "scored_candidate": f"{compared.n_candidate:,} ({compared.coverage_candidate:.0%})",
     }
+
+
+def describe_noise(kept: Compared) -> list[dict[str, Any]]:
+    """What was judged twice by step and by metric, and how often otherwise; none without noise runs."""
+    steps = [
+        {"name": step["step"], "n": step["n_items"], "n_otherwise": step["n_flipped"], "share": step["flip_rate"]}
+        for step in kept.noise_steps
+    ]
+    metrics = [(compared.metric, compared.noise.measured) for compared in kept.comparison.metrics if compared.noise]
+    return steps + [
+        {
+            "name": name,
+            "n": noise.n_pairs,
+            "n_otherwise": noise.n_changed,
+            "share": noise.n_changed / noise.n_pairs,
+            "deviation": write_value(noise.deviation),
+        }
+        for name, noise in metrics
+        if noise and kept.noise_steps
+    ]
 
 
 def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -180,6 +171,7 @@ def describe_moved(pair: RunPair, comparison: Comparison, sample_ids: Sequence[s
                 for row in sorted(moves[sample_id], key=_measure_move, reverse=True)[:_MOST_SCORES]
             ],
             "n_scores": len(moves[sample_id]),
+            "link": link("/compare/sample", base=pair.base.run_id, candidate=pair.candidate.run_id, id=sample_id),
         }
         for sample_id in sample_ids
     ]

@@ -55,5 +55,3 @@ def find_changed_judges(
         if is_changed_everywhere(pair.base, pair.candidate, step):
             flags[step] = everywhere
     return flags
-
-

@@ -14,7 +14,7 @@ from rapidfuzz import fuzz
 
 Item = Mapping[str, Any]
 Kind = Literal["answer", "ground_truth", "context", "rating"]
-Change = Literal["flipped", "reworded", "vanished", "appeared", "moved"]
+Change = Literal["flipped", "reworded", "vanished", "appeared", "moved", "same"]
 
 _ALIKE: Final = 70.0  # of 100, as rapidfuzz counts the letters that have to be changed
 _VERDICTS: Final[Mapping[Kind, tuple[str, ...]]] = {
@@ -27,9 +27,9 @@ _VERDICTS: Final[Mapping[Kind, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """One statement, context or rating that is not as it was; None on the side that does not have it.
+    """One statement, context or rating of both runs or one; None on the side that does not have it.
 
-    `moved` is a context with the same verdict at another rank.
+    `moved` is a context with the same verdict at another rank, `same` what is as it was.
     """
 
     kind: Kind
@@ -43,6 +43,13 @@ def find_flips(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.D
 
     Samples without a flip are left out.
     """
+    matched = match_items(statements=statements, contexts=contexts, grades=grades)
+    flips = {sample_id: [item for item in items if item.change != "same"] for sample_id, items in matched.items()}
+    return {sample_id: items for sample_id, items in flips.items() if items}
+
+
+def match_items(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.DataFrame) -> dict[str, list[Flip]]:
+    """The same with all that is as it was."""
     flips: dict[str, list[Flip]] = {}
     for kind in ("answer", "ground_truth"):
         of_kind = statements.filter(pl.col("source") == kind).drop("source")
@@ -64,15 +71,13 @@ def _add_flips(
         sides = by_sample.setdefault(row.pop("sample_id"), ([], []))
         sides[row.pop("of_candidate")].append(row)
     for sample_id, (base, candidate) in by_sample.items():
-        flips = list(_match(kind, base, candidate, measure))
-        if flips:
-            by_sample_id.setdefault(sample_id, []).extend(flips)
+        by_sample_id.setdefault(sample_id, []).extend(_match(kind, base, candidate, measure))
 
 
 def _match(
     kind: Kind, base: Sequence[Item], candidate: Sequence[Item], measure: Callable[[str, str], float] | None
 ) -> Iterable[Flip]:
-    """Flips of one sample in the order of the candidate's text, vanished items last."""
+    """What one sample has in either run, in the order of the candidate's text, vanished items last."""
     open_items: dict[str, list[Item]] = {}
     for item in base:
         open_items.setdefault(_normalise(item["text"]), []).append(item)
@@ -84,9 +89,7 @@ def _match(
     if measure is not None:
         _pair_alike(partners, left, candidate, measure)
     for item, partner in zip(candidate, partners, strict=True):
-        change = _name_change(kind, partner, item)
-        if change is not None:
-            yield Flip(kind=kind, change=change, base=partner, candidate=item)
+        yield Flip(kind=kind, change=_name_change(kind, partner, item), base=partner, candidate=item)
     for item in left:
         yield Flip(kind=kind, change="vanished", base=item, candidate=None)
 
@@ -111,7 +114,7 @@ def _pair_alike(
     left[:] = [item for number, item in enumerate(left) if number not in taken]
 
 
-def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change | None:
+def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change:
     if base is None:
         return "appeared"
     if _normalise(base["text"]) != _normalise(candidate["text"]):
@@ -120,7 +123,7 @@ def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change | Non
         return "flipped"
     if kind == "context" and base["context_rank"] != candidate["context_rank"]:
         return "moved"
-    return None
+    return "same"
 
 
 def _measure(first: str, second: str) -> float:

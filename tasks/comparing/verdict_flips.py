@@ -40,9 +40,7 @@ def _name_around(pair: RunPair, samples: PairedSamples, flips: pl.DataFrame) -> 
     inputs, rubrics = find_changed_inputs(pair, samples), pair.read_rubrics()
     judges = find_changed_judges(pair, samples, pair.read_changed_judges(), steps)
     by_step = {
-        step: name_changes(
-            find_causes([step], inputs=inputs, judges=judges, rubrics=rubrics, is_formula_changed=False)
-        )
+        step: name_changes(find_causes([step], inputs=inputs, judges=judges, rubrics=rubrics, is_formula_changed=False))
         for step in steps
     }
     return [by_step[step][place] for step, place in flips.select("step", "place").iter_rows()]

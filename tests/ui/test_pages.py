@@ -20,6 +20,9 @@ PAGES = (
     "/runs/{run}",
     "/compare?base=previous&candidate=latest",
     "/compare?base=none&candidate=latest",
+    "/compare/verdicts?base=previous&candidate=latest",
+    "/compare/samples?base=previous&candidate=latest",
+    "/compare/sample?base=previous&candidate=latest&id=tide-1",
     "/runs/none-such",
 )
 

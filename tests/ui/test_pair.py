@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import html
+import re
+from pathlib import Path
+
 import pytest
-from pair_house import BASE, CANDIDATE, make_pair
+from pair_house import BASE, CANDIDATE, SCORED, make_pair
 from starlette.testclient import TestClient
 from ui_house import make_client
+
+from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.warehouse.metric_files import load_metrics
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.scores import score_run
+
+PAIR = f"base={BASE}&candidate={CANDIDATE}"
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     warehouse = make_pair(tmp_path_factory.mktemp("pair"))
     return make_client(str(warehouse.location.path))
+
+
+def read_main(client: TestClient, address: str) -> str:
+    """The text of a page's main part, without its markup."""
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    main = answer.text.partition("<main")[2].partition("</main>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main.partition(">")[2])).split())
 
 
 def test_a_retriever_that_got_worse_is_named_first(client: TestClient) -> None:
@@ -48,3 +67,124 @@ def test_what_cannot_be_compared_is_said_above_a_form_that_goes_on(client: TestC
     assert answer.status_code in (200, 404)
     assert said in answer.text
     assert f'<option value="{CANDIDATE}">' in answer.text
+
+
+def test_what_the_runs_were_made_with_is_told_apart(client: TestClient) -> None:
+    page = read_main(client, f"/compare?{PAIR}")
+    differing, same = page.partition("The same in both")[0::2]
+    assert "setting max_contexts 1 2" in differing
+    assert "version of the knowledge base v0 v1" in differing
+    assert "24 have other contexts" not in differing
+    assert "16 have other contexts" in differing
+    assert "prompt, classify p1" in same
+    assert "setting temperature 0.0" in same
+
+
+def test_why_the_means_moved_and_which_samples_did_stands_there(client: TestClient) -> None:
+    page = client.get(f"/compare?{PAIR}&by=context_recall").text
+    assert "contexts changed" in page
+    assert "10 of 24" not in page
+    assert "All 24 samples with another score" not in page
+    assert "All 16 samples with another score" in page
+    assert f'href="/compare/sample?{PAIR.replace("&", "&amp;")}&amp;id=ship-01"' in page
+
+
+def test_flipped_verdicts_are_counted_by_step_and_way(client: TestClient) -> None:
+    page = read_main(client, f"/compare/verdicts?{PAIR}")
+    assert "32 of 32 verdicts that flipped, 1 to 25 shown" in page
+    assert "attribute ground truth 16 0 classify 16 0" in page
+    assert "page 1 of 2" in page
+    assert "supported → unsupported attribute ground truth · ship-01 · contexts changed" in page
+    assert "base G1: as context 1 has it candidate G1: no context says so" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "n", "holds"),
+    [
+        ("&step=classify", 16, "TP → FN classify · ship-01 · answer changed"),
+        ("&way=better", 0, "No verdict fits"),
+        ("&metric=context_recall", 16, "attribute ground truth"),
+        ("&metric=factual_f1&way=worse&around=answer", 16, "classify"),
+        ("&around=contexts&page=2", 16, "page 2"),
+    ],
+)
+def test_flipped_verdicts_are_found_by_what_the_address_says(
+    client: TestClient, given: str, n: int, holds: str
+) -> None:
+    page = read_main(client, f"/compare/verdicts?{PAIR}{given}")
+    assert f"{n} of 32 verdicts that flipped" in page
+    if "page=2" not in given:
+        assert holds in page
+
+
+def test_better_and_worse_change_places_with_the_runs(client: TestClient) -> None:
+    page = read_main(client, f"/compare/verdicts?base={CANDIDATE}&candidate={BASE}&way=better")
+    assert "32 of 32 verdicts" in page
+    assert "FN → TP classify" in page
+
+
+def test_one_sample_stands_in_both_runs_with_what_differs_marked(client: TestClient) -> None:
+    answer = client.get(f"/compare/sample?{PAIR}&id=ship-01")
+    assert "Ship 1 lies at berth <ins>2</ins>. It came at dawn." in answer.text
+    page = read_main(client, f"/compare/sample?{PAIR}&id=ship-01")
+    assert "Between them changed: answer, contexts." in page
+    assert "context_recall 1.000 0.000 -1.000" in page
+    assert "flipped Ship 1 lies at berth 1. base G1 TP in C1" in page
+    assert "moved Ropes are sold here. base C2 not useful" in page
+    assert "Nothing changed between them" in read_main(client, f"/compare/sample?{PAIR}&id=ship-03")
+
+
+def test_samples_that_moved_are_listed_by_how_far(client: TestClient) -> None:
+    assert "16 samples, 1 to 16 shown" in read_main(client, f"/compare/samples?{PAIR}")
+    assert "0 samples. There are none." in read_main(client, f"/compare/samples?{PAIR}&which=base")
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "said"),
+    [
+        (f"/compare/sample?{PAIR}&id=none", 404, "sample 'none' is in neither run"),
+        (f"/compare/verdicts?{PAIR}&page=0", 400, "page is '0'"),
+        ("/compare/verdicts?base=x", 400, "candidate"),
+        (f"/compare/samples?{PAIR}&which=both", 400, "which is 'both'"),
+        (f"/compare/verdicts?{PAIR}&metric=mrr2", 400, "metric is 'mrr2'"),
+        (f"/compare/samples?{PAIR}&by=mrr2", 400, "by is 'mrr2'"),
+        (f"/compare?{PAIR}&by=mrr2", 400, "by is 'mrr2'"),
+        ("/compare/samples?base=latest&candidate=latest", 404, "both are run"),
+    ],
+)
+def test_what_is_not_there_is_said(client: TestClient, address: str, status: int, said: str) -> None:
+    answer = client.get(address)
+    assert (answer.status_code, said in html.unescape(answer.text)) == (status, True)
+
+
+def test_what_is_kept_of_two_runs_goes_with_their_scores(tmp_path: Path) -> None:
+    warehouse = make_pair(tmp_path)
+    client = make_client(str(warehouse.location.path))
+    assert "context_recall 1.000 0.333" in re.sub(r"How[^0-9]+", "", read_main(client, f"/compare?{PAIR}"))
+    with warehouse.writing() as connection:
+        connection.execute(f"update scores set value = 1 where run_id = '{CANDIDATE}'")
+    page = read_main(client, f"/compare?{PAIR}")
+    assert "The retrieval is worse" not in page
+    score_run(warehouse, find_run(warehouse, CANDIDATE).run_id, [load_metrics()[name] for name in SCORED], {})
+    assert "The retrieval is worse" in read_main(client, f"/compare?{PAIR}")
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "before", "after"),
+    [
+        ("The bell rings at noon.", "The bell rings at dawn.", ["noon"], ["dawn"]),
+        ("灯塔高四十二米。", "灯塔高四十三米。", ["二"], ["三"]),
+        ("one two three", "one four five three", ["two"], ["four five"]),
+        ("a", "a", [], []),
+        ("", "new", [], ["new"]),
+        (None, "new", [], []),
+        ("x " * 5000, "y " * 5000, [], []),
+    ],
+)
+def test_what_differs_between_two_texts_is_found_by_words(
+    base: str | None, candidate: str | None, before: list[str], after: list[str]
+) -> None:
+    sides = mark_changes(base, candidate)
+    for pieces, text, marked in ((sides.base, base, before), (sides.candidate, candidate, after)):
+        assert [piece.text.strip() for piece in pieces or () if piece.is_other] == marked
+        assert text is None or "".join(piece.text for piece in pieces or ()) == text

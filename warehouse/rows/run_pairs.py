@@ -5,6 +5,7 @@ of samples whose content hash or metadata differs, so that the answer does not d
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -56,6 +57,19 @@ class RunPair:
     def read_changed_judges(self) -> pl.DataFrame:
         """One row per sample and step of a call for which the runs asked another judge, model or prompt."""
         return self.warehouse.read(read_query("run_pairs/changed_judges"), self._ids)
+
+    def list_changed_judges(self, sample_id: str) -> list[str]:
+        """The steps of one sample's calls for which they did."""
+        sql = f"select step from ({read_query('run_pairs/changed_judges')}) where sample_id = $sample_id"
+        return list(self.warehouse.read(sql, {**self._ids, "sample_id": sample_id})["step"])
+
+    def read_sample_scores(self, sample_id: str) -> list[dict[str, Any]]:
+        """One row per metric of one sample: both values, and why one is not there."""
+        return self.warehouse.read_rows(read_query("run_pairs/sample_scores"), {**self._ids, "sample_id": sample_id})
+
+    def read_all_contexts(self, sample_id: str) -> pl.DataFrame:
+        """One row per context that either run had for a sample, with its id and, where it was judged, its verdict."""
+        return self.warehouse.read(read_query("run_pairs/all_contexts"), {**self._ids, "sample_id": sample_id})
 
     def read_metric_steps(self) -> dict[str, frozenset[str]]:
         """The steps each known metric rests on."""

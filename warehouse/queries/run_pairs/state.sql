@@ -1,4 +1,4 @@
--- One row per run: what is another whenever its scores are others.
+-- One row per run and what else a comparison rests on: what is another whenever one of their rows is.
 select 'base' as side, count(*) as n, bit_xor(hash(sample_id, metric, value, metric_version)) as state
 from scores
 where run_id = $base
@@ -10,4 +10,7 @@ union all
 -- The noise runs of either series, on which floors rest.
 select 'noise', count(*), bit_xor(hash(noise))
 from noise
+union all
+select 'reviews', count(*), bit_xor(hash(reviews))
+from reviews
 order by side

@@ -6,7 +6,7 @@ with of_pair as (
 )
 
 select
-    sample_id, run_id = $candidate as of_candidate, source, text, label, label_reason, supported, context_ranks,
+    sample_id, run_id = $candidate as of_candidate, source, statement_id, text, label, label_reason, supported, context_ranks,
     joint_ranks, support_reason
 from of_pair
 inner join wanted using (sample_id)
