@@ -162,8 +162,9 @@ const charts = (() => {
 
     parts(data, width) {
       const bars = zip({ name: data.names, from: data.from, to: data.to, text: data.texts, way: data.ways }).map((bar, place) => ({ ...bar, place }));
-      const left = Math.min(measure(data.names), width * 0.45);
-      const nLines = Math.max(...data.names.map((name) => Math.ceil((LETTER * name.length) / (left - 14))));
+      const [whole, most] = [measure(data.names), width * 0.45];
+      const left = Math.min(whole, most);
+      const nLines = whole > most ? Math.max(...data.names.map((name) => Math.ceil((LETTER * name.length) / (left - 14)))) : 1;
       const domain = data.x.map(([value]) => value);
       const places = bars.map((bar) => bar.place);
       const byWay = ["up", "down", "even", "all"].map((way) => [way, bars.filter((bar) => bar.way === way)]).filter(([, some]) => some.length);
@@ -171,7 +172,7 @@ const charts = (() => {
         height: 34 + Math.max(27, 13 * nLines + 8) * bars.length, marginLeft: left, marginRight: measure(data.x.map(([, text]) => text)) / 2,
         x: { domain: [domain[0], domain[domain.length - 1]] }, y: { type: "band", domain: places, padding: 0.3 },
         marks: [
-          Plot.axisY(places, { text: (place) => data.names[place], tickSize: 0, lineWidth: (left - 12) / 12.5, className: "axis", ariaHidden: true }),
+          Plot.axisY(places, { text: (place) => data.names[place], tickSize: 0, lineWidth: whole > most ? (left - 12) / 12.5 : Infinity, className: "axis", ariaHidden: true }),
           Plot.axisX(domain, { text: (value) => data.x.find(([one]) => one === value)[1], tickSize: 0, className: "axis", ariaHidden: true }),
           Plot.ruleX([0], { className: "zero" }),
           ...byWay.map(([way, some]) => Plot.barX(some, { x1: "from", x2: "to", y: "place", className: `part-${way}` })),
