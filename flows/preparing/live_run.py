@@ -13,6 +13,7 @@ from evalhouse.flows.preparing.batches import add_parking, check_batch
 from evalhouse.flows.preparing.columns import announce_columns
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
+from evalhouse.flows.preparing.served import ask_servers, recall_servers
 from evalhouse.prompts import Prompt, Prompts, load_prompts, make_unread_prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.embedders import AskedEmbedder, Embedder, HashingEmbedder
@@ -90,13 +91,14 @@ class PreparedRun:
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
         """The live run."""
+        notices = ask_servers(self.tools.judges.made, self.run.run_id, warehouse)
         is_own = self.tools.settings.deadline == self.run.config.get("deadline")
         live_run = self.tools.make_live_run(
             self.run.run_id, warehouse, since=self.run.started_at if self.resumed and is_own else None
         )
         live_run.resumed, live_run.staged = self.resumed, self.staged
         live_run.progress.n_samples = self.run.n_samples or 0
-        live_run.notices += self.notices
+        live_run.notices += [*self.notices, *notices]
         if self.staged is not None:
             columns, *warnings = announce_columns(self.staged, live_run)
             live_run.notices += [columns, *warnings] if self.is_file else warnings
@@ -244,6 +246,7 @@ def make_live_run(
         _check_budget(settings, judges)
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judges)
+    recall_servers(judges.made, run_id, warehouse)
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":

@@ -222,7 +222,8 @@ def _describe_window(item: JudgeTrial) -> str:
         )
     if item.settings.context_window is not None and item.settings.context_window <= window:
         return f"Length: what is longer than --context-window {item.settings.context_window} goes out in smaller parts."
+    told = "" if item.serving.is_found_by_runs else f"with --context-window {window} "
     return (
-        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: with --context-window "
-        f"{window} what is longer goes out in smaller parts; or serve the model with a larger window."
+        f"Length: up to {most:,} tokens of data go into one request, more than the window holds: {told}what is longer "
+        "goes out in smaller parts; or serve the model with a larger window."
     )

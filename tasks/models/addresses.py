@@ -5,6 +5,19 @@ from urllib.parse import urlsplit
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.messages import redact
 
+# Where OpenAI's models answer at Azure.
+_AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
+
+
+def is_openai(endpoint: str) -> bool:
+    """Whether OpenAI's own service answers there."""
+    return (urlsplit(endpoint).hostname or "").endswith(".openai.com")
+
+
+def compiles_schemas(endpoint: str) -> bool:
+    """Whether OpenAI's models answer there: a new schema costs seconds, and none that names single items is taken."""
+    return is_openai(endpoint) or (urlsplit(endpoint).hostname or "").endswith(_AZURE_HOSTS)
+
 
 def check_address(source: str, named: str, *, scheme: str = "", example: str = "https://host:8000") -> str:
     """The address in the variable `source`; raises FatalJudgeError when it is not one. Without one it gets `scheme`."""

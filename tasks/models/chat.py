@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
 
 import openai
 import orjson
@@ -40,6 +39,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
 from evalhouse.tasks.messages import redact, shorten
+from evalhouse.tasks.models.addresses import compiles_schemas, is_openai
 from evalhouse.tasks.models.completions import (
     Access,
     Completion,
@@ -59,8 +59,6 @@ _OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_log
 # first under its newer name, and parse the reply because of the second, at twice the CPU and without the raw text of a
 # reply that does not fit.
 _UNTOUCHED = ("max_tokens", "response_format", "documents", "chat_template_kwargs")
-# Where OpenAI's models answer at Azure.
-_AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 _SEEDS_APART = 1000  # between those of votes that are asked for again
 _WIRE_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 # What votes, and what is asked a third time, are asked at where the run's own temperature is 0: all would be equal.
@@ -134,6 +132,9 @@ class ChatModelJudge:
         self._close = close
         self.batches: BatchService | None = None
         self.window = window
+        # What tells the model from the first that was known by this name, where it is another one.
+        self.other_model: str | None = None
+        self.is_known = False  # whether it was found out, or looked up, which model that is
 
     @property
     def forms(self) -> Sequence[str]:
@@ -159,6 +160,8 @@ class ChatModelJudge:
             prompt.prompt_hash, REPLY_VERSIONS.get(prompt.name, 1), question.number, question.only,
             messages[-1].content,
         ]  # fmt: skip
+        if self.other_model is not None:
+            keyed += ["served", self.other_model]
         options = self._parameters
         if question.vote:
             keyed += [question.vote, self._voting]
@@ -260,14 +263,14 @@ def make_compatible_judge(name: str, model: str, settings: RunSettings, access: 
         model=model,
         parameters=parameters,
         dialect=make_dialect(
-            settings.votes, settings.temperature, FORMS[1:] if _compiles_schemas(access.endpoint) else FORMS
+            settings.votes, settings.temperature, FORMS[1:] if compiles_schemas(access.endpoint) else FORMS
         ),
         voting=voting,
         completions=completions,
         variables=access.variables,
         close=chat.root_async_client.close if completions is None else completions.close,
         # At another address another model may bear the name, as a deployment may at Azure.
-        window=read_window(chat) if _is_openai(access.endpoint) else None,
+        window=read_window(chat) if is_openai(access.endpoint) else None,
     )
 
 
@@ -394,16 +397,6 @@ def call_factory(name: str) -> object:
         return cast(object, factory())
     except Exception as error:  # a factory of any maker may raise anything
         raise FatalJudgeError(f"{name} failed with {type(error).__name__}: {shorten(redact(str(error)))}") from error
-
-
-def _compiles_schemas(endpoint: str) -> bool:
-    """Whether a schema that was never sent before costs seconds there, and takes no schema that names single items."""
-    return _is_openai(endpoint) or (urlsplit(endpoint).hostname or "").endswith(_AZURE_HOSTS)
-
-
-def _is_openai(endpoint: str) -> bool:
-    """Whether OpenAI's own service answers there."""
-    return (urlsplit(endpoint).hostname or "").endswith(".openai.com")
 
 
 def _to_langchain(messages: object) -> list[BaseMessage]:

@@ -34,6 +34,11 @@ class FormJudge:
         """The model's."""
         return find_window(self._judge)
 
+    @property
+    def made(self) -> Judge:
+        """The judge of the model."""
+        return self._judge
+
     def prepare(self, question: Question) -> ModelRequest:
         """The form's messages with the model's own parameters; no schema, for the reply is one word."""
         pair = question.data

@@ -1,24 +1,27 @@
-"""What the server of an OpenAI-compatible endpoint says of itself: the model's context window, and its slots.
+"""What a server of one's own says of itself: a model's context window, which model it is, and how many slots it has.
 
-There is no standard for it. Most put the window into the list of models, each under a name of its own. llama.cpp has
-its slots at `/props`; Ollama lists models by name alone, and says at `/api/ps` with which window the loaded ones were
-loaded, which may be far below what the model was made for. Those two are asked only at an address near by, where such
-a server may be; none of it costs anything.
+There is no standard for it. Most put the window into the list of models, each under a name of its own, and beside it
+what tells models of one name apart: vLLM the folder or repository that was loaded, llama.cpp the model's sizes.
+llama.cpp has its slots at `/props`. Ollama lists models by name alone; at `/api/ps` it says with which window the
+loaded ones were loaded, which may be far below what they were made for, and their digests there and at `/api/tags`.
+Those are asked only at an address near by, where such a server may be; none of it costs anything.
 """
 
 import asyncio
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
-import openai
 import orjson
 from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context, read_beginning
 from evalhouse.tasks.asking.patience import is_near
+from evalhouse.tasks.judge.forms import JOIN, find_form
+from evalhouse.tasks.judge.protocol import Judge
+from evalhouse.tasks.models.addresses import compiles_schemas
 from evalhouse.tasks.models.completions import (
     find_endpoint,
     make_login_header,
@@ -28,37 +31,85 @@ from evalhouse.tasks.models.completions import (
 
 # The names of a window in an entry of the list: vLLM and SGLang; OpenRouter and Together; Groq; Mistral; llama.cpp.
 _WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "meta.n_ctx")
+# What vLLM loaded, with the model that an adapter was loaded onto; what llama.cpp reads in the file of a model.
+_ORIGINS = ("root", "parent")
+_SIZES = ("n_params", "size", "n_vocab", "n_embd", "n_ctx_train", "vocab_type")
+_OLLAMA_OWNER = "library"
 _MOST_BYTES = 8 * 1024**2
 _PATIENCE_S = 10.0
+_PATIENCE_AT_START_S = 5.0
+_LONGEST_IDENTITY = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """Tokens of the window and requests answered at once, as the server says; None where it says nothing."""
+    """Tokens of the window, requests answered at once and what tells the model from others of its name, as the server
+    says; None where it says nothing.
+    """
 
     window: int | None = None
     slots: int | None = None
     said_at: str = ""
+    identity: str | None = None
+
+    @property
+    def is_found_by_runs(self) -> bool:
+        """Whether a run finds the window out by itself: it asks for the list of models alone."""
+        return self.window is not None and self.said_at == "/models"
 
 
 async def read_serving(model: str) -> Serving:
     """What is said of `model` at OPENAI_BASE_URL; nothing where no answer can be had or read."""
+    endpoint = strip_credentials(find_endpoint())
+    return await _ask(_make_headers(), endpoint, _PATIENCE_S, lambda asker: _read(asker, endpoint, model))
+
+
+def is_own(judge: Judge) -> bool:
+    """Whether a judge's model is had from a server of one's own, which may have another one under the name tomorrow."""
+    if judge.endpoint is None or "://" not in judge.endpoint:
+        return False
+    return _find_kind(judge) == "ollama" or (_find_kind(judge) == "openai" and not compiles_schemas(judge.endpoint))
+
+
+async def read_at_start(judge: Judge) -> Serving:
+    """What is said of a judge's model, in one request but for Ollama; nothing where no answer can be had or read."""
+    endpoint, model = judge.endpoint or "", judge.model
+
+    async def read(asker: _Asker) -> Serving:
+        if _find_kind(judge) == "ollama":
+            return await _read_ollama(asker, endpoint, model)
+        serving, owner = await _read_list(asker, endpoint, model)
+        if owner == _OLLAMA_OWNER and is_near(endpoint):
+            return await _read_ollama(asker, endpoint.removesuffix("/v1"), model)
+        return serving
+
+    headers = _make_headers() if _find_kind(judge) == "openai" else {}
+    return await _ask(headers, endpoint, _PATIENCE_AT_START_S, read)
+
+
+def _find_kind(judge: Judge) -> str:
+    name = judge.name.partition(JOIN)[2] if find_form(judge.name) else judge.name
+    return name.partition(":")[0]
+
+
+def _make_headers() -> dict[str, str]:
+    """Those of OpenAI's clients, with the key."""
     endpoint = find_endpoint()
-    client = openai.AsyncOpenAI(
-        api_key=read_openai_key(endpoint).get_secret_value(),
-        base_url=strip_credentials(endpoint),
-        default_headers=make_login_header(endpoint),
-    )
-    headers = {**client.auth_headers, **client.default_headers}
-    asker = _Asker({name: value for name, value in headers.items() if isinstance(value, str)}, endpoint)
+    key = read_openai_key(endpoint).get_secret_value()
+    return {"Accept": "application/json", "Authorization": f"Bearer {key}", **make_login_header(endpoint)}
+
+
+async def _ask(
+    headers: Mapping[str, str], endpoint: str, patience_s: float, read: "Callable[[_Asker], Awaitable[Serving]]"
+) -> Serving:
+    asker = _Asker(headers, endpoint)
     try:
-        async with asyncio.timeout(_PATIENCE_S):
-            return await _read(asker, strip_credentials(endpoint), model)
+        async with asyncio.timeout(patience_s):
+            return await read(asker)
     except TimeoutError:
         return Serving()
     finally:
         await asker.close()
-        await client.close()
 
 
 class _Asker:
@@ -83,20 +134,46 @@ class _Asker:
 
 
 async def _read(asker: _Asker, endpoint: str, model: str) -> Serving:
-    entry = _find_entry((await asker.get(f"{endpoint}/models")).get("data"), "id", model)
-    windows = (_read_size(entry, path) for path in _WINDOWS)
-    serving = Serving(window=next((window for window in windows if window), None), said_at="/models")
+    serving, _ = await _read_list(asker, endpoint, model)
     if not is_near(endpoint):
         return serving
     root = endpoint.removesuffix("/v1")
     props = await asker.get(f"{root}/props")
     if props:
-        window = _read_size(props, "default_generation_settings.n_ctx")
-        return Serving(window=window or serving.window, slots=_read_size(props, "total_slots"), said_at="/props")
-    if serving.window is None:
-        loaded = _find_entry((await asker.get(f"{root}/api/ps")).get("models"), "name", model)
-        return Serving(window=_read_size(loaded, "context_length"), said_at="/api/ps")
-    return serving
+        slots, window = _read_size(props, "total_slots"), _read_size(props, "default_generation_settings.n_ctx")
+        if serving.window is None:
+            return replace(serving, window=window, slots=slots, said_at="/props")
+        return replace(serving, slots=slots)
+    return serving if serving.window is not None else await _read_ollama(asker, root, model)
+
+
+async def _read_list(asker: _Asker, endpoint: str, model: str) -> tuple[Serving, object]:
+    """What the list of models says of one, and whom it names as its owner."""
+    entry = _find_entry((await asker.get(f"{endpoint}/models")).get("data"), "id", model)
+    windows = (_read_size(entry, path) for path in _WINDOWS)
+    window = next((window for window in windows if window), None)
+    return Serving(window=window, said_at="/models", identity=_identify(entry)), entry.get("owned_by")
+
+
+async def _read_ollama(asker: _Asker, root: str, model: str) -> Serving:
+    """What Ollama says of a model that is loaded, else which one it would load."""
+    at = "/api/ps"
+    entry = _find_entry((await asker.get(f"{root}{at}")).get("models"), "name", model)
+    if not entry.get("digest"):
+        at = "/api/tags"
+        entry = {**_find_entry((await asker.get(f"{root}{at}")).get("models"), "name", model), **entry}
+    digest = entry.get("digest")
+    identity = f"digest {digest}"[:_LONGEST_IDENTITY] if digest else None
+    return Serving(window=_read_size(entry, "context_length"), said_at=at, identity=identity)
+
+
+def _identify(entry: Mapping[str, Any]) -> str | None:
+    """What tells a model from others that bear its name; the window is what it was served with, and no part of it."""
+    told = {name: entry[name] for name in _ORIGINS if isinstance(entry.get(name), str)}
+    meta = entry.get("meta")
+    if not told and isinstance(meta, Mapping):
+        told = {name: meta[name] for name in _SIZES if isinstance(meta.get(name), int)}
+    return ", ".join(f"{name} {value}" for name, value in told.items())[:_LONGEST_IDENTITY] or None
 
 
 def _find_entry(entries: object, key: str, model: str) -> Mapping[str, Any]:

@@ -105,7 +105,7 @@ def test_an_endpoint_is_asked_for_its_models(ask: Ask, monkeypatch: pytest.Monke
         refused = ask("doctor", "--judge", "openai:judge", "--json")
         assert refused.status == 2
         assert "OPENAI_API_KEY" in find(refused, "judge")["detail"]
-        assert endpoint.stats.requests.keys() == {"/v1/models"}, "nothing that costs"
+        assert (endpoint.stats.looked_at.keys(), endpoint.stats.requests) == ({"/v1/models"}, {}), "nothing that costs"
     for finished in (well, unknown, refused):
         assert KEY not in finished.stdout + finished.stderr
         assert finished.document["environment"]["OPENAI_API_KEY"] == "set"

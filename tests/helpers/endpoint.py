@@ -149,6 +149,7 @@ class Endpoint:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         route = f"{request.method} {request.path}"
+        self.stats.looked_at.update([request.path] if request.method == "GET" else [])
         match route:
             case "POST /v1/embeddings":
                 return await self._handle_model(request, EMBEDDINGS)
@@ -171,7 +172,6 @@ class Endpoint:
         return orjson.dumps(report, option=orjson.OPT_NON_STR_KEYS)
 
     def _list_models(self, request: web.BaseRequest) -> web.Response:
-        self.stats.requests[MODELS] += 1
         if refused := self._check_key(request):
             return self._send(refused)
         names = self.options.models or ("judge", "embedder")

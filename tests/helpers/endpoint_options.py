@@ -121,7 +121,8 @@ def draw_fault(faults: Mapping[Fault, float], chance: float) -> Fault | None:
 class Stats:
     """What the endpoint was asked and what it answered, exact as soon as the client has the answer."""
 
-    requests: Counter[str] = field(default_factory=Counter)  # by path; those of a model and of the models' list
+    requests: Counter[str] = field(default_factory=Counter)  # of a model, by path
+    looked_at: Counter[str] = field(default_factory=Counter)  # documents, by path, those that are not there too
     kinds: Counter[str] = field(default_factory=Counter)  # extract, classify, attribute, rank, embeddings, other
     statuses: Counter[int] = field(default_factory=Counter)  # 499: the client went away first
     faults: Counter[str] = field(default_factory=Counter)  # those injected; not limits and refusals

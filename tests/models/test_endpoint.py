@@ -130,7 +130,7 @@ def test_empty_blocks_give_empty_replies() -> None:
 def test_models_are_listed() -> None:
     with running_endpoint(models=("a", "b")) as endpoint, open_client(endpoint) as client:
         assert [model.id for model in client.models.list()] == ["a", "b"]
-        assert endpoint.stats.requests == {"/v1/models": 1}
+        assert endpoint.stats.looked_at == {"/v1/models": 1}
 
 
 # Counters

@@ -67,7 +67,7 @@ KINDS = {
     "vLLM": Kind(
         options={"latency": SLOW, "model_fields": {"max_model_len": 8192}},
         window=8192,
-        does=("with --context-window 8192",),
+        does=("more than the window holds: what is longer goes out in smaller parts",),
     ),
     "llama.cpp with one slot": Kind(
         options={

@@ -65,3 +65,26 @@ def test_an_effort_that_nobody_has_is_refused_with_those_there_are(place: Place)
     assert refused.status != 0
     assert "--reasoning-effort: got 'huge'" in refused.stderr
     assert "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'" in refused.stderr
+
+
+def test_another_model_under_the_name_is_asked_anew_and_what_is_from_before_is_used(
+    place: Place, endpoint: Endpoint
+) -> None:
+    """Before anybody asked a server which model it has, nothing on record said whose a reply is."""
+
+    def run() -> tuple[int, int, str]:
+        ended = place.call(*RUN, "--json")
+        assert ended.status == 0, ended.stderr
+        calls = ended.document["calls"]
+        return calls["requests"], calls["reused"], " ".join(ended.stderr.split())
+
+    assert run()[:2] == (2, 0)
+    endpoint.configure(model_fields={"root": "/models/one"})
+    requests, reused, said = run()
+    assert (requests, reused) == (0, 2)
+    assert "it is kept which model" in said
+    assert "on record are from before: they are taken for this model's" in said
+    endpoint.configure(model_fields={"root": "/models/two"})
+    requests, reused, said = run()
+    assert (requests, reused) == (2, 0)
+    assert "has another model as 'judge' than in the last run: root /models/two, before root /models/one" in said

@@ -183,7 +183,7 @@ def test_the_price_is_said_and_nothing_sent_with_dry_run(
     monkeypatch.setenv("EVALHOUSE_PRICES", str(prices))
     found = ask("doctor", "--judge", "openai:judge", "--attack", "--dry-run", "--json").document["attack"]
     shown = ask("doctor", "--judge", "openai:judge", "--attack", "--dry-run")
-    assert endpoint.stats.requests.keys() == {"/v1/models"}
+    assert (endpoint.stats.looked_at.keys(), endpoint.stats.requests) == ({"/v1/models"}, {})
     assert "Nothing was asked." in shown.stdout
     assert f"{N_REQUESTS} requests" in shown.stdout
     assert found["cost_usd"] == pytest.approx((found["prompt_tokens"] + 2 * found["completion_tokens"]) / 1e6)

@@ -1,0 +1,181 @@
+"""Which model a server of one's own has under a name: what is read of it, and which replies on record are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoint import Endpoint, running_endpoint
+from live_runs import make_settings, open_warehouse, point_to
+from provider_calls import make_question
+
+from evalhouse.flows.preparing.served import ask_servers, recall_servers
+from evalhouse.tasks.judge.errors import FatalJudgeError
+from evalhouse.tasks.judge.protocol import Judge, find_window
+from evalhouse.tasks.models.make import make_judge
+from evalhouse.tasks.models.serving import Serving, is_own, read_at_start
+from evalhouse.warehouse.store import Warehouse
+
+LLAMA = {
+    "owned_by": "llamacpp",
+    "meta": {
+        "vocab_type": 2,
+        "n_vocab": 9,
+        "n_ctx": 4096,
+        "n_ctx_train": 32_768,
+        "n_embd": 8,
+        "n_params": 7,
+        "size": 6,
+    },
+}
+OURS, OTHER = {"root": "/models/ours", "max_model_len": 8192}, {"root": "/models/other", "max_model_len": 8192}
+LOADED = {"models": [{"name": "judge:latest", "digest": "abc", "context_length": 4096}]}
+PULLED = {"models": [{"name": "other:7b", "digest": "no"}, {"name": "judge:latest", "digest": "abc"}]}
+SERVERS: Mapping[str, tuple[str, dict[str, Any], Serving, list[str]]] = {
+    "llama.cpp": (
+        "openai", {"model_fields": LLAMA},
+        Serving(window=4096, said_at="/models",
+                identity="n_params 7, size 6, n_vocab 9, n_embd 8, n_ctx_train 32768, vocab_type 2"),
+        ["/v1/models"],
+    ),
+    "vLLM": (
+        "openai", {"model_fields": OURS}, Serving(window=8192, said_at="/models", identity="root /models/ours"),
+        ["/v1/models"],
+    ),
+    "an adapter of vLLM": (
+        "openai", {"model_fields": {"root": "/lora", "parent": "base"}},
+        Serving(said_at="/models", identity="root /lora, parent base"), ["/v1/models"],
+    ),
+    "Ollama by OpenAI's protocol": (
+        "openai", {"model_fields": {"owned_by": "library"}, "documents": {"/api/ps": LOADED, "/api/tags": PULLED}},
+        Serving(window=4096, said_at="/api/ps", identity="digest abc"), ["/v1/models", "/api/ps"],
+    ),
+    "Ollama before the model is loaded": (
+        "ollama", {"documents": {"/api/ps": {"models": []}, "/api/tags": PULLED}},
+        Serving(said_at="/api/tags", identity="digest abc"), ["/api/ps", "/api/tags"],
+    ),
+    "one that lists names alone": ("openai", {}, Serving(said_at="/models"), ["/v1/models"]),
+    "one that has another model": (
+        "openai", {"models": ("judge-2",), "model_fields": OURS}, Serving(said_at="/models"), ["/v1/models"],
+    ),
+    "one that lies about it": (
+        "openai", {"model_fields": {"root": 3, "meta": {"size": "big", "n_params": None}, "max_model_len": -1}},
+        Serving(said_at="/models"), ["/v1/models"],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    with running_endpoint() as running:
+        point_to(running.base_url)
+        monkeypatch.setenv("OLLAMA_HOST", running.root_url)
+        yield running
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_what_a_server_says_is_read_with_as_few_requests_as_it_takes(endpoint: Endpoint, server: str) -> None:
+    kind, options, expected, looked_at = SERVERS[server]
+    endpoint.configure(**options)
+    judge = make_judge(make_settings(judge=f"{kind}:judge"))
+    assert is_own(judge)
+    assert await read_at_start(judge) == expected
+    assert list(endpoint.stats.looked_at) == looked_at
+    await judge.close()
+
+
+async def test_a_server_that_is_away_says_nothing() -> None:
+    point_to("http://127.0.0.1:9/v1")
+    judge = make_judge(make_settings(judge="openai:judge"))
+    assert (await read_at_start(judge)).identity is None
+    await judge.close()
+
+
+def begin(folder: Path, run_id: str, judge: str = "openai:judge") -> tuple[Judge, list[str]]:
+    """A run's judge once its server was asked, and what is said of it."""
+    made = make_judge(make_settings(judge=judge))
+    return made, ask_servers([made], run_id, open_warehouse(folder))
+
+
+def read_key(judge: Judge) -> str:
+    return judge.prepare(make_question()).request_hash
+
+
+def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_have_their_own(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    unasked = read_key(make_judge(make_settings(judge="openai:judge")))
+    keys, said = [], []
+    for number, fields in enumerate((OURS, {**OURS, "max_model_len": 4096}, OTHER, OTHER, OURS)):
+        endpoint.configure(model_fields=fields)
+        judge, notices = begin(tmp_path, f"run-{number}")
+        keys.append(read_key(judge))
+        said.append([" ".join(notice.split()) for notice in notices])
+        assert find_window(judge) == fields["max_model_len"]
+        # Whoever asks for the run elsewhere, or only reckons, has its keys from the record.
+        for run_id in (f"run-{number}", "dry-run"):
+            again = make_judge(make_settings(judge="openai:judge"))
+            recall_servers([again], run_id, open_warehouse(tmp_path))
+            assert (read_key(again), find_window(again)) == (keys[-1], fields["max_model_len"])
+    assert [key == unasked for key in keys] == [True, True, False, False, True]
+    assert keys[2] == keys[3]
+    assert [len(notices) for notices in said] == [0, 0, 1, 0, 1]
+    assert (
+        "has another model as 'judge' than in the last run: root /models/other, before root /models/ours" in said[2][0]
+    )
+    assert endpoint.stats.looked_at == {"/v1/models": 5}
+
+
+def test_a_name_at_another_address_is_another_matter(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.configure(model_fields=OURS)
+    first, _ = begin(tmp_path, "run-1")
+    with running_endpoint(model_fields=OTHER) as elsewhere:
+        point_to(elsewhere.base_url)
+        unasked = read_key(make_judge(make_settings(judge="openai:judge")))
+        second, notices = begin(tmp_path, "run-2")
+    assert (read_key(second), notices) == (unasked, [])
+    assert read_key(first) != read_key(second)
+
+
+def test_a_run_that_goes_on_with_another_model_is_refused_and_with_none_that_says_so_is_not(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.configure(model_fields=OTHER)
+    begin(tmp_path, "run-0")
+    endpoint.configure(model_fields=OURS)
+    began, _ = begin(tmp_path, "run-1")
+    endpoint.configure(model_fields=OTHER)
+    with pytest.raises(FatalJudgeError, match=r"has another model as 'judge' now \(root /models/other\) than when run"):
+        begin(tmp_path, "run-1")
+    endpoint.configure(model_fields={})
+    resumed, notices = begin(tmp_path, "run-1")
+    assert (read_key(resumed), notices) == (read_key(began), [])
+
+
+def test_a_form_asks_its_model_s_server(endpoint: Endpoint, tmp_path: Path) -> None:
+    form = "granite-guardian+openai:judge"
+    question = make_question()
+    data = {"document": "It is red.", "claim": "It is red."}
+    keys = []
+    for number, fields in enumerate((OURS, OTHER)):
+        endpoint.configure(model_fields=fields)
+        judge, _ = begin(tmp_path, f"run-{number}", form)
+        keys.append(judge.prepare(type(question)(**{**vars(question), "data": data})).request_hash)
+        assert find_window(judge) == 8192
+    assert keys[0] != keys[1]
+
+
+def test_nobody_is_asked_but_servers_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.tasks.models.serving.read_at_start", lambda judge: pytest.fail(str(judge.endpoint)))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
+    point_to("https://api.openai.com/v1")
+    names = ("openai:gpt-4.1-mini", "anthropic:claude-test", "azure:judges", "lexical")
+    judges = [make_judge(make_settings(judge=name)) for name in names]
+    keys = [read_key(judge) for judge in judges]
+    assert ask_servers(judges, "run-1", Warehouse(str(tmp_path / "none.duckdb"))) == []
+    recall_servers(judges, "run-1", Warehouse(str(tmp_path / "none.duckdb")))
+    assert [read_key(judge) for judge in judges] == keys
