@@ -85,6 +85,7 @@ def _load_templates() -> jinja2.Environment:
         trim_blocks=True,
     )  # fmt: skip
     environment.globals.update(asset=asset, link=link)
+    environment.filters["clean"] = clean_text  # before a text is marked up
     return environment
 
 
