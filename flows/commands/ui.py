@@ -1,7 +1,5 @@
 """`evalhouse ui`: the whole history in a browser."""
 
-import sys
-
 import click
 
 from evalhouse.flows.commands.options import WAREHOUSE_OPTION
@@ -12,7 +10,7 @@ from evalhouse.warehouse.store import Warehouse
 @click.command()
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to serve. Default: this machine alone.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Default: 4210, or a free one.")
-@click.option("--browser/--no-browser", default=None, help="Open a browser. Default: from a terminal.")
+@click.option("--browser/--no-browser", default=None, help="Open a browser. Default: from a terminal, without --host.")
 @WAREHOUSE_OPTION
 def ui(*, host: str, port: int | None, browser: bool | None, warehouse: Warehouse) -> None:
     """Show all runs in a browser, live, until Ctrl-C: series, samples with their verdicts, comparisons, costs, SQL.
@@ -22,7 +20,4 @@ def ui(*, host: str, port: int | None, browser: bool | None, warehouse: Warehous
     """
     from evalhouse.flows.ui.serving import serve_pages  # noqa: PLC0415  # FastAPI, which no other command needs
 
-    is_terminal = sys.stdout.isatty()
-    serve_pages(
-        warehouse, host=host, port=port, opens_browser=is_terminal if browser is None else browser, report=print_line
-    )
+    serve_pages(warehouse, host=host, port=port, opens_browser=browser, report=print_line)

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import live, pair, pair_flips, pair_sample, pair_samples, runs, samples, series
-from evalhouse.flows.ui.guard import Access, Guard
+from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.pages import find_asset, render
 from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
@@ -34,6 +34,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.exception_handler(RequestValidationError)(_show_invalid)
     for known in (WarehouseError, SettingsError):
         app.exception_handler(known)(_show_failure)
+    app.exception_handler(Exception)(_show_fault)
     return app
 
 
@@ -46,6 +47,14 @@ def _send_asset(name: str) -> Response:
 
 def _show_failure(request: Request, error: Exception) -> Response:
     return show_error(request, _find_status(error), str(error))
+
+
+def _show_fault(request: Request, error: Exception) -> Response:
+    """A mistake of ours; this handler stands before the guard, and what is wrong is written where ui was started."""
+    text = f"this page failed ({type(error).__name__}); the terminal in which `evalhouse ui` runs says more"
+    response = show_error(request, HTTPStatus.INTERNAL_SERVER_ERROR, text)
+    response.headers.update(HEADERS)
+    return response
 
 
 def _find_status(error: Exception) -> int:

@@ -7,17 +7,20 @@ escape was forgotten: none is allowed but those that come with evalhouse.
 """
 
 import hmac
+import ipaddress
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
+from markupsafe import escape
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_LOCALHOST: Final = "localhost"
 _TOKEN: Final = "token"
 _POLICY: Final = {
     "default-src": "'none'",
@@ -31,7 +34,7 @@ _POLICY: Final = {
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
-_HEADERS: Final = {
+HEADERS: Final = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -54,11 +57,23 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """Whether a request names this machine itself; with a token any name will do."""
-        return self.token is not None or host in {f"{name}:{self.port}" for name in LOOPBACK}
+        if self.token is not None:
+            return True
+        name, _, port = host.rpartition(":") if host.rstrip("0123456789").endswith(":") else (host, "", "80")
+        return port == str(self.port) and is_loopback(name.lower())
 
     def is_token(self, given: str | None) -> bool:
         """Whether it is the token, compared in a time that tells nothing of it."""
         return self.token is None or (given is not None and hmac.compare_digest(given.encode(), self.token.encode()))
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or an address, in brackets or not, is this machine's and no other's."""
+    if name == _LOCALHOST:
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    return False
 
 
 class Guard:
@@ -70,6 +85,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] == "websocket":  # no page has one
+            await send({"type": "websocket.close"})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -77,7 +95,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
+                headers.update(HEADERS)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
@@ -88,23 +106,41 @@ class Guard:
         host = request.headers.get("host", "")
         if not self._access.knows_host(host):
             return _refuse(421, f"this is evalhouse ui at http://127.0.0.1:{self._access.port}, and not {host!r}")
-        if request.method not in ("GET", "HEAD") and not _is_own(request.headers, host):
+        is_opened = request.headers.get("sec-fetch-mode") == "navigate"
+        is_foreign = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if request.method not in ("GET", "HEAD"):
+            is_allowed = _is_own(request.headers, host)
+        else:  # a link may lead here; what another page loads or frames could only spy, or keep us busy
+            is_allowed = not is_foreign or (is_opened and request.headers.get("sec-fetch-dest") == "document")
+        if not is_allowed:
             return _refuse(403, "this was sent from a page of another site; open evalhouse ui itself")
         given = request.query_params.get(_TOKEN)
         if self._access.token is not None and given is not None and self._access.is_token(given):
-            return self._let_in(request)
+            return self._let_in(request, is_foreign=is_foreign)
         if self._access.is_token(_read_bearer(request.headers) or request.cookies.get(self._access.cookie)):
             return None
+        if is_foreign:
+            return _come_again(_write_address(request))
         return _refuse(401, "a token is needed: open the address that `evalhouse ui` printed when it was started")
 
-    def _let_in(self, request: Request) -> Response:
+    def _let_in(self, request: Request, *, is_foreign: bool) -> Response:
         """Keep the token in a cookie, and out of the address, where it would be seen and passed on."""
-        left = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
-        # Two slashes at the start would name another host.
-        path = "/" + request.url.path.lstrip("/")
-        response = RedirectResponse(path + (f"?{urlencode(left)}" if left else ""), status_code=303)
+        address = _write_address(request)
+        response = _come_again(address) if is_foreign else RedirectResponse(address, status_code=303)
         response.set_cookie(self._access.cookie, self._access.token or "", httponly=True, samesite="strict")
         return response
+
+
+def _write_address(request: Request) -> str:
+    """The address that was asked for, without the token."""
+    left = [(name, value) for name, value in parse_qsl(request.url.query, True) if name != _TOKEN]
+    # Two slashes at the start would name another host, and so would a backslash.
+    return "/" + quote(request.url.path.lstrip("/")) + (f"?{urlencode(left)}" if left else "")
+
+
+def _come_again(address: str) -> Response:
+    """A page that opens the address from here: to what a link on another site opens, browsers send no strict cookie."""
+    return HTMLResponse(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
 
 
 def _is_own(headers: Mapping[str, str], host: str) -> bool:

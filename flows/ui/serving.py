@@ -4,6 +4,7 @@ import ipaddress
 import os
 import secrets
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ import uvicorn
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui.app import create_app
-from evalhouse.flows.ui.guard import LOOPBACK, Access
+from evalhouse.flows.ui.guard import Access, is_loopback
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.sandbox.apart import serving_queries
 from evalhouse.warehouse.store import Warehouse
@@ -24,12 +25,16 @@ _LEAST_TOKEN: Final = 16
 
 
 def serve_pages(
-    warehouse: Warehouse, *, host: str, port: int | None, opens_browser: bool, report: Callable[[str], None]
+    warehouse: Warehouse, *, host: str, port: int | None, opens_browser: bool | None, report: Callable[[str], None]
 ) -> None:
-    """Serve until Ctrl-C; raises SettingsError for an address that cannot be had."""
+    """Serve until Ctrl-C; raises SettingsError for an address that cannot be had.
+
+    A browser is opened where it is asked for, or nothing is said of it and no token is needed: all users of a machine
+    see with which address a browser was started.
+    """
     listening = _listen(host, port)
     bound = int(listening.getsockname()[1])
-    token = None if _is_loopback(host) else _find_token()
+    token = None if is_loopback(host) else _find_token()
     named = host if not _is_any(host) else socket.gethostname()
     shown = f"[{named}]" if ":" in named else named
     address = f"http://{shown}:{bound}/"
@@ -41,7 +46,7 @@ def serve_pages(
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="error", access_log=False, server_header=False, lifespan="off")
     )
-    if opens_browser:
+    if opens_browser or (opens_browser is None and token is None and sys.stdout.isatty()):
         webbrowser.open(address)
     with listening, serving_reads(warehouse.location), serving_queries(), suppress(KeyboardInterrupt):
         server.run(sockets=[listening])
@@ -63,14 +68,6 @@ def _listen(host: str, port: int | None) -> socket.socket:
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == LOOPBACK[0]:
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def _is_any(host: str) -> bool:

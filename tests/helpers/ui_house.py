@@ -27,14 +27,14 @@ def make_client(url: str, *, token: str | None = None, headers: Mapping[str, str
 
 
 @contextlib.contextmanager
-def serve_ui(path: Path | str) -> Iterator[str]:
+def serve_ui(path: Path | str, *, token: str | None = None) -> Iterator[str]:
     """The app behind a real socket, for a browser; its address, without a slash at the end."""
     app = create_app(Warehouse(str(path)), Access(port=0))
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     listening = config.bind_socket()
     port = int(listening.getsockname()[1])
-    config.app = create_app(Warehouse(str(path)), Access(port=port))
+    config.app = create_app(Warehouse(str(path)), Access(port=port, token=token))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     with serving_reads(Warehouse(str(path)).location):
         thread.start()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
 import unicodedata
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import duckdb
 import pytest
+from browser import open_browser
 from history_nights import Size, write_nights
 from starlette.testclient import TestClient
-from ui_house import PORT, make_client
+from ui_house import PORT, TOKEN, make_client, serve_ui
 
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.location import parse_location
@@ -33,6 +36,8 @@ POISONED = (
 POISONED_LISTS = ("contexts", "context_ids", "reference_context_ids", "tags", "metrics", "kb_changed")
 # TP, FP and FN are our own words, and columns of that name elsewhere hold what people wrote.
 OURS = {("classifications", "label"), ("outcomes", "reason"), ("reviews", "label"), ("prompts", "prompt")}
+# What is looked at in a browser.
+SEEN = ("/", "/runs", "/runs/{run}", "/runs/{run}/samples", "/compare?base=previous&candidate=latest")
 STRANGE = (
     "../../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/app.py", "%252e%252e%252f", "\\..\\..\\app.py",
     "%00", "a%00.css", "%0d%0aSet-Cookie:%20evil=1", "%0aX-Evil:1", "%ff%fe", "%ed%a0%80", "🦊", "a b", "%3Fx=1",
@@ -169,3 +174,126 @@ def test_whatever_stands_in_an_address_is_answered_with_a_page(client: TestClien
         assert "root:" not in answer.text
         if answer.headers.get("content-type", "").startswith("text/html"):
             assert Page(answer.text).faults == [], strange[:60]
+
+
+FROM_OTHERS = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+OPENED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}, 200),
+        ({"sec-fetch-site": "none", **OPENED}, 200),
+        ({"sec-fetch-site": "cross-site", **OPENED}, 200),  # a link
+        ({**FROM_OTHERS, "sec-fetch-dest": "script"}, 403),
+        ({**FROM_OTHERS, "sec-fetch-dest": "image"}, 403),
+        ({**FROM_OTHERS, "sec-fetch-site": "same-site", "sec-fetch-dest": "empty"}, 403),  # another port of localhost
+        ({**FROM_OTHERS, "sec-fetch-mode": "cors", "origin": "http://evil.example"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, 403),
+        ({"host": f"LOCALHOST:{PORT}"}, 200),
+        ({"host": f"127.8.9.1:{PORT}"}, 200),
+        ({"host": f"0.0.0.0:{PORT}"}, 421),
+        ({"host": f"[::]:{PORT}"}, 421),
+        ({"host": f"[::1%eth0]:{PORT}"}, 200),
+        ({"host": f"2130706433:{PORT}"}, 421),
+        ({"host": f"localhost.evil.example:{PORT}"}, 421),
+        ({"host": f"evil.example:{PORT}#@localhost:{PORT}"}, 421),
+        ({"host": "localhost"}, 421),
+        ({"host": "[::1]"}, 421),
+        ({"host": f"127.0.0.1:{PORT}", "x-forwarded-host": "evil.example"}, 200),
+    ],
+)
+def test_what_other_pages_ask_for_is_not_answered(client: TestClient, headers: dict[str, str], status: int) -> None:
+    for address in ("/runs", "/assets/ui.css"):
+        answer = client.get(address, headers=headers)
+        assert answer.status_code == status
+        check_headers(answer.headers)
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "EVIL"])
+@pytest.mark.parametrize(
+    "origin", [None, "null", "http://evil.example", "http://127.0.0.1:1", f"https://evil@127.0.0.1:{PORT}"]
+)
+def test_nothing_is_sent_from_elsewhere(client: TestClient, method: str, origin: str | None) -> None:
+    headers = {"content-type": "text/plain"} | ({"origin": origin} if origin else {})
+    for address in ("/", "/runs", "/assets/ui.css"):
+        assert client.request(method, address, headers=headers).status_code == 403
+
+
+def test_no_token_is_guessed_or_passed_on(poisoned: str) -> None:
+    client = make_client(poisoned, token=TOKEN)
+    for wrong in ("", TOKEN[:-1], TOKEN + "a", TOKEN.upper(), "é" * 16, "\x00", "x" * 10_000):
+        assert client.get("/runs", params={"token": wrong}).status_code == 401
+        assert client.get("/runs", headers={"authorization": f"Bearer {wrong}".encode("latin-1")}).status_code == 401
+    other = {"cookie": f"evalhouse_ui_{PORT + 1}={TOKEN}; evalhouse_ui={TOKEN}"}
+    assert client.get("/runs", headers=other).status_code == 401
+    assert client.get("/live").status_code == 401
+    for address in ("/%5Cevil.example/", "//evil.example/", "/%2F%2Fevil.example", "/%0d%0aX-Evil:1", "/a%3Fb"):
+        answer = client.get(address, params={"token": TOKEN})
+        assert answer.status_code == 303
+        assert re.match(r"/[^/\\]", answer.headers["location"])
+        assert TOKEN not in answer.headers["location"]
+        assert "x-evil" not in answer.headers
+
+
+def test_who_comes_by_a_link_of_another_site_opens_the_page_from_here(poisoned: str) -> None:
+    client, linked = make_client(poisoned, token=TOKEN), {"sec-fetch-site": "cross-site", **OPENED}
+    answer = client.get("/runs?a=%22%3E%3Cevil-tag%3E", params={"token": TOKEN}, headers=linked)
+    assert (answer.status_code, "evil-tag" in answer.text, TOKEN in answer.text) == (200, False, False)
+    check_headers({name: value for name, value in answer.headers.items() if name != "set-cookie"})
+    stranger = make_client(poisoned, token=TOKEN)
+    assert 'url=/runs"' in stranger.get("/runs", headers=linked).text
+    assert stranger.get("/runs", headers={"sec-fetch-site": "same-origin", **OPENED}).status_code == 401
+
+
+def test_a_mistake_of_ours_shows_nothing_of_itself(poisoned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalhouse.flows.ui.runs.list_runs", lambda *_, **__: {}["secret <evil-tag>"])
+    client = TestClient(make_client(poisoned).app, base_url=OWN, raise_server_exceptions=False)
+    answer = client.get("/runs")
+    assert (answer.status_code, "secret" in answer.text, "KeyError" in answer.text) == (500, False, True)
+    check_headers(answer.headers)
+
+
+RAW = (
+    b"GET /runs?q=" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: {host}\r\n\r\n",
+    b"GET /runs HTTP/1.1\r\nHost: {host}\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+    b"GET /runs HTTP/1.1\r\nHost: {host}\r\nHost: evil.example\r\n\r\n",
+    b"GET /runs HTTP/1.1\r\n\r\n",
+    b"GET http://evil.example/runs HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    b"GET /\x00 HTTP/1.1\r\nHost: {host}\r\n\r\n",
+    b"GET /runs HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: YQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\nOrigin: http://evil.example\r\nSec-Fetch-Site: cross-site\r\n\r\n",
+    b"\xff\xfe\r\n\r\n",
+)
+
+
+def ask_raw(address: str, text: bytes) -> bytes:
+    host = address.removeprefix("http://")
+    with socket.create_connection(host.split(":"), timeout=10) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(text.replace(b"{host}", host.encode()))
+        return connection.recv(65536)
+    return b""
+
+
+def test_a_real_browser_runs_nothing_of_it_and_the_server_bears_the_rest(poisoned: str, run_id: str) -> None:
+    with serve_ui(poisoned, token=TOKEN) as address, open_browser() as browser:
+        for text in RAW:
+            status = ask_raw(address, text).partition(b"\r\n")[0]
+            assert status == b"" or b" 4" in status, (text[:60], status)
+        page = browser.open_page()
+        page.show_as()
+        # By a link on another site, with the token and then without.
+        for query in (f"?token={TOKEN}", ""):
+            page.visit(f"data:text/html,<a href='{address}/runs{query}'>")
+            page.evaluate("document.querySelector('a').click()")
+            page.wait_for("document.querySelector('h1')?.textContent === 'Runs'")
+            assert page.evaluate("location.search + document.cookie") == ""
+        for form in SEEN:
+            page.visit(address + form.format(run=run_id))
+            assert page.evaluate("document.querySelector('evil-tag') === null")
+            shown = page.evaluate("document.body.innerText")
+            assert [sign for sign in shown if is_control(sign)] == []
+        # What is run would call what is not there. The page on the way has no icon, and the browser asks for one.
+        assert [problem for problem in page.problems if "status of 404" not in problem] == []
