@@ -152,7 +152,7 @@ def test_nothing_that_is_judged_becomes_part_of_a_page(client: TestClient) -> No
             continue
         of_kind.add(address)
         answer = client.get(address)
-        assert answer.status_code in (200, 303, 404), (address, answer.text)
+        assert answer.status_code in (200, 303, 400, 404), (address, answer.text)  # a form's address alone is not whole
         check_headers(answer.headers)
         waiting += [answer.headers["location"]] if answer.status_code == 303 else []
         if answer.headers.get("content-type", "").startswith("text/html"):
@@ -233,7 +233,7 @@ def test_no_token_is_guessed_or_passed_on(poisoned: str) -> None:
     for address in ("/%5Cevil.example/", "//evil.example/", "/%2F%2Fevil.example", "/%0d%0aX-Evil:1", "/a%3Fb"):
         answer = client.get(address, params={"token": TOKEN})
         assert answer.status_code == 303
-        assert re.match(r"/[^/\\]", answer.headers["location"])
+        assert re.match(r"/(?![/\\])", answer.headers["location"])
         assert TOKEN not in answer.headers["location"]
         assert "x-evil" not in answer.headers
 

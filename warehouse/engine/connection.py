@@ -126,6 +126,9 @@ def serving_reads(location: Location) -> Iterator[None]:
         with more_readers(location.lake):
             yield
         return
+    if location.path in _served:
+        yield
+        return
     reader = SharedReader(location.path, location.lock_path, partial(_open_to_serve, location))
     _served[location.path] = reader
     try:
