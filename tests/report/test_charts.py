@@ -339,6 +339,22 @@ def test_the_mouse_and_the_keyboard_say_what_a_point_is_and_lead_to_its_run(page
     assert page.evaluate("location.hash") == "#run/run-0"
 
 
+def test_a_finger_s_first_touch_says_what_a_point_is_and_the_second_goes_there(page: Page) -> None:
+    x, y = page.evaluate("""
+        (({ left, top }) => [left + 3, top + 3])(
+          document.querySelector('#trend-few .dot circle').getBoundingClientRect())
+    """)
+    page.evaluate("location.hash = ''")
+    addresses = []
+    for _ in range(2):
+        page.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        page.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        page.evaluate("new Promise((done) => setTimeout(done, 50))")
+        assert read_told(page).startswith("run-0\n")
+        addresses.append(page.evaluate("location.hash"))
+    assert addresses == ["", "#run/run-0"]
+
+
 def test_the_numbers_stand_in_a_table_when_asked_for(page: Page) -> None:
     assert count(page, ".numbers table") == 0
     page.evaluate("document.querySelector('#trend-few .numbers').open = true")
@@ -352,3 +368,4 @@ def test_the_numbers_stand_in_a_table_when_asked_for(page: Page) -> None:
         ["run-0", "0.500", "0.400 to 0.600", "9", "lexical"],
     ]
     assert len(cells) == 5
+    assert page.evaluate("document.querySelector('#trend-few .numbers a').hash") == "#run/run-0"

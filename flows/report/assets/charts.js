@@ -280,7 +280,13 @@ const charts = (() => {
     drawing.setAttribute("tabindex", "0");
     drawing.classList.toggle("leads", points.some((point) => point.href));
     drawing.addEventListener("input", () => showTip(drawing, onScreen));
-    drawing.addEventListener("click", () => follow(drawing.value));
+    // A finger cannot point without pressing: the first touch says what a point is, the second goes there.
+    let touched = null;
+    drawing.addEventListener("click", (event) => {
+      const isNew = event.pointerType === "touch" && touched !== drawing.value;
+      touched = drawing.value;
+      if (!isNew) follow(drawing.value);
+    });
     drawing.addEventListener("blur", () => send("pointerleave"));
     drawing.addEventListener("keydown", (event) => {
       const places = { ArrowLeft: place - 1, ArrowUp: place - 1, ArrowRight: place + 1, ArrowDown: place + 1, Home: 0, End: points.length - 1 };
@@ -311,14 +317,15 @@ const charts = (() => {
   }
 
   function makeTable(spec) {
-    const row = (tag, cells) => {
+    const fill = (cell, text, href) => cell.append(href ? Object.assign(document.createElement("a"), { href, textContent: text }) : text);
+    const row = (tag, texts, href) => {
       const made = document.createElement("tr");
-      made.append(...cells.map((cell) => Object.assign(document.createElement(tag), { textContent: cell })));
+      texts.forEach((text, place) => fill(made.appendChild(document.createElement(tag)), text, place ? null : href));
       return made;
     };
     const [table, head, body] = ["table", "thead", "tbody"].map((tag) => document.createElement(tag));
     head.append(row("th", spec.columns));
-    body.append(...spec.points.map((point) => row("td", point.cells)));
+    body.append(...spec.points.map((point) => row("td", point.cells, point.href)));
     table.append(head, body);
     return table;
   }
@@ -361,6 +368,7 @@ const charts = (() => {
     const numbers = place.querySelector(".numbers") || (specs[0].columns ? makeNumbers(data, specs[0]) : null);
     for (const old of place.querySelectorAll(".plot, .legend, .undrawn")) old.remove();
     place.append(...parts, ...(numbers ? [numbers] : []));
+    tip.hidden = true;
     drawn.set(place, width);
   }
 
