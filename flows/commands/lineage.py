@@ -20,15 +20,11 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.messages import shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.report import explain_no_sample
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.steps import GRADE_STEP, STEPS, add_earlier
 from evalhouse.warehouse.store import Warehouse
 
-# The likest of however many there are, in the order of the dataset where none is like it.
-_LIKE = """
-select sample_id from run_samples where run_id = $run_id
-order by round(jaro_winkler_similarity(sample_id, $sample_id), 1) desc, ordinal limit 50
-"""
 _MOST_NAMES = 3
 _METRICS = "select distinct metric from scores where run_id = $run_id order by metric"
 _SHORT = 300
@@ -74,8 +70,7 @@ def _explain_nothing(warehouse: Warehouse, run: RunRow, sample: str, metric: str
         "select 1 from run_samples where run_id = $run_id and sample_id = $sample_id", {**of_run, "sample_id": sample}
     )
     if not here:
-        names = [str(row["sample_id"]) for row in warehouse.read_rows(_LIKE, {**of_run, "sample_id": sample})]
-        return f"run {run.run_id} has no sample {sample!r}; {suggest(sample, names, otherwise='its samples')}"
+        return explain_no_sample(warehouse, run, sample)
     names = [str(row["metric"]) for row in warehouse.read_rows(_METRICS, of_run)]
     if not names:
         return f"run {run.run_id} has no scores yet; `evalhouse resume {run.run_id}` goes on with it"

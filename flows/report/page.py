@@ -128,7 +128,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     return render_page(
         "page.html",
         styles=("report.css",),
-        scripts=("plot.js", "charts.js", "data.js", "sample.js", "table.js", "csv.js", "page.js"),
+        scripts=("plot.js", "charts.js", "data.js", "sample.js", "table.js", "csv.js", "tip.js", "page.js"),
         title=f"{run.label or run.dataset or 'Run'} · {run.run_id}",
         samples_address="#samples",
         index_metrics=names,

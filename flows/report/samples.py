@@ -152,6 +152,7 @@ class CallRecord:
     fixed: int | None
     request: str | None
     reply: str | None
+    thoughts: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,17 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
-from evalhouse.flows.ui import live, pair, pair_flips, pair_sample, pair_samples, runs, samples, series
+from evalhouse.flows.ui import (
+    live,
+    pair,
+    pair_flips,
+    pair_sample,
+    pair_samples,
+    runs,
+    sample,
+    samples,
+    series,
+)
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.pages import find_asset, render
 from evalhouse.flows.ui.turns import OneReading
@@ -27,7 +37,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.live = live.LiveReader(warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
-    for page in (series, live, runs, samples, pair, pair_flips, pair_sample, pair_samples):
+    for page in (series, live, runs, sample, samples, pair, pair_flips, pair_sample, pair_samples):
         app.include_router(page.router)
     app.get("/assets/{name}")(_send_asset)
     app.exception_handler(HTTPException)(_show_status)

@@ -88,6 +88,18 @@ def read_found_scores(warehouse: Warehouse, run: RunRow, base: str | None, sampl
     return {(row["sample_id"], row["metric"]): row for row in rows.iter_rows(named=True)}
 
 
+def read_sample_scores(warehouse: Warehouse, run: RunRow, sample_id: str, metrics: Sequence[str]) -> Rows:
+    """The scores of one sample over the runs of a run's series, by metric in time order, as rows of `score_history`."""
+    parameters = {"run_id": run.run_id, "sample_id": sample_id, "metrics": list(metrics)}
+    return warehouse.read_rows(read_query("ui/sample_scores"), parameters)
+
+
+def read_sample_answers(warehouse: Warehouse, run: RunRow, sample_id: str, *, most: int = 20) -> Rows:
+    """The runs of a series in which a sample's answer was another than in the run before, the newest first."""
+    parameters = {"run_id": run.run_id, "sample_id": sample_id, "most": most}
+    return warehouse.read_rows(read_query("ui/sample_answers"), parameters)
+
+
 def list_run_metrics(warehouse: Warehouse, run: RunRow) -> Rows:
     """The metrics of a run with which way is better and how many samples are scored, in no order."""
     return warehouse.read_rows(read_query("ui/run_metrics"), {"run_id": run.run_id})

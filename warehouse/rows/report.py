@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
@@ -103,19 +105,40 @@ def read_slices(
         places = warehouse.read(read_query("report/slice_places"), {**of_run, "start": start, "n": size})
         if places.is_empty():
             return
-        read = partial(_read_slice, warehouse, places)
-        yield SampleSlice(
-            samples=read("samples", of_run),
-            verdicts=read("verdicts", of_run),
-            failures=read("failures", of_run),
-            calls=read("calls", of_run) if with_calls else [],
-            votes=read("votes", of_run) if was_voted(run) else [],
-            base_answers=read("base_answers", {"base": base.run_id}) if base else [],
-        )
+        yield _read_slice(warehouse, run, base, places, with_calls=with_calls)
         start += size
 
 
-def _read_slice(warehouse: Warehouse, places: pl.DataFrame, kind: str, parameters: Mapping[str, object]) -> Rows:
+def read_one(warehouse: Warehouse, run: RunRow, base: RunRow | None, sample_id: str) -> SampleSlice:
+    """One sample of a run, with its calls; raises WarehouseError that names like ones for one that is not there."""
+    places = warehouse.read(read_query("report/slice_place"), {"run_id": run.run_id, "sample_id": sample_id})
+    if places.is_empty():
+        raise WarehouseError(explain_no_sample(warehouse, run, sample_id))
+    return _read_slice(warehouse, run, base, places, with_calls=True)
+
+
+def explain_no_sample(warehouse: Warehouse, run: RunRow, sample_id: str) -> str:
+    """That a run has no such sample, and which of its samples are like it."""
+    of_sample = {"run_id": run.run_id, "sample_id": sample_id}
+    names = [str(row["sample_id"]) for row in warehouse.read_rows(read_query("report/like_samples"), of_sample)]
+    return f"run {run.run_id} has no sample {sample_id!r}; {suggest(sample_id, names, otherwise='its samples')}"
+
+
+def _read_slice(
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, places: pl.DataFrame, *, with_calls: bool
+) -> SampleSlice:
+    read, of_run = partial(_read_part, warehouse, places), {"run_id": run.run_id}
+    return SampleSlice(
+        samples=read("samples", of_run),
+        verdicts=read("verdicts", of_run),
+        failures=read("failures", of_run),
+        calls=read("calls", of_run) if with_calls else [],
+        votes=read("votes", of_run) if was_voted(run) else [],
+        base_answers=read("base_answers", {"base": base.run_id}) if base else [],
+    )
+
+
+def _read_part(warehouse: Warehouse, places: pl.DataFrame, kind: str, parameters: Mapping[str, object]) -> Rows:
     return warehouse.read(read_query(f"report/slice_{kind}"), parameters, frames={"slice": places}).to_dicts()
 
 

@@ -35,6 +35,11 @@ const store = {
     return (await this.unpacked.get(block))[place % this.index.block_size];
   },
 
+  // The cause's name, null for a sample without one.
+  cause(place) {
+    return this.index.cause_names[this.index.causes[place]] ?? null;
+  },
+
   // What all requests of a prompt have in common.
   async fixedText(place) {
     this.fixed = this.fixed || unpack(document.getElementById("fixed"));

@@ -14,7 +14,7 @@ function describeSample(sample, place) {
   const of = (source) => sample.statements.filter((statement) => statement.source === source);
   return make("article", { "aria-label": `Sample ${sample.sample_id}` },
     listScores(place),
-    make("h4", null, "Question"), make("div", { class: "box text" }, sample.question),
+    make("h3", null, "Question"), make("div", { class: "box text" }, sample.question),
     make("div", { class: "pair" },
       describeText("Answer", sample.answer, of("answer"), here),
       describeText("Ground truth", sample.ground_truth, of("ground_truth"), here)),
@@ -30,7 +30,7 @@ function describeSample(sample, place) {
 
 function listScores(place) {
   const { metrics, scores, reasons, base } = store.index;
-  const cause = KEYS.cause(place);
+  const cause = store.cause(place);
   return make("ul", { class: "chips", "aria-label": "Scores" }, cause === null ? null : make("li", null, "cause ", make("b", null, cause)),
     metrics.map((metric, column) => {
     const value = scores[column][place];
@@ -46,7 +46,7 @@ function describeText(title, text, statements, here) {
     .map((statement) => ({ ...statement.span, statement, target: `${here}-${statement.id}` }));
   const body = text === null ? make("p", { class: "soft" }, "There is none.")
     : make("div", { class: "box text" }, markText(text, marks));
-  return make("section", null, make("h4", null, title), body,
+  return make("section", null, make("h3", null, title), body,
     make("ul", { class: "list" }, statements.map((statement) => describeStatement(statement, here))));
 }
 
@@ -121,7 +121,7 @@ function describeContexts(sample, here) {
       make("div", { class: "text" }, markText(context.text, marks)),
       context.reason ? make("div", { class: "why" }, context.reason) : null);
   });
-  return make("section", null, make("h4", null, "Contexts"), make("ol", { class: "list" }, boxes));
+  return make("section", null, make("h3", null, "Contexts"), make("ol", { class: "list" }, boxes));
 }
 
 function describeMeasures(sample, here) {
@@ -134,7 +134,7 @@ function describeMeasures(sample, here) {
       measure.call === null ? null : [" ", linkTo(`${here}-call-${measure.call}`, "call")],
       measure.reason ? make("div", { class: "why" }, measure.reason) : null);
   });
-  return make("section", null, make("h4", null, "Ratings and similarities"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Ratings and similarities"), make("ul", { class: "list" }, items));
 }
 
 // What the judge says otherwise than in the other run, both sides beside each other.
@@ -146,21 +146,21 @@ function describeFlips(sample) {
   const items = sample.flips.map((flip) => make("li", { class: "statement flip" },
     make("span", { class: "tag is-fn" }, flip.change), ` ${flip.kind}`,
     make("div", { class: "pair" }, side("base", flip.base), side("this run", flip.candidate))));
-  return make("section", null, make("h4", null, "Verdicts that are others than in the base"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Verdicts that are others than in the base"), make("ul", { class: "list" }, items));
 }
 
 function describeFailures(sample) {
   if (!sample.failures.length) return null;
   const items = sample.failures.map((failure) => make("li", null, `${failure.step}: ${failure.reason}`,
     failure.detail ? make("span", { class: "why" }, ` ${failure.detail}`) : null));
-  return make("section", null, make("h4", null, "Steps without verdicts"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Steps without verdicts"), make("ul", { class: "list" }, items));
 }
 
 function describeVotes(sample) {
   if (!sample.votes.length) return null;
   const items = sample.votes.map((vote) => make("li", null,
     `${vote.step} ${vote.item}: ${vote.votes.map(([verdict, n]) => `${n} × ${verdict}`).join(", ")}`));
-  return make("section", null, make("h4", null, "Votes that were not of one mind"), make("ul", { class: "list" }, items));
+  return make("section", null, make("h3", null, "Votes that were not of one mind"), make("ul", { class: "list" }, items));
 }
 
 function describeMore(title, text) {
@@ -174,16 +174,17 @@ function describeCalls(sample, here) {
     const reused = call.from_run === null ? "" : `, reused from run ${call.from_run}`;
     const cost = call.cost_usd ? `, $${call.cost_usd.toPrecision(3)}` : "";
     const fixed = call.fixed === null ? null : make("details", { on: { toggle: showFixed(call.fixed) } },
-      make("summary", null, "Instructions, examples and parameters of the request"), make("pre", null, "…"));
+      make("summary", null, "Instructions, examples and parameters of the request"), make("pre", { tabindex: 0 }, "…"));
     return make("details", { class: "box call", id: `${here}-call-${number}` },
       make("summary", null, make("b", null, call.step), ` ${call.prompt || ""} · ${call.model || "–"} · ${call.status}${reused}${tokens}${cost}`),
       make("p", { class: "soft" }, `call ${call.call_id}, ${call.attempts} attempt${call.attempts === 1 ? "" : "s"}`),
       call.error ? make("p", { class: "notice text" }, call.error) : null,
       fixed,
-      make("h4", null, "Request"), make("pre", null, call.request === null ? "–" : call.request),
-      make("h4", null, "Reply"), make("pre", null, writeReply(call.reply)));
+      make("h3", null, "Request"), make("pre", { tabindex: 0 }, call.request === null ? "–" : call.request),
+      make("h3", null, "Reply"), make("pre", { tabindex: 0 }, writeReply(call.reply)),
+      call.thoughts === null ? null : describeMore("Thoughts", call.thoughts));
   });
-  return make("section", null, make("h4", null, "Raw calls"), boxes);
+  return make("section", null, make("h3", null, "Raw calls"), boxes);
 }
 
 function showFixed(place) {

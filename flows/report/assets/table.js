@@ -150,7 +150,7 @@ async function show(place) {
 const KEYS = {
   place: (place) => place,
   sample: (place) => store.index.ids[place],
-  cause: (place) => store.index.cause_names[store.index.causes[place]] ?? null,
+  cause: (place) => store.cause(place),
   score: (place) => (store.index.metrics.length ? store.index.scores[view.metric][place] : null),
   change: changeOf,
   labels: (place) => store.index.fp[place] + store.index.fn[place],

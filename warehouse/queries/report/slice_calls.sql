@@ -8,7 +8,7 @@ with own as (
 ),
 
 originals as (
-    select call_id, run_id, model, request, reply
+    select call_id, run_id, model, request, reply, thoughts
     from llm_calls
     where call_id in (select reused_call_id from own where reused_call_id is not null)
 )
@@ -27,6 +27,7 @@ select
     coalesce(originals.model, own.model) as model,
     coalesce(originals.request, own.request)::varchar as request,
     coalesce(originals.reply, own.reply) as reply,
+    coalesce(originals.thoughts, own.thoughts) as thoughts,
     originals.run_id as original_run_id,
     prompts.prompt,
     prompts.version as prompt_version
