@@ -28,7 +28,7 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
 """By part the tables that it is reckoned from; causes also from those of earlier runs of the series."""
 FEW_SAMPLES: Final = 50
 """Runs with fewer samples in all are left to the views."""
-CHUNK_SAMPLES: Final = 10_000
+CHUNK_SAMPLES: Final = 20_000
 """Samples that are reckoned in one transaction, beside those of the run that has just ended."""
 MOST_SAMPLES: Final = 40_000
 """A run with more samples has its causes reckoned whenever they are asked for: they would not fit into a writer."""
