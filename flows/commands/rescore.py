@@ -12,7 +12,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, update_run
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, store_ended, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -59,6 +59,8 @@ def rescore(
     ]
     for rescoring in rescorings:
         _rescore_run(warehouse, rescoring)
+    if rescorings:
+        store_ended(warehouse)
     if as_json:
         print_json([_describe(rescoring) for rescoring in rescorings])
     elif rescorings:

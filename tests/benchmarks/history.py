@@ -2,8 +2,8 @@
 
     python tests/benchmarks/history.py [--nights 200 --samples 3000 --metrics 15] [--only WORD] [--folder FOLDER]
 
-Writes a warehouse of this size by SQL (40 s for 9 million scores and 42 million rows in all), then starts each command
-as a process of its own. Printed: wall seconds, seconds of CPU, the wall seconds of the same command on a warehouse of
+Writes a warehouse of this size by SQL (two minutes for 9 million scores and 42 million rows in all), and starts each
+command as a process of its own. Printed: wall seconds, seconds of CPU, the wall seconds of the same command on one of
 two nights with three samples, the ratio of both, and the peak of memory. The folder is removed at the end; one that
 was named stays, and its warehouse is used again.
 """

@@ -3,7 +3,8 @@
 Every night judges the same samples. Some answers and contexts are others than the night before, the judge now and then
 changes its mind about what has not changed, and once in the series there is another judge, another prompt, another
 formula and another knowledge base. Everything follows from hashes of sample, night and statement, so that equal sizes
-give equal warehouses. Scores are counted from the statements that stand beside them.
+give equal warehouses. Scores are counted from the statements that stand beside them; what is stored of runs that have
+ended is stored as it is at their end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Final
 
 import duckdb
 from warehouse_runs import lay_warehouse
+
+from evalhouse.warehouse.rows.runs import store_ended
+from evalhouse.warehouse.store import Warehouse
 
 SUITE: Final = "nightly"
 FIRST_NIGHT: Final = datetime(2025, 5, 5, 2)
@@ -355,3 +359,4 @@ def write_nights(path: Path, size: Size) -> None:
         for sql in (*_MADE, *_WRITTEN, _SCORES.replace("{entries}", entries)):
             connection.execute(sql, {name: value for name, value in values.items() if f"${name}" in sql})
         connection.execute("checkpoint")
+    store_ended(Warehouse(str(path)))

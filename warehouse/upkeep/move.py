@@ -2,7 +2,8 @@
 
 Rows go table by table and run by run, some runs to a transaction. What has come over is found out by counting and
 hashing it on both sides, so that a move that was cut short goes on where it stopped; the hash of a set of rows is the
-sum of the hashes of its rows, so that their order does not matter. The source is only read.
+sum of the hashes of its rows, so that their order does not matter. The source is only read. What is stored of runs
+that have ended follows from the other tables, and is stored anew.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ import duckdb
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.runs import store_ended
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 
 _ROWS_AT_ONCE = 20_000
@@ -58,11 +60,14 @@ def move_warehouse(source: Warehouse, target: Warehouse, watch: Watch) -> dict[s
             "`evalhouse warehouse compact --warehouse …`"
         )
     _check_target(source, target)
+    with target.writing(patience_s=FLUSH_PATIENCE_S) as writing:
+        writing.execute("delete from stored_parts")
     counts: dict[str, int] = {}
     # Runs themselves come last: a run that is there is there whole.
     for table in sorted(tables, key=lambda entry: (entry.name == "runs", entry.name)):
         counts[table.name] = _move_table(source, target, table)
         watch(table.name, counts[table.name])
+    store_ended(target)
     return counts
 
 
