@@ -128,7 +128,9 @@ def test_the_instructions_state_the_reply_as_json(language: str, name: str) -> N
         for verdict in verdicts:
             assert list(verdict) == list(properties)
             assert verdict["id"][0] in prompt.labels
-            assert verdict["reason"] == "…", "small models copy what stands there"
+    ids = {verdict["id"] for verdicts in pick_verdict_lists(shape, prompt.variables).values() for verdict in verdicts}
+    assert set(walk_texts(shape)) - ids == {"…"}, "small models copy what stands there"
+    assert not re.search(r": ?(?:\d|true|false)", json.dumps(shape)), "and ratings"
 
 
 @pytest.mark.parametrize(("language", "name"), BUILT_IN)
@@ -159,20 +161,6 @@ def test_instructions_that_answer_a_question_are_statements(language: str) -> No
     assert not re.search("reviewer|评分的人", " ".join(statements))
     silent = content["system"].partition("# What is not" if language == "en" else "# 什么不是")[2]
     assert not re.search("requests and orders|请求和命令", silent)
-
-
-ACCURACIES = [(language, name) for language, name in BUILT_IN if name in ("accuracy", "accuracy_3", "accuracy_5")]
-
-
-@pytest.mark.parametrize(("language", "name"), ACCURACIES)
-def test_the_shape_of_the_reply_shows_another_case_than_the_examples(language: str, name: str) -> None:
-    """Small models copy the rating that the shape shows, so that one case must not have two of them."""
-    prompt = load_prompts(language)[name]
-    reason = json.loads(prompt.system.splitlines()[-1])[name]["reason"]
-    words = re.findall("[a-z]{5,}", reason) + [reason[i : i + 2] for i in range(len(reason)) if HAN.match(reason, i)]
-    worked = " ".join(walk_texts([[example.data, str(example.reply)] for example in prompt.examples]))
-    assert words
-    assert [word for word in words if word in worked] == []
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -399,14 +387,19 @@ def test_the_hash_is_that_of_canonical_json() -> None:
 RELEASED = {
     "en/accuracy/1": "c0783c747c518d7e",
     "en/accuracy/2": "3475e2c1cf955adc",
+    "en/accuracy/3": "b9f92be6875b6bbc",
     "en/accuracy_3/1": "8eb7d8debdff6475",
     "en/accuracy_3/2": "ffb45bde0adfd8e3",
+    "en/accuracy_3/3": "b77c37f0d746e316",
     "en/accuracy_5/1": "d116fdc7d440f5b0",
     "en/accuracy_5/2": "8f5b4dd4542f69e2",
+    "en/accuracy_5/3": "dbce90d6b89d5a1f",
     "en/accuracy_binary/1": "36194ae35e3334b1",
     "en/accuracy_binary/2": "f39d2908ce4c7100",
+    "en/accuracy_binary/3": "f2e9151e80fe7e3f",
     "en/answer_validity/1": "cd4e14628fd75f66",
     "en/answer_validity/2": "1d327597670b1b0f",
+    "en/answer_validity/3": "c474816ac2a29e2a",
     "en/attribute/1": "85a337e4fd5a6cee",
     "en/attribute/2": "109d515011d2ab0e",
     "en/attribute/3": "296b17d10f01505c",
@@ -415,6 +408,7 @@ RELEASED = {
     "en/classify/3": "24d8548468047d93",
     "en/contexts_usefulness/1": "8f4cad7d64a1b0cc",
     "en/contexts_usefulness/2": "deb9f0a753bc4af0",
+    "en/contexts_usefulness/3": "3e48309ec57a9581",
     "en/extract/1": "94f308414400cdb9",
     "en/extract/2": "fa5643ae240e4edf",
     "en/extract/3": "72e3dda8672c9b8c",
@@ -422,29 +416,39 @@ RELEASED = {
     "en/passage_precision/1": "48723b65a558d847",
     "en/passage_precision/2": "a30fbc6e288fea8c",
     "en/passage_precision/3": "dd4d3fbdca436136",
+    "en/passage_precision/4": "d31ebd7219979b8b",
     "en/passage_recall/1": "2dd90c7bb5380565",
     "en/passage_recall/2": "5f7cbd4059d467e8",
     "en/passage_recall/3": "2bf0ac1a3ec3d703",
+    "en/passage_recall/4": "97e706286d8c3e5f",
     "en/questions/1": "281d1c62663612e4",
     "en/questions/2": "da198ec953ed219d",
+    "en/questions/3": "75e2e46a8da88c08",
     "en/rank/1": "29c22f8a73d05d45",
     "en/rank/2": "ba1decdbbb088c12",
     "en/rank/3": "f0e5e12cccf8b088",
     "en/rank/4": "dc57d87a943a4299",
     "en/relevance/1": "d9396ee0e86f725e",
     "en/relevance/2": "89a609fcd81f4421",
+    "en/relevance/3": "21e0b5739acfc113",
     "en/sql_equivalence/1": "9cb57f2b14fce450",
     "en/sql_equivalence/2": "68b9763ae052c114",
+    "en/sql_equivalence/3": "7a1feff68719cff6",
     "zh/accuracy/1": "d7a18dc2d2726431",
     "zh/accuracy/2": "a9739bb134be71f5",
+    "zh/accuracy/3": "903fd7a2b413169b",
     "zh/accuracy_3/1": "03c2834712ef4e90",
     "zh/accuracy_3/2": "2c77871581847bdb",
+    "zh/accuracy_3/3": "29b073f7440ccda9",
     "zh/accuracy_5/1": "55fe865baff8241f",
     "zh/accuracy_5/2": "98a1f0ed36220d4a",
+    "zh/accuracy_5/3": "112ec959002ef318",
     "zh/accuracy_binary/1": "a201fdcda2d07ee1",
     "zh/accuracy_binary/2": "b706f7702243df73",
+    "zh/accuracy_binary/3": "65939dca3b25b1d0",
     "zh/answer_validity/1": "d482b9399a8bc382",
     "zh/answer_validity/2": "dce9fa1d9dd0ec07",
+    "zh/answer_validity/3": "1ec48767d0d103c1",
     "zh/attribute/1": "005082709a7d6884",
     "zh/attribute/2": "59327a923af41d5a",
     "zh/attribute/3": "eaa0ae0c13806b9b",
@@ -455,25 +459,31 @@ RELEASED = {
     "zh/classify/4": "0b04faf8be8aff42",
     "zh/contexts_usefulness/1": "5eff3dee24b9b574",
     "zh/contexts_usefulness/2": "c96e8cea827ea09b",
+    "zh/contexts_usefulness/3": "a6fc3b252372c4ac",
     "zh/extract/1": "7690b9fcf222bfa9",
     "zh/extract/2": "f039c750e651ad31",
     "zh/extract/3": "665a86f270ea16b5",
     "zh/fused/1": "1901ee6ea6d0432f",
     "zh/passage_precision/1": "ab4d17da6b9a0915",
     "zh/passage_precision/2": "38aa70ffa452bc40",
+    "zh/passage_precision/3": "1c1a0431b954ea7c",
     "zh/passage_recall/1": "ae27479cc8907ce0",
     "zh/passage_recall/2": "38b16fd7953878e9",
     "zh/passage_recall/3": "b0cc5541124f6c62",
+    "zh/passage_recall/4": "e93efe7e3fdc1fdd",
     "zh/questions/1": "617e8fe6a2c262e4",
     "zh/questions/2": "94570dc8dfd3aa9e",
     "zh/questions/3": "b07720b0abb81bb9",
+    "zh/questions/4": "9223d923cd4ca0a6",
     "zh/rank/1": "b13de2202214b7ce",
     "zh/rank/2": "9e6d9dcae5c8f4dc",
     "zh/rank/3": "fe5525ad91053d54",
     "zh/relevance/1": "6d7d29404f5b8a01",
     "zh/relevance/2": "f4d67d5057b6c5be",
+    "zh/relevance/3": "459ad9292f3d6949",
     "zh/sql_equivalence/1": "5515c766b0309696",
     "zh/sql_equivalence/2": "3767133331b0cac0",
+    "zh/sql_equivalence/3": "e97783824a01d408",
 }
 
 
