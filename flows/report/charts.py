@@ -21,7 +21,7 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 
 Row = Mapping[str, Any]
-Kind = Literal["trend", "distribution", "interval", "amounts", "shares", "parts", "spark", "result"]
+Kind = Literal["trend", "distribution", "interval", "amounts", "shares", "parts", "spark", "query"]
 
 N_BINS: Final = 20
 """Bars of a distribution."""
@@ -59,19 +59,19 @@ class Chart:
         return place.format(self.kind, Markup(packed.replace("<", "\\u003c")), clean_text(self.label))
 
 
-def draw_history(rows: Sequence[Row], *, link: str | None = None) -> Chart:
-    """The mean of one metric over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
+def draw_history(rows: Sequence[Row], *, of: str = "a score", link: str | None = None) -> Chart:
+    """The mean of metric `of` over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
     time order. A point leads to `link` with the run's id behind it.
 
     Where another judge, language or formula was used a new line begins: means on either side are not comparable.
     """
-    label = f"Mean over {len(rows)} runs, from {rows[0]['run_id']} to {rows[-1]['run_id']}"
+    label = f"Mean of {of} over {len(rows)} runs, from {rows[0]['run_id']} to {rows[-1]['run_id']}"
     return _make_trend(rows, (), _find_range(_list_ends(rows)), label, link)
 
 
-def draw_trend(rows: Sequence[Row], marks: Sequence[Mark], *, link: str | None = None) -> Chart:
-    """The history of one metric from close by, with marks of what changed."""
-    return _make_trend(rows, marks, _find_tenths(_list_ends(rows)), f"Mean over {len(rows)} runs", link)
+def draw_trend(rows: Sequence[Row], of: str, marks: Sequence[Mark], *, link: str | None = None) -> Chart:
+    """The history of metric `of` from close by, with marks of what changed."""
+    return _make_trend(rows, marks, _find_tenths(_list_ends(rows)), f"Mean of {of} over {len(rows)} runs", link)
 
 
 def draw_spark(rows: Sequence[Row]) -> Chart:
@@ -85,14 +85,15 @@ def draw_spark(rows: Sequence[Row]) -> Chart:
     )
 
 
-def draw_distribution(values: Sequence[float]) -> Chart:
+def draw_distribution(values: Sequence[float], *, of: str = "score", unit: str = "sample") -> Chart:
     """How many samples have which score: bars over equal parts of the range, 0 to 1 where no value leaves it."""
     low, high = _find_range(values)
     counts = [0] * N_BINS
     for value in values:
         counts[min(N_BINS - 1, int((value - low) / (high - low) * N_BINS))] += 1
-    label = f"Distribution of {len(values)} scores from {low:g} to {high:g}"
-    return Chart(kind="distribution", label=label, data={"low": low, "high": high, "counts": counts})
+    label = f"Distribution of {len(values)} {unit}s by {of} from {low:g} to {high:g}"
+    data = {"low": low, "high": high, "counts": counts, "of": of, "unit": unit}
+    return Chart(kind="distribution", label=label, data=data)
 
 
 def draw_interval(row: Row, base_mean: float | None) -> Chart:
@@ -163,7 +164,7 @@ def draw_result(columns: Mapping[str, Sequence[Any]]) -> Chart | None:
     data = {"x": x, "ys": ys, "by": split, "over": kinds[x], "columns": shown}
     n = len(shown[x])
     of = "" if n == len(columns[x]) else f", the first of {len(columns[x])}"
-    return Chart(kind="result", label=f"{', '.join(ys)} by {x}: {n} rows{of}", data=data)
+    return Chart(kind="query", label=f"{', '.join(ys)} by {x}: {n} rows{of}", data=data)
 
 
 def write_change(change: float | None) -> str:

@@ -184,7 +184,7 @@ def _draw_metric(
     scored = [row for row in rows if row["mean"] is not None]
     return {
         "name": metric,
-        "history": draw_trend(rows, _join_marks(marks), link=link),
+        "history": draw_trend(rows, metric, _join_marks(marks), link=link),
         "last": write_value(scored[-1]["mean"]),
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),

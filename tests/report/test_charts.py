@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accessibility import find_barriers
 from browser import Browser, Page, open_browser
 from clipping import find_clipped
 
@@ -57,20 +58,20 @@ def read(chart: Chart) -> dict[str, Any]:
 
 
 def test_a_history_has_each_run_and_a_line_for_each_yardstick() -> None:
-    data = read(draw_history(history(0.5, 0.6, 0.7, 0.8, other_from=2)))
+    data = read(draw_history(history(0.5, 0.6, 0.7, 0.8, other_from=2), of="mrr"))
     assert data["runs"] == [f"run-{n}" for n in range(4)]
     assert data["mean"] == [0.5, 0.6, 0.7, 0.8]
     assert data["lines"] == [0, 0, 1, 1]
     assert data["y"] == [0, 1]
-    assert "4 runs, from run-0 to run-3" in data["label"]
-    assert read(draw_history(history(3.0, 5.0)))["y"] == [0, 5.1], "scores off the usual scale stretch it"
+    assert data["label"] == "Mean of mrr over 4 runs, from run-0 to run-3"
+    assert read(draw_history(history(3.0, 5.0), of="mrr"))["y"] == [0, 5.1], "scores off the usual scale stretch it"
 
 
 def test_runs_of_one_day_are_named_by_the_hour() -> None:
     rows = [
         row | {"started_at": datetime(2026, 1, 1, hour)} for row, hour in zip(history(0.5, 0.6), (3, 15), strict=True)
     ]
-    assert read(draw_history(rows))["ticks"] == [[0, "03:00"], [1, "15:00"]]
+    assert read(draw_history(rows, of="mrr"))["ticks"] == [[0, "03:00"], [1, "15:00"]]
 
 
 def test_a_distribution_counts_every_score_once() -> None:
@@ -89,7 +90,7 @@ def test_an_interval_says_its_mean_and_the_other_run_s() -> None:
 
 
 def test_a_text_in_a_chart_neither_ends_its_element_nor_hides() -> None:
-    chart = draw_trend(history(0.5, 0.6, judge=ATTACK), [Mark(place=1, text=ATTACK, is_break=True)])
+    chart = draw_trend(history(0.5, 0.6, judge=ATTACK), ATTACK, [Mark(place=1, text=ATTACK, is_break=True)])
     written = chart.__html__()
     assert re.findall(r"<(\w+)", written) == ["div", "script", "p"]
     assert "\x1b" not in written
@@ -141,9 +142,9 @@ def list_charts() -> dict[str, Chart]:
         "result-text": {"metric": [f"a metric with quite a long name {n}" for n in range(12)], "mean": range(-2, 10)},
     }
     return {
-        "trend-few": draw_trend(few, marks, link="#run/"),
-        "trend-many": draw_trend(many, marks),
-        "history": draw_history(history(0.2)),
+        "trend-few": draw_trend(few, "faithfulness", marks, link="#run/"),
+        "trend-many": draw_trend(many, "mrr", marks),
+        "history": draw_history(history(0.2), of="mrr"),
         "distribution": draw_distribution([0.0, 0.04, 0.5, 1.0]),
         "interval": draw_interval(few[0], 0.7),
         "amounts": draw_amounts(few, [1234567, 2, None, 0, 9], what="Requests", form="{:,.0f}"),
@@ -175,13 +176,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     figures = "".join(f'<figure class="chart" id="{name}">{chart.__html__()}</figure>'
                       for name, chart in list_charts().items())  # fmt: skip
-    far = f'<figure class="chart" id="far">{draw_history(history(0.5, 0.6)).__html__()}</figure>'
+    far = f'<figure class="chart" id="far">{draw_history(history(0.5, 0.6), of="mrr").__html__()}</figure>'
     path = tmp_path_factory.mktemp("charts") / "charts.html"
     path.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Charts</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
         f'<meta name="viewport" content="width=device-width"><style>{style}</style></head>'
-        f'<body><main><div class="charts">{figures}</div>{far}</main><script>{script}</script></body></html>',
+        f'<body><main><h1>Charts</h1><div class="charts">{figures}</div>{far}</main>'
+        f"<script>{script}</script></body></html>",
         encoding="utf-8",
     )
     return path
@@ -232,6 +234,12 @@ def test_every_value_is_a_mark(page: Page) -> None:
         assert (selector, count(page, selector)) == (selector, n)
 
 
+def test_nothing_keeps_people_from_using_them(page: Page) -> None:
+    page.evaluate("charts.drawAll(); document.querySelectorAll('.numbers').forEach((one) => { one.open = true; })")
+    page.wait_for("document.querySelectorAll('.numbers table').length === document.querySelectorAll('.numbers').length")
+    assert find_barriers(page) == []
+
+
 def test_marks_stand_where_their_values_say(page: Page) -> None:
     page.evaluate("charts.drawAll()")
     places = """(name) => [...document.querySelectorAll(name)].map((one) => {
@@ -265,7 +273,7 @@ def test_labels_have_room_and_can_be_read(page: Page, width: int, dark: bool) ->
             const style = getComputedStyle(document.querySelector(`.plot ${name}`));
             return [name, style.fill === 'none' ? style.stroke : style.fill];
           });
-          const place = document.querySelector('.result-chart');
+          const place = document.querySelector('.query-chart');
           return shapes.concat(Array.from({ length: 8 }, (_, number) => {
             const line = document.createElement('span');
             line.className = `color-${number + 1}`;
@@ -306,7 +314,7 @@ def test_without_a_script_a_chart_s_place_says_what_it_would_show(page: Page, pa
     page.wait_for("document.readyState === 'complete' && !document.documentElement.dataset.ready")
     assert count(page, ".plot") == 0
     shown = page.evaluate("document.querySelector('#distribution .undrawn').innerText")
-    assert shown.endswith("Distribution of 4 scores from 0 to 1")
+    assert shown.endswith("Distribution of 4 samples by score from 0 to 1")
 
 
 def read_told(page: Page) -> str:

@@ -97,9 +97,9 @@ const charts = (() => {
           Plot.rectY(bars, { x1: "low", x2: "high", y: "n", inset: 0, insetLeft: 0.5, insetRight: 0.5, className: "rect" }),
         ],
         points: bars.map((bar) => ({
-          x: (bar.low + bar.high) / 2, y: bar.n, text: `${bar.n} sample${bar.n === 1 ? "" : "s"} from ${range(bar)}`, cells: [range(bar), bar.n],
+          x: (bar.low + bar.high) / 2, y: bar.n, text: `${bar.n} ${data.unit}${bar.n === 1 ? "" : "s"} from ${range(bar)}`, cells: [range(bar), bar.n],
         })),
-        columns: ["score", "samples"],
+        columns: [data.of, `${data.unit}s`],
       };
     },
 
@@ -194,7 +194,7 @@ const charts = (() => {
       };
     },
 
-    result(data, width) {
+    query(data, width) {
       const rows = zip(data.columns).map((row) => (data.over === "time" ? { ...row, [data.x]: row[data.x] === null ? null : new Date(`${row[data.x]}Z`) } : row))
         .filter((row) => row[data.x] !== null);
       if (data.over === "text") return drawBars(data, rows.slice(0, MOST_BARS), width);
@@ -259,12 +259,14 @@ const charts = (() => {
 
   function makeDrawing(data, spec, width) {
     const { marks, points, pointer = Plot.pointerX, pointed = Plot.dot, columns, legend, x, y, ...options } = spec;
-    const shown = points?.length ? [pointed(points, pointer({ x: "x", ...(pointed === Plot.dot ? { y: "y", r: 5 } : {}), className: "pointed", ariaHidden: true }))] : [];
+    const shown = points?.length ? [pointed(points, pointer({ x: "x", ...(pointed === Plot.dot ? { y: "y", r: 5 } : {}), className: "pointed", ariaLabel: null }))] : [];
     const drawing = Plot.plot({
       className: "plot", width, height: TALL, ...("margin" in spec ? {} : MARGINS), ariaLabel: data.label, ...options,
       x: { ...x, label: null }, y: { ...y, label: null }, marks: [...marks, ...shown],
     });
     drawing.querySelector("style").remove();
+    // Plot labels its groups, which as parts of an image have no role that could bear a label.
+    for (const group of drawing.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label");
     drawing.setAttribute("role", "img");
     if (points?.length) listen(drawing, points);
     return drawing;
@@ -334,7 +336,7 @@ const charts = (() => {
     const [details, summary, scroll] = ["details", "summary", "div"].map((tag) => document.createElement(tag));
     details.className = "numbers";
     summary.textContent = "Numbers";
-    Object.assign(scroll, { className: "scroll tall", tabIndex: 0, role: "region", ariaLabel: data.label });
+    Object.assign(scroll, { className: "scroll tall", tabIndex: 0, role: "group", ariaLabel: data.label });
     details.append(summary, scroll);
     details.addEventListener("toggle", () => {
       if (!scroll.firstChild) scroll.append(makeTable(spec));
