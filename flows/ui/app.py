@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import (
+    documents,
     live,
     pair,
     pair_flips,
@@ -37,7 +38,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.live = live.LiveReader(warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
-    for page in (series, live, runs, sample, samples, pair, pair_flips, pair_sample, pair_samples):
+    for page in (series, live, runs, sample, samples, documents, pair, pair_flips, pair_sample, pair_samples):
         app.include_router(page.router)
     app.get("/assets/{name}")(_send_asset)
     app.exception_handler(HTTPException)(_show_status)

@@ -18,6 +18,7 @@ PAGES = (
     "/",
     "/runs",
     "/runs/{run}",
+    "/runs/{run}/documents",
     "/compare?base=previous&candidate=latest",
     "/compare?base=none&candidate=latest",
     "/compare/verdicts?base=previous&candidate=latest",

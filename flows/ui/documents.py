@@ -1,0 +1,254 @@
+"""Documents: which were retrieved, where they help, where they mislead, and which are never useful; and one by itself.
+
+A share counts each sample once, for nights ask the same questions again; its interval is Wilson's. What is sorted by a
+share is sorted by the end of its interval that is sure, and what few samples speak of comes last: of two in three that
+end is higher than of four in twelve, and still nobody should look there first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import polars as pl
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import Response
+
+from evalhouse.flows.report.charts import draw_amounts
+from evalhouse.flows.report.head import write_share
+from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.tasks.comparing.bootstrap import Floats
+from evalhouse.warehouse.rows.documents import (
+    list_series_runs,
+    read_document_nights,
+    read_document_samples,
+    read_document_texts,
+    read_document_versions,
+    read_uses,
+)
+from evalhouse.warehouse.rows.runs import find_run
+
+router = APIRouter()
+LEAST_JUDGED: Final = 10
+"""Of a document that was useless ten times of ten, one use in four is still not excluded: 1 - 0.05^(1/10) = 0.26."""
+_ROWS: Final = 50
+_MOST_NIGHTS: Final = 30
+_MOST_SAMPLES: Final = 100
+_MOST_VERSIONS: Final = 10
+_Z: Final = 1.96
+Show = Literal["all", "misleading", "useless", "missed", "unretrieved"]
+Sort = Literal["misleads", "useful", "retrieved", "truth", "missed", "rank", "id"]
+
+SHOWN: Final[Mapping[Show, str]] = {
+    "all": "all documents",
+    "misleading": "that mislead",
+    "useless": "never useful",
+    "missed": "referred to, and not always retrieved",
+    "unretrieved": "referred to, and never retrieved",
+}
+_KEPT: Final[Mapping[Show, pl.Expr]] = {
+    "all": pl.lit(value=True),
+    "misleading": pl.col("n_misleads") > 0,
+    "useless": (pl.col("n_useful") == 0) & (pl.col("n_samples_judged") >= LEAST_JUDGED),
+    "missed": pl.col("n_found") < pl.col("n_referred_to"),
+    "unretrieved": (pl.col("n_referred_to") > 0) & (pl.col("n_retrieved") == 0),
+}
+
+
+def _put_few_last(counted: str, share: pl.Expr, *, is_descending: bool) -> pl.Expr:
+    """The share of those of whom enough samples speak, then that of the others."""
+    return pl.when(pl.col(counted) >= LEAST_JUDGED).then(share).otherwise(share + (-2 if is_descending else 2))
+
+
+_ORDERS: Final[Mapping[Sort, tuple[pl.Expr, bool]]] = {
+    "misleads": (_put_few_last("n_samples", pl.col("misleads_low"), is_descending=True), True),
+    "useful": (_put_few_last("n_samples_judged", pl.col("useful_high"), is_descending=False), False),
+    "retrieved": (pl.col("n_retrieved"), True),
+    "truth": (pl.col("n_supports_truth"), True),
+    "missed": (pl.col("n_referred_to") - pl.col("n_found"), True),
+    "rank": (pl.col("median_rank"), False),
+    "id": (pl.col("document"), False),
+}
+
+
+@router.get("/runs/{run}/documents")
+def show_documents(
+    request: Request,
+    run: str,
+    *,
+    runs: Annotated[int, Query(ge=1, le=_MOST_NIGHTS)] = 1,
+    words: str = "",
+    show: Show = "all",
+    sort: Sort = "misleads",
+    page: Annotated[int, Query(ge=1)] = 1,
+) -> Response:
+    """The documents of a run, or of it and the runs before it in its series, so many at a time."""
+    warehouse = find_warehouse(request)
+    row = find_run(warehouse, run)
+    run_ids = list_series_runs(warehouse, row.run_id, runs)
+    uses = add_intervals(read_uses(warehouse, run_ids, words))
+    order, is_descending = _ORDERS[sort]
+    found = uses.filter(_KEPT[show]).sort(
+        order, pl.col("n_retrieved"), pl.col("document"), descending=[is_descending, True, False], nulls_last=True
+    )
+    start = (page - 1) * _ROWS
+    shown = found.slice(start, _ROWS)
+    texts = read_document_texts(warehouse, row.run_id, shown["document"].to_list()) if len(shown) else {}
+    address = _make_address(row.run_id, runs=runs, words=words, show=show, sort=sort)
+    return render(
+        request,
+        "documents.html",
+        run=row,
+        run_ids=run_ids,
+        given={"runs": runs, "words": words, "show": show, "sort": sort},
+        shown=SHOWN,
+        counts={name: uses.filter(kept).height for name, kept in _KEPT.items()},
+        rows=[describe_use(use, row.run_id, runs) | {"text": texts.get(use["document"])} for use in shown.to_dicts()],
+        n=len(found),
+        start=start,
+        page=page,
+        n_pages=-(-len(found) // _ROWS),
+        address=address,
+        paged=lambda number: address(page=number),
+        least=LEAST_JUDGED,
+        is_judged=bool(uses["n_judged"].sum()),
+    )
+
+
+def _make_address(run_id: str, **given: object) -> Callable[..., str]:
+    """The page's own address with something else in it."""
+    return lambda **other: link(f"/runs/{run_id}/documents", **{**given, **other})
+
+
+@router.get("/runs/{run}/document")
+def show_document(
+    request: Request,
+    run: str,
+    *,
+    id: str,  # as in the address
+    runs: Annotated[int, Query(ge=1, le=_MOST_NIGHTS)] = 1,
+) -> Response:
+    """One document: what it did in each sample of the run, and over the nights up to it."""
+    warehouse = find_warehouse(request)
+    row = find_run(warehouse, run)
+    samples = read_document_samples(warehouse, row.run_id, id)
+    if not samples:
+        raise HTTPException(404, f"no sample of run {row.run_id} has the document {id!r}, or refers to it")
+    run_ids = list_series_runs(warehouse, row.run_id, _MOST_NIGHTS)
+    nights = read_document_nights(warehouse, run_ids, id)
+    versions = read_document_versions(warehouse, run_ids, id)
+    use = _sum_up(samples)
+    return render(
+        request,
+        "document.html",
+        run=row,
+        document=id,
+        runs=runs,
+        use=describe_use(use, row.run_id, runs),
+        versions=_describe_versions(versions),
+        n_versions=len(versions),
+        samples=samples[:_MOST_SAMPLES],
+        n_samples=len(samples),
+        nights=nights,
+        charts=_draw_nights(nights) if len(nights) > 1 else [],
+    )
+
+
+def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
+    """The same with the ends of the intervals of both shares; NaN where nothing was counted."""
+    misled = find_share_interval(uses["n_misleads"], uses["n_retrieved"], uses["n_samples"])
+    useful = find_share_interval(uses["n_useful"], uses["n_judged"], uses["n_samples_judged"])
+    names = ("misleads_low", "misleads_high", "useful_low", "useful_high")
+    return uses.with_columns(
+        pl.Series(name, ends).fill_nan(None) for name, ends in zip(names, (*misled, *useful), strict=True)
+    )
+
+
+def find_share_interval(hits: pl.Series, counted: pl.Series, samples: pl.Series) -> tuple[Floats, Floats]:
+    """Wilson's 95 % interval (1927) of hits / counted, as if each sample had been counted once."""
+    n = samples.to_numpy().astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = hits.to_numpy() / counted.to_numpy()
+        pull = _Z**2 / n
+        spread = _Z * np.sqrt(share * (1 - share) / n + pull / (4 * n))
+        low, high = ((share + pull / 2 + sign * spread) / (1 + pull) for sign in (-1.0, 1.0))
+    # Rounding must not push an end past 0 or 1.
+    return np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)
+
+
+def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, Any]:
+    """What a document did, in the words of a page."""
+    return {
+        "document": use["document"],
+        "link": link(f"/runs/{run_id}/document", id=use["document"], runs=runs if runs > 1 else None),
+        "n_retrieved": use["n_retrieved"],
+        "n_samples": use["n_samples"],
+        "ranks": _write_ranks(use),
+        "useful": _write_part(use, "n_useful", "n_judged", "useful"),
+        "is_few": use["n_samples"] < LEAST_JUDGED,
+        "is_useless": use["n_useful"] == 0 and use["n_samples_judged"] >= LEAST_JUDGED,
+        "n_supports_truth": use["n_supports_truth"],
+        "misleads": _write_part(use, "n_misleads", "n_retrieved", "misleads"),
+        "n_misleads": use["n_misleads"],
+        "n_referred_to": use["n_referred_to"],
+        "n_missed": use["n_referred_to"] - use["n_found"],
+    }
+
+
+def _write_ranks(use: Mapping[str, Any]) -> str:
+    if use["first_rank"] is None:
+        return "–"
+    if use["first_rank"] == use["last_rank"]:
+        return str(use["first_rank"])
+    return f"{use['first_rank']} to {use['last_rank']}, mostly {use['median_rank']:g}"
+
+
+def _write_part(use: Mapping[str, Any], hits: str, counted: str, name: str) -> dict[str, str]:
+    """How many of how many, and the share's interval in whole per cents."""
+    if not use[counted]:
+        return {"count": "–", "share": ""}
+    low, high = use[f"{name}_low"], use[f"{name}_high"]
+    share = f"{write_share(use[hits] / use[counted])} ({100 * low:.0f} to {100 * high:.0f})"
+    return {"count": f"{use[hits]:,} of {use[counted]:,}", "share": share}
+
+
+def _sum_up(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of one document, from its samples, as `read_uses` would give it."""
+    retrieved = [sample for sample in samples if sample["context_ranks"]]
+    judged = [sample for sample in retrieved if sample["useful"] is not None]
+    ranks = [sample["context_ranks"][0] for sample in retrieved]
+    supports = [sample["statement_ids"] or () for sample in retrieved]
+    counts = {
+        "document": "",
+        "n_retrieved": len(retrieved),
+        "n_samples": len(retrieved),
+        "first_rank": min(ranks, default=None),
+        "median_rank": float(np.median(ranks)) if ranks else None,
+        "last_rank": max(ranks, default=None),
+        "n_judged": len(judged),
+        "n_useful": sum(sample["useful"] for sample in judged),
+        "n_samples_judged": len(judged),
+        "n_supports_truth": sum(any(name.startswith("G") for name in names) for names in supports),
+        "n_misleads": sum(bool(sample["false_statements"]) for sample in retrieved),
+        "n_referred_to": sum(sample["is_referred_to"] for sample in samples),
+        "n_found": sum(sample["is_referred_to"] for sample in retrieved),
+    }
+    return add_intervals(pl.DataFrame([counts])).to_dicts()[0]
+
+
+def _describe_versions(versions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The newest texts, the newest first, each with what is other than in the one before it."""
+    shown = []
+    for place in range(len(versions) - 1, max(-1, len(versions) - 1 - _MOST_VERSIONS), -1):
+        before = versions[place - 1]["text"] if place else None
+        shown.append({**versions[place], "sides": mark_changes(before, versions[place]["text"])})
+    return shown
+
+
+def _draw_nights(nights: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Bars over the nights: how often it was retrieved, useful and misleading."""
+    names = {"n_retrieved": "retrieved for so many samples", "n_useful": "useful in", "n_misleads": "misleads in"}
+    return [
+        {"name": what, "chart": draw_amounts(nights, [night[name] for night in nights], what=what, form="{:g}")}
+        for name, what in names.items()
+    ]
