@@ -2,13 +2,15 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from evalhouse.flows.display.output import Table, make_table, write_decimal, write_json, write_value
 
 if TYPE_CHECKING:
     import polars as pl
 
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = r"\A[=+\-@\t\r]"
 FORMATS = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 
 
@@ -25,6 +27,18 @@ def write_frame(frame: "pl.DataFrame", kind: str) -> str:
             return _write_markdown(frame)
         case _:
             return lay_table(frame).to_text()
+
+
+def write_safe_csv(frame: "pl.DataFrame", file: IO[bytes]) -> None:
+    """All rows as CSV for a spreadsheet, which takes a text that begins like a formula for one and runs it: such texts
+    get an apostrophe before them. The mark of UTF-8 stands in front, without which Excel takes it for another encoding.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    flat = flatten_lists(frame).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    texts = pl.col(pl.String)
+    harmless = flat.with_columns(pl.when(texts.str.contains(_FORMULA)).then("'" + texts).otherwise(texts).name.keep())
+    harmless.rename(lambda name: f"'{name}" if name[:1] in _FORMULA_STARTS else name).write_csv(file, include_bom=True)
 
 
 def lay_table(frame: "pl.DataFrame") -> Table:

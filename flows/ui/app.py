@@ -20,11 +20,12 @@ from evalhouse.flows.ui import (
     sample,
     samples,
     series,
+    sql,
 )
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.pages import find_asset, render
 from evalhouse.flows.ui.turns import OneReading
-from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseMissing
+from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.store import Warehouse
 
 _AGAIN_S: Final = 2
@@ -38,7 +39,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.live = live.LiveReader(warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
-    for page in (series, live, runs, sample, samples, documents, pair, pair_flips, pair_sample, pair_samples):
+    for page in (series, live, runs, sample, samples, documents, pair, pair_flips, pair_sample, pair_samples, sql):
         app.include_router(page.router)
     app.get("/assets/{name}")(_send_asset)
     app.exception_handler(HTTPException)(_show_status)
@@ -71,7 +72,7 @@ def _show_fault(request: Request, error: Exception) -> Response:
 def _find_status(error: Exception) -> int:
     if isinstance(error, WarehouseBusy | WarehouseMissing):
         return HTTPStatus.SERVICE_UNAVAILABLE
-    return HTTPStatus.NOT_FOUND
+    return HTTPStatus.BAD_REQUEST if isinstance(error, QueryError) else HTTPStatus.NOT_FOUND
 
 
 def _show_status(request: Request, error: Exception) -> Response:

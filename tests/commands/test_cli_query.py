@@ -72,6 +72,11 @@ def test_every_kind_of_value_has_a_form(ask: Ask) -> None:
     assert str(row["huge"]).startswith("1.70141183460469231") or row["huge"].startswith("17014118346046923")
 
 
+def test_the_first_and_the_last_time_are_shown(ask: Ask) -> None:
+    shown = ask("query", "select timestamp '0001-01-01' as a, date '9999-12-31' as b, timestamp_ns '2000-01-01' as c")
+    assert shown.lines[1].split() == ["0001-01-01", "00:00:00", "9999-12-31", "2000-01-01", "00:00:00"]
+
+
 def test_sums_are_whole_numbers(ask: Ask) -> None:
     assert (
         ask("query", "select sum(n_scored) as n, sum(1.5) as x from run_scores", "--format", "jsonl").document["n"] > 0
@@ -190,6 +195,9 @@ def test_without_sql_a_terminal_says_what_to_give_and_where_to_write_it(house: H
         (("select * from read_csv('/etc/passwd')",), "disabled"),
         (("copy (select 1) to 'x.csv'",), "read-only"),
         (("select 1", "--format", "parquet"), "--output"),
+        (("select timestamp '294246-01-01' as far",), "column 'far' holds a time outside"),
+        (("select date 'infinity' as far",), "write it as text"),
+        (("select timestamptz '-infinity' as far",), "write it as text"),
         (("select 1", "-o", "no/such/folder/x.csv"), "cannot write no/such/folder/x.csv"),
         (("-f", "no-such.sql"), "cannot read no-such.sql"),
         (("-f", "evalhouse.duckdb"), "not UTF-8"),

@@ -15,9 +15,9 @@ import duckdb
 import pytest
 from cli_house import House
 from cookbook_house import N_NIGHTS, build_nights
-from recipes import Recipe, read_cookbook, read_recipes
 from rows import fill, open_rows, read
 
+from evalhouse.flows.ui.cookbook import Recipe, read_cookbook, read_recipes
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.sandbox.query import run_query
@@ -54,7 +54,7 @@ def test_every_block_of_the_cookbook_is_read_and_there_are_enough() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])
 def test_a_query_gives_the_columns_it_promises(recipe: Recipe, house: House) -> None:
-    assert run_query(parse_location(str(house.path)), recipe.sql).columns == recipe.columns
+    assert run_query(parse_location(str(house.path)), recipe.sql).columns == list(recipe.columns)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title[:30])

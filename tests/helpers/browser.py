@@ -71,14 +71,20 @@ class Page:
             assert time.monotonic() < deadline, f"not reached: {condition}; problems: {self.problems}"
             time.sleep(0.02)
 
-    def press(self, key: str, *, text: str = "") -> None:
+    def press(self, key: str, *, text: str = "", with_ctrl: bool = False) -> None:
         """A key as a keyboard sends it; letters also need the text they write."""
-        named = {"key": key, "code": key, **({"text": text} if text else {})}
+        named: dict[str, object] = {"key": key, "code": key, "modifiers": 2 if with_ctrl else 0}
+        named |= {"text": text} if text else {}
         codes = {"Tab": 9, "Enter": 13, "Escape": 27}
-        if key == "Enter":
+        if key == "Enter" and not with_ctrl:
             named["text"] = "\r"
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, windowsVirtualKeyCode=codes.get(key, 0), **named)
+
+    def type(self, text: str) -> None:
+        """Letters, one key after the other."""
+        for letter in text:
+            self.press(letter, text=letter)
 
     def show_as(self, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "") -> None:
         """The window's size, and what the page is told of its reader; narrow windows are phones."""

@@ -47,7 +47,7 @@ def suggest_words(before: str, after: str, catalog: Catalog) -> list[Suggestion]
     suggestions: dict[str, Suggestion] = {}
     for candidate in _list_candidates(before, after, catalog):
         if candidate.name.lower().startswith(word.lower()):
-            text = _write_name(candidate, word, catalog)
+            text = _write(candidate, word, catalog)
             suggestion = Suggestion(text=text, n_replaced=len(word), note=candidate.note, comment=candidate.comment)
             suggestions.setdefault(text, suggestion)
     return list(suggestions.values())
@@ -93,10 +93,14 @@ def _find_named(text: str, catalog: Catalog) -> list[tuple[str, Relation]]:
     return named
 
 
-def _write_name(candidate: _Candidate, word: str, catalog: Catalog) -> str:
-    name = candidate.name
-    if candidate.note == "keyword":
-        return name.upper() if word.isupper() else name
-    if candidate.note == "function" or (_PLAIN_NAME.fullmatch(name) and name not in catalog.keywords):
+def write_name(name: str, catalog: Catalog) -> str:
+    """The name of a table, view or column as it stands in SQL, in quotes where it needs them."""
+    if _PLAIN_NAME.fullmatch(name) and name not in catalog.keywords:
         return name
     return '"' + name.replace('"', '""') + '"'
+
+
+def _write(candidate: _Candidate, word: str, catalog: Catalog) -> str:
+    if candidate.note == "keyword":
+        return candidate.name.upper() if word.isupper() else candidate.name
+    return candidate.name if candidate.note == "function" else write_name(candidate.name, catalog)

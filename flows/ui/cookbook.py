@@ -1,12 +1,12 @@
-"""The queries of the cookbook, as they stand there."""
-
-from __future__ import annotations
+"""The queries of the cookbook, as its guide has them."""
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final
 
-_GUIDE = Path(__file__).resolve().parents[2] / "flows" / "guides" / "cookbook.md"
+_GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"
 _BLOCK = re.compile(r"<!-- cookbook -->\n(.*?)<!-- end -->", re.DOTALL)
 _FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
 
@@ -16,19 +16,21 @@ class Recipe:
     """A query of the cookbook: what its first two lines say it answers and gives, and its SQL."""
 
     title: str
-    columns: list[str]
+    columns: tuple[str, ...]
     sql: str
 
 
+@cache
 def read_cookbook() -> str:
     """The part of the guide that holds the queries."""
     (block,) = _BLOCK.findall(_GUIDE.read_text(encoding="utf-8"))
     return str(block)
 
 
-def read_recipes() -> list[Recipe]:
+@cache
+def read_recipes() -> tuple[Recipe, ...]:
     """All queries, in their order."""
-    return [
-        Recipe(title=match["title"], columns=match["columns"].split(", "), sql=match["sql"])
+    return tuple(
+        Recipe(title=match["title"], columns=tuple(match["columns"].split(", ")), sql=match["sql"])
         for match in _FENCE.finditer(read_cookbook())
-    ]
+    )

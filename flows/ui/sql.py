@@ -1,0 +1,248 @@
+"""The SQL page: a person's query with its result as table, chart and download; the address keeps the query.
+
+A query may take long, and what is around its result need not wait for it: a page whose query is not done in a moment is
+sent up to where the result belongs, and the rest when it is there. Who leaves the page or stops its loading ends the
+query.
+"""
+
+import asyncio
+import re
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import IO, Any, Final, Generic, TypeVar
+
+import polars as pl
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+
+from evalhouse.flows.display.frames import write_safe_csv
+from evalhouse.flows.display.output import clean_text
+from evalhouse.flows.ui.cookbook import read_recipes
+from evalhouse.flows.ui.pages import find_warehouse, render
+from evalhouse.flows.ui.result_chart import SPREAD, chart_result
+from evalhouse.flows.ui.result_table import MOST_SHOWN, lay_result
+from evalhouse.warehouse.errors import QueryError, WarehouseError
+from evalhouse.warehouse.location import Location
+from evalhouse.warehouse.sandbox.apart import MEMORY_MB, TIMEOUT_S, answer_apart
+from evalhouse.warehouse.sandbox.catalog import Catalog, read_catalog
+from evalhouse.warehouse.sandbox.completion import suggest_words, write_name
+
+router = APIRouter()
+MOST_ADDRESS: Final = 30_000
+"""Characters of an address: twice as many are more than the server takes."""
+MOST_COUNTED: Final = 10_000
+"""Rows that are fetched for a page; beyond that there are "more"."""
+_MOST_WORDS: Final = 50
+_MOMENT_S: Final = 0.35  # how long the page waits whole for its result
+_LOOK_S: Final = 0.2
+_KEPT_S: Final = 30  # tables and views come and go seldom, and words are asked for with every key
+_AROUND: Final = 60  # characters shown on either side of a mistake
+_CHUNK: Final = 2**18
+_MARK: Final = b"<!--result-->"
+_LETTERS = re.compile(r"[a-z0-9]+")
+_TITLE = re.compile(r"\s*--[ \t]*([^\n]+)")
+_WORD = re.compile(r"\w{1,200}|.")
+_T = TypeVar("_T")
+
+
+class _Answer(Generic[_T]):
+    """Work under way in a thread, which ends early when it is to stop."""
+
+    def __init__(self, work: Callable[[threading.Event], _T]) -> None:
+        self.stop = threading.Event()
+        self._future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Whether it is done within that time."""
+        done, _ = await asyncio.wait({self._future}, timeout=seconds)
+        return bool(done)
+
+    def result(self) -> _T:
+        """What came of it, or the error."""
+        return self._future.result()
+
+
+@router.get("/sql")
+async def show_sql(request: Request, q: str = "", x: str = "", y: str = "") -> Response:
+    """The page with the result of `q`, drawn over column `x`, as high as column `y`."""
+    sql = _read_sql(request, q)
+    page = await run_in_threadpool(_render_page, request, sql)
+    head, waiting, tail = page.split(_MARK)
+    if not sql.strip():
+        return HTMLResponse(head + tail)
+    answer = _Answer(partial(_render_result, request, sql, x, y))
+    if await answer.wait(_MOMENT_S):
+        result = answer.result()
+        return HTMLResponse(head + bytes(result.body) + tail, result.status_code)
+    return StreamingResponse(_send_when_done(head + waiting, answer, tail), media_type="text/html")
+
+
+@router.get("/sql.csv")
+async def send_csv(request: Request, q: str = "") -> Response:
+    """All rows as CSV, for spreadsheets too."""
+    return await _download(request, q, "csv", "text/csv; charset=utf-8", write_safe_csv)
+
+
+@router.get("/sql.parquet")
+async def send_parquet(request: Request, q: str = "") -> Response:
+    """All rows as Parquet."""
+    return await _download(request, q, "parquet", "application/vnd.apache.parquet", pl.DataFrame.write_parquet)
+
+
+@router.get("/sql/words")
+def list_words(request: Request, before: str = "", after: str = "") -> Response:
+    """What may stand between the two texts."""
+    words = suggest_words(before, after, _read_catalog(request))[:_MOST_WORDS]
+    return JSONResponse(
+        [
+            {"text": word.text, "replaced": word.n_replaced, "note": clean_text(word.note), "comment": word.comment}
+            for word in words
+        ]
+    )
+
+
+def _read_sql(request: Request, q: str) -> str:
+    """The query of an address. Forms send lines with two characters at their end."""
+    if len(request.url.query) > MOST_ADDRESS:
+        raise HTTPException(
+            HTTPStatus.REQUEST_URI_TOO_LONG,
+            f"the SQL makes an address of {len(request.url.query):,} characters, of which {MOST_ADDRESS:,} are taken; "
+            "shorten it, or write it to a file for `evalhouse query --file`",
+        )
+    return q.replace("\r\n", "\n")
+
+
+def _render_page(request: Request, sql: str) -> bytes:
+    catalog = _read_catalog(request)
+    relations = sorted(catalog.relations, key=lambda one: one.kind == "table")  # views are what one asks first
+    page = render(
+        request,
+        "sql.html",
+        sql=sql,
+        title=f"{_find_title(sql)} · SQL" if _find_title(sql) else "SQL",
+        relations=[(one, f"from {write_name(one.name, catalog)} limit 100") for one in relations],
+        recipes=read_recipes(),
+        most_address=MOST_ADDRESS,
+        timeout_s=TIMEOUT_S,
+        memory_mb=MEMORY_MB,
+    )
+    return bytes(page.body)
+
+
+def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.Event) -> HTMLResponse:
+    """The result as a part of the page, or what went wrong; the status is the page's."""
+    began = time.monotonic()
+    try:
+        frame = answer_apart(find_warehouse(request).location, sql, most_rows=MOST_COUNTED + 1, stop=stop)
+    except QueryError as error:
+        mistake = None if error.place is None else _show_place(sql, error.place)
+        return render(request, "sql_error.html", HTTPStatus.BAD_REQUEST, text=str(error), mistake=mistake)
+    except WarehouseError as error:
+        return render(request, "sql_error.html", HTTPStatus.SERVICE_UNAVAILABLE, text=str(error), mistake=None)
+    seconds = time.monotonic() - began
+    rows = frame.head(MOST_COUNTED)
+    is_plan = frame.columns == ["explain_key", "explain_value"]
+    return render(
+        request,
+        "sql_result.html",
+        sql=sql,
+        n=rows.height,
+        is_more=frame.height > MOST_COUNTED,
+        most=MOST_SHOWN,
+        seconds=seconds,
+        plan="\n".join(frame["explain_value"]) if is_plan else None,
+        table=lay_result(rows),
+        drawn=chart_result(rows, x, y),
+        spread=SPREAD,
+    )
+
+
+def _show_place(sql: str, place: int) -> dict[str, Any]:
+    """The line of a mistake, cut where it is long, as what stands before the mistake and what from there on."""
+    start = sql.rfind("\n", 0, place) + 1
+    end = sql.find("\n", place)
+    before, rest = sql[start:place], sql[place : end if end >= 0 else None]
+    match = _WORD.match(rest)
+    word = match[0] if match else ""
+    after = rest[len(word) :]
+    return {
+        "place": len(sql[:place].encode("utf-16-le")) // 2,  # as a script in the page counts
+        "line": sql.count("\n", 0, place) + 1,
+        "column": place - start + 1,
+        "before": ("…" if len(before) > _AROUND else "") + before[-_AROUND:],
+        "word": word,
+        "after": after[:_AROUND] + ("…" if len(after) > _AROUND else ""),
+    }
+
+
+async def _send_when_done(head: bytes, answer: _Answer[HTMLResponse], tail: bytes) -> AsyncIterator[bytes]:
+    try:
+        yield head
+        await answer.wait(None)
+        yield bytes(answer.result().body)
+        yield tail
+    finally:  # also where the browser has gone
+        answer.stop.set()
+
+
+async def _download(
+    request: Request, q: str, kind: str, media_type: str, write: Callable[[pl.DataFrame, IO[bytes]], None]
+) -> Response:
+    sql = _read_sql(request, q)
+    if not sql.strip():
+        raise QueryError("the SQL is empty; write one SELECT")
+    answer = _Answer(partial(_write_result, find_warehouse(request).location, sql, write))
+    while not await answer.wait(_LOOK_S):
+        if await request.is_disconnected():
+            answer.stop.set()
+    file = answer.result()
+    if answer.stop.is_set():  # nobody is there to send it to
+        file.close()
+        return Response()
+    headers = {
+        "Content-Disposition": f'attachment; filename="{_name_file(sql)}.{kind}"',
+        "Content-Length": str(file.seek(0, 2)),
+    }
+    return StreamingResponse(_read_chunks(file), media_type=media_type, headers=headers)
+
+
+def _write_result(
+    location: Location, sql: str, write: Callable[[pl.DataFrame, IO[bytes]], None], stop: threading.Event
+) -> IO[bytes]:
+    frame = answer_apart(location, sql, stop=stop)
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when it has been sent
+    write(frame, file)
+    return file
+
+
+def _read_chunks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        file.seek(0)
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _name_file(sql: str) -> str:
+    """A file's name: the comment that the query begins with, in letters that are safe everywhere."""
+    words = _LETTERS.findall(_find_title(sql).lower())
+    return "-".join(words)[:60].strip("-") or "query"
+
+
+def _find_title(sql: str) -> str:
+    """The comment that the query begins with, as those of the cookbook do."""
+    match = _TITLE.match(sql)
+    return match[1].strip() if match else ""
+
+
+def _read_catalog(request: Request) -> Catalog:
+    return _read_kept_catalog(find_warehouse(request).location, int(time.monotonic() / _KEPT_S))
+
+
+@lru_cache(maxsize=4)
+def _read_kept_catalog(location: Location, _: int) -> Catalog:
+    return read_catalog(location)
