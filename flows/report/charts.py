@@ -59,13 +59,13 @@ class Chart:
         return place.format(self.kind, Markup(packed.replace("<", "\\u003c")), clean_text(self.label))
 
 
-def draw_history(rows: Sequence[Row], *, of: str = "a score", link: str | None = None) -> Chart:
-    """The mean of metric `of` over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
+def draw_history(rows: Sequence[Row], *, of: str, link: str | None = None) -> Chart:
+    """What `of` names over the runs of a series, with intervals, on the whole scale; rows of `score_history` in
     time order. A point leads to `link` with the run's id behind it.
 
     Where another judge, language or formula was used a new line begins: means on either side are not comparable.
     """
-    label = f"Mean of {of} over {len(rows)} runs, from {rows[0]['run_id']} to {rows[-1]['run_id']}"
+    label = f"{of} over {len(rows)} runs, from {rows[0]['run_id']} to {rows[-1]['run_id']}"
     return _make_trend(rows, (), _find_range(_list_ends(rows)), label, link)
 
 

@@ -81,7 +81,7 @@ def draw_charts(
                     "name": name,
                     "is_main": name in HEADLINE,
                     "distribution": draw_distribution(scored, of=name),
-                    "history": draw_history(rows, of=name, link=link) if len(rows) > 1 else None,
+                    "history": draw_history(rows, of=f"Mean of {name}", link=link) if len(rows) > 1 else None,
                     "n_runs": len(rows),
                     "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in rows[1:]),
                 }

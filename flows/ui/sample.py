@@ -115,7 +115,11 @@ def _draw_charts(warehouse: Warehouse, found: Found, sample_id: str) -> list[dic
     nights = {metric: [*of_metric] for metric, of_metric in groupby(rows, key=lambda row: str(row["metric"]))}
     to_run = link("/sample", id=sample_id) + "&run="
     return [
-        {"name": name, "value": write_value(nights[name][-1]["mean"]), "chart": draw_history(nights[name], link=to_run)}
+        {
+            "name": name,
+            "value": write_value(nights[name][-1]["mean"]),
+            "chart": draw_history(nights[name], of=f"{name} of sample {sample_id}", link=to_run),
+        }
         for name in found.columns
         if len(nights.get(name, ())) > 1 and any(row["mean"] is not None for row in nights[name])
     ]
