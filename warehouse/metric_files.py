@@ -261,6 +261,13 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
     return [ViewScript(name=name, sql=texts[name]) for name in order.static_order()]
 
 
+@cache
+def read_view(name: str) -> str:
+    """The SELECT of a view."""
+    [script] = [script for script in view_scripts() if script.name == name]
+    return script.sql.partition(f"create or replace view {name} as\n")[2].partition(";\n")[0]
+
+
 def read_stored(part: str) -> str:
     """What reckons a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
     return read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 import yaml
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.causes import read_causes, read_of_causes
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -69,7 +70,7 @@ def read_diagnosis(
     """
     of_run = {"run_id": run.run_id}
     names = ("run_id", "status", "label", "suite", "dataset", "judge", "language", "n_samples", "started_at")
-    counted, unjudged = warehouse.read_rows(read_query("diagnosis/causes"), of_run), read_query("diagnosis/unjudged")
+    counted = read_causes(warehouse, run.run_id)
     n_by_cause = {row["cause"]: row["n_samples"] for row in counted}
     has_unjudged = "not_judged" in causes and n_by_cause.get("not_judged")
     picked = {**of_run, "causes": list(causes), "n_samples": n_samples}
@@ -78,9 +79,9 @@ def read_diagnosis(
         "language": language,
         "thresholds": {str(row["threshold"]): row["value"] for row in warehouse.read_rows(_THRESHOLDS)},
         "causes": [_advise(row, language) for row in counted if row["cause"] in causes],
-        "not_judged": warehouse.read_rows(unjudged, of_run) if has_unjudged else [],
+        "not_judged": read_of_causes(warehouse, "diagnosis/unjudged", of_run).to_dicts() if has_unjudged else [],
         "trend": _read_trend(warehouse, run, causes, n_runs, counted),
-        "samples": warehouse.read_rows(read_query("diagnosis/samples"), picked) if n_samples else [],
+        "samples": read_of_causes(warehouse, "diagnosis/samples", picked).to_dicts() if n_samples else [],
     }
 
 
@@ -95,10 +96,9 @@ def _read_trend(
     """One entry a run, oldest first. Each run is read by itself, since a filter on one run reaches the tables."""
     trend = []
     series = warehouse.read_rows(read_query("diagnosis/series"), {"run_id": run.run_id, "n_runs": n_runs})
-    of_run = read_query("diagnosis/causes")
     for of_series in reversed(series):
         is_this = of_series["run_id"] == run.run_id
-        counted = of_this if is_this else warehouse.read_rows(of_run, {"run_id": of_series["run_id"]})
+        counted = of_this if is_this else read_causes(warehouse, str(of_series["run_id"]))
         shares = {str(row["cause"]): row["share"] for row in counted if row["cause"] in causes}
         n_judged = next((row["n_of"] for row in counted if row["cause"] != "not_judged"), 0)
         trend.append({**of_series, "n_judged": n_judged, "shares": shares})

@@ -34,7 +34,8 @@ from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.report import Row, RunSummary, read_causes
+from evalhouse.warehouse.rows.causes import read_causes
+from evalhouse.warehouse.rows.report import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -65,13 +66,14 @@ def find_samples(warehouse: Warehouse, run: RunRow, search: Search) -> list[str]
         "words": [word.lower() for word in search.words],
         "reads_texts": bool(search.words or search.language or search.tags),
     }
-    found = warehouse.read(read_query("ui/find_samples"), parameters, frames=frames)
+    found = read_of_causes(warehouse, "ui/find_samples", parameters, frames=frames)
     return found["sample_id"].to_list()
 
 
 def read_found(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> Rows:
     """Texts, cause and counts of these samples of a run, in their order."""
-    return _read_of(warehouse, "ui/found_samples", sample_ids, {"run_id": run.run_id}).to_dicts()
+    frames = {"slice": _lay_slice(sample_ids)}
+    return read_of_causes(warehouse, "ui/found_samples", {"run_id": run.run_id}, frames=frames).to_dicts()
 
 
 def count_labelled(warehouse: Warehouse, run: RunRow, sample_ids: Sequence[str]) -> dict[str, int]:
@@ -119,5 +121,8 @@ def list_tags(warehouse: Warehouse, run: RunRow, *, most: int) -> dict[str, dict
 def _read_of(
     warehouse: Warehouse, query: str, sample_ids: Sequence[str], parameters: Mapping[str, object]
 ) -> pl.DataFrame:
-    places = pl.DataFrame({"sample_id": list(sample_ids)}, schema={"sample_id": pl.String}).with_row_index("place")
-    return warehouse.read(read_query(query), parameters, frames={"slice": places})
+    return warehouse.read(read_query(query), parameters, frames={"slice": _lay_slice(sample_ids)})
+
+
+def _lay_slice(sample_ids: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame({"sample_id": list(sample_ids)}, schema={"sample_id": pl.String}).with_row_index("place")

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.report import Row, Rows
 from evalhouse.warehouse.store import Warehouse
 
@@ -75,7 +76,7 @@ def read_series(warehouse: Warehouse, series: str) -> SeriesData:
         prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
         # Each run by itself, since a filter on one run reaches the tables.
         causes={
-            str(run["run_id"]): warehouse.read_rows(read_query("history/causes"), {"run_id": run["run_id"]})
+            str(run["run_id"]): read_of_causes(warehouse, "history/causes", {"run_id": run["run_id"]}).to_dicts()
             for run in with_scores[-CAUSE_RUNS:]
         },
         flaky=warehouse.read_rows(

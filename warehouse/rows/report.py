@@ -15,6 +15,7 @@ import polars as pl
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -81,7 +82,7 @@ def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -
     of_base = {**of_run, "base": base.run_id} if base else None
     return SampleScores(
         scores=warehouse.read_rows(read_query("report/scores"), of_run),
-        causes=dict(warehouse.read(read_query("report/causes"), of_run).iter_rows()),
+        causes=dict(read_of_causes(warehouse, "report/causes", of_run).iter_rows()),
         base_scores=warehouse.read_rows(read_query("report/base_scores"), of_base) if of_base else [],
     )
 
@@ -89,11 +90,6 @@ def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -
 def read_gate(warehouse: Warehouse, run_id: str) -> Rows:
     """What a run's gate decided: a row per check that did not pass, one without a check where all did, else none."""
     return warehouse.read_rows(read_query("report/gate"), {"run_id": run_id})
-
-
-def read_causes(warehouse: Warehouse, run_id: str) -> Rows:
-    """How many samples of a run have which cause, in the order of the causes' first rules."""
-    return warehouse.read_rows(read_query("diagnosis/causes"), {"run_id": run_id})
 
 
 def read_slices(
