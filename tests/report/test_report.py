@@ -173,6 +173,13 @@ def test_a_reused_reply_is_shown_with_the_run_it_comes_from(house: House, page: 
     assert all(call["request"] for call in second["calls"])
 
 
+def test_thoughts_are_shown_with_the_reply_that_came_after_them_in_later_runs_too(url: str, write: Write) -> None:
+    change(url, "update llm_calls set thoughts = 'Let me see.' where step = 'rank' and status = 'ok'")
+    for run in ("first night", "latest"):
+        calls = write(run, "--warehouse", url).sample("tide-1")["calls"]
+        assert {call["step"]: call["thoughts"] for call in calls if call["thoughts"]} == {"rank": "Let me see."}
+
+
 def test_what_the_requests_of_a_prompt_share_is_kept_once(url: str, write: Write) -> None:
     messages = [{"role": "system", "content": "Be strict."}, {"role": "user", "content": "the data of "}]
     body = json.dumps({"model": "m", "messages": messages, "seed": 1})

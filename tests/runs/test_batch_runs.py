@@ -111,3 +111,17 @@ def live_through_a_night(place: Place, dice: random.Random, *, n_before: int, mo
 def count_runs(path: Path) -> int:
     begun = path.exists() and read_rows(path, "select 1 from duckdb_tables() where table_name = 'runs'")
     return len(read_rows(path, "select run_id from runs")) if begun else 0
+
+
+@pytest.mark.slow  # it waits for its deadline
+def test_what_has_not_come_by_the_deadline_is_asked_by_itself(place: Place, endpoint: BatchEndpoint) -> None:
+    endpoint.takes_s = None
+    ended = place.call(*RUN, "--deadline", "15s", "--limit", "4", "--json")
+    assert ended.status == 0, ended.stderr
+    assert ended.document["metrics"]["faithfulness"]["n_scored"] == 4
+    assert not endpoint.paid_twice
+    (batch,) = endpoint.batches.values()
+    assert batch.status == "cancelled"
+    calls = read_rows(place.folder / "evalhouse.duckdb", "select batch_id, status from llm_calls")
+    assert {(call["batch_id"], call["status"]) for call in calls} >= {(None, "ok")}
+    assert sum(call["batch_id"] is None for call in calls) == sum(endpoint.paid.values()) - len(set(batch.answered))

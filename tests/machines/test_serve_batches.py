@@ -1,0 +1,63 @@
+"""A served suite whose requests went by batch ends while it waits, holds nothing up, and goes on when that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_house import make_rows, write_dataset
+from endpoint_batches import BatchEndpoint, batch_endpoint
+from serve_house import ServeHouse, open_serve_house, soon
+
+pytestmark = pytest.mark.slow  # a suite leaves its batch after a minute, and looks for it two minutes later
+
+SUITE = """\
+dataset = "rows.jsonl"
+judge = "openai:judge"
+embeddings = "hashing"
+metrics = ["faithfulness"]
+batch = true
+warehouse = "batched.duckdb"
+[schedule]
+cron = "{cron}"
+"""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[BatchEndpoint]:
+    with batch_endpoint(takes_s=None) as running:
+        yield running
+
+
+@pytest.fixture
+def house(tmp_path: Path, endpoint: BatchEndpoint) -> Iterator[ServeHouse]:
+    with open_serve_house(tmp_path) as built:
+        built.place = built.place.with_variables(OPENAI_BASE_URL=endpoint.base_url, OPENAI_API_KEY="sk-test")
+        yield built
+
+
+def test_a_suite_that_waits_for_its_batch_leaves_its_place_and_is_taken_up_again(
+    house: ServeHouse, endpoint: BatchEndpoint
+) -> None:
+    write_dataset(house.folder, make_rows(3), "rows.jsonl")
+    batched = house.folder / "batched.toml"
+    batched.write_text(SUITE.format(cron=soon(40)), encoding="utf-8")
+    quick = house.write_suite("quick", kb_name="quick")
+    house.serve(batched, quick, parallel=1)
+    house.wait_until(lambda: house.list_runs("batched") and house.list_runs("batched")[0]["status"] == "cancelled")
+    (left,) = house.list_runs("batched")
+    assert "batch" in left["problem"], "it says what it waits for"
+    house.wait_until(lambda: [one for one in house.list_flow_runs("batched") if one["state_name"] == "WaitsForBatch"])
+    assert house.count_waiting("batched") >= 1, "a flow run is due that goes on with it"
+    # The only place is free meanwhile.
+    house.announce("quick", "v2")
+    house.wait_for_runs("quick", 1)
+    assert [run["status"] for run in house.list_runs("batched")] == ["cancelled"]
+    endpoint.takes_s = 0.0
+    (ended,) = house.wait_for_runs("batched", 1)
+    assert (ended["run_id"], ended["problem"]) == (left["run_id"], None)
+    assert not endpoint.paid_twice
+    scores = house.query("batched", "select count(value) as n from scores where metric = 'faithfulness'")
+    assert scores == [{"n": 3}]
+    assert {row["batch_id"] is None for row in house.query("batched", "select batch_id from llm_calls")} == {False}
