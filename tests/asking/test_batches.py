@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from endpoint_replies import Asked
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
 from evalhouse.flows.preparing.batches import add_parking
+from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.tasks.asking import parking
+from evalhouse.tasks.asking.parking import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.extract import extract_statements
@@ -26,6 +29,7 @@ from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.warehouse.mover import take_in_orphans
+from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
 
 N_SAMPLES = 6
@@ -283,6 +287,23 @@ async def test_a_run_that_is_stopped_leaves_its_batch_and_a_later_one_fetches_it
     await judge_night(tmp_path, "run-2")
     assert not endpoint.paid_twice
     assert {call["run_id"] for call in read_calls(tmp_path)} == {"run-2"}
+
+
+async def test_a_run_whose_process_need_not_wait_ends_and_is_known_by_that(
+    endpoint: BatchEndpoint, tmp_path: Path
+) -> None:
+    endpoint.takes_s = None
+    async with lay_out_night(tmp_path) as live_run:
+        live_run.parkings[0].leave_after(0.2)
+        with pytest.raises(BatchUnderWay) as left:
+            await extract_statements(live_run, make_work(make_sample()))
+    row = RunRow(run_id="run-1", judge="openai:judge", started_at=now_utc(), config={}, status="cancelled")
+    assert has_left_batch(replace(row, problem=str(left.value)))
+    assert not has_left_batch(replace(row, problem="stopped by SIGINT"))
+    assert [batch.status for batch in endpoint.batches.values()] != ["cancelled"], "it goes on at the provider"
+    endpoint.takes_s = 0.0
+    await judge_night(tmp_path)
+    assert not endpoint.paid_twice
 
 
 async def test_anthropic_takes_a_night_in_message_batches(
