@@ -19,7 +19,7 @@ MOST_SHOWN: Final = 1000
 """Rows in a page."""
 LONG: Final = 160
 """Characters of a text before it is folded."""
-_MOST_WHOLE: Final = 2_000_000  # characters of folded texts in a page; of what comes later only the beginning is there
+_MOST_WHOLE: Final = 1_000_000  # characters of folded texts in a page; of what comes later only the beginning is there
 _RUN_ID = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _KINDS: Final[Mapping[str, Callable[[pl.DataType], bool]]] = {
     "whole number": lambda dtype: dtype.is_integer(),

@@ -21,6 +21,7 @@ from evalhouse.warehouse.store import Warehouse
 
 PORT: Final = 4210
 TOKEN_VARIABLE: Final = "EVALHOUSE_UI_TOKEN"
+_LEAVE_S: Final = 1  # what is still sent after Ctrl-C: a person's query may take half a minute
 _LEAST_TOKEN: Final = 16
 
 
@@ -44,8 +45,11 @@ def serve_pages(
         report(f"it answers other machines too, at this address once and by a cookie from then on: {address}")
     app = create_app(warehouse, Access(port=bound, token=token))
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="error", access_log=False, server_header=False, lifespan="off")
-    )
+        uvicorn.Config(
+            app, log_level="critical", access_log=False, server_header=False, lifespan="off",
+            timeout_graceful_shutdown=_LEAVE_S,
+        )
+    )  # fmt: skip
     if opens_browser or (opens_browser is None and token is None and sys.stdout.isatty()):
         webbrowser.open(address)
     with listening, serving_reads(warehouse.location), serving_queries(), suppress(KeyboardInterrupt):

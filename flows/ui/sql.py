@@ -56,10 +56,16 @@ class _Answer(Generic[_T]):
     def __init__(self, work: Callable[[threading.Event], _T]) -> None:
         self.stop = threading.Event()
         self._future = asyncio.get_running_loop().run_in_executor(None, work, self.stop)
+        # Where nobody waits any more, nobody asks what went wrong either.
+        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def wait(self, seconds: float | None) -> bool:
-        """Whether it is done within that time."""
-        done, _ = await asyncio.wait({self._future}, timeout=seconds)
+        """Whether it is done within that time; who gives up waiting, as the server does at its end, ends it."""
+        try:
+            done, _ = await asyncio.wait({self._future}, timeout=seconds)
+        except asyncio.CancelledError:
+            self.stop.set()
+            raise
         return bool(done)
 
     def result(self) -> _T:
