@@ -213,7 +213,7 @@ def _number_lines(rows: Sequence[Row]) -> list[int]:
 
 def _round(values: Sequence[float | None]) -> list[float | None]:
     """More digits than are shown or seen would make up most of a page."""
-    return [None if value is None else round(value, 5) for value in values]
+    return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
 def _list_ends(rows: Sequence[Row]) -> list[float | None]:

@@ -319,6 +319,19 @@ def test_without_a_script_a_chart_s_place_says_what_it_would_show(page: Page, pa
     assert shown.endswith("Distribution of 4 samples by score from 0 to 1")
 
 
+def test_a_chart_that_cannot_be_drawn_says_what_it_would_show_and_the_others_are_there(page: Page) -> None:
+    page.evaluate("""
+        document.querySelector('#far script').remove();
+        const far = document.getElementById('far');
+        far.parentElement.prepend(far);
+        charts.drawAll();
+    """)
+    shown = "document.querySelector('#{} .undrawn')?.checkVisibility({{ visibilityProperty: true }})"
+    assert page.evaluate(shown.format("far")) is True
+    assert count(page, ".plot") == count(page, ".drawing"), "all but one, of which one is two"
+    assert page.problems.pop().find("TypeError") >= 0
+
+
 def read_told(page: Page) -> str:
     """What stands beside the point that is pointed at."""
     text: str = page.evaluate("document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').textContent")

@@ -360,9 +360,20 @@ const charts = (() => {
   const said = Object.assign(document.createElement("p"), { className: "skip", role: "status" });
   const tip = Object.assign(document.createElement("div"), { className: "tip", role: "tooltip", hidden: true });
 
+  // A chart that cannot be drawn says in words what it would show, and keeps no other from being drawn.
   function draw(place) {
     const width = Math.round(place.clientWidth) || 400;
     if (drawn.get(place) === width) return;
+    drawn.set(place, width);
+    try {
+      fillPlace(place, width);
+    } catch (error) {
+      place.classList.add("failed");
+      reportError(error);
+    }
+  }
+
+  function fillPlace(place, width) {
     const data = JSON.parse(place.querySelector("script").textContent);
     const made = KINDS[data.kind](data, width);
     const specs = Array.isArray(made) ? made : [made];
@@ -371,7 +382,6 @@ const charts = (() => {
     for (const old of place.querySelectorAll(".plot, .legend, .undrawn")) old.remove();
     place.append(...parts, ...(numbers ? [numbers] : []));
     tip.hidden = true;
-    drawn.set(place, width);
   }
 
   const sized = new ResizeObserver((entries) => entries.forEach(({ target }) => drawn.has(target) && target.clientWidth && draw(target)));
