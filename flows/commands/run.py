@@ -57,6 +57,7 @@ from evalhouse.warehouse.metric_files import load_metrics, plan_run, resolve_par
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors
 from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.rows.served import list_identified
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
             warnings = [
                 *describe_replies(read_replies(warehouse, run_id)),
                 *describe_dropped(warehouse, run_id),
-                *describe_local(outcome.counts, outcome.run.judge),
+                *describe_local(outcome.counts, outcome.run.judge, list_identified(warehouse, run_id)),
             ]
             _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
             _print_next(suite_outcome, rows, _name_elsewhere(warehouse))

@@ -1,7 +1,7 @@
 """How a run's judge replied, by step: what was of use at once, what had to be asked again, what came too late."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from evalhouse.tasks.asking.asker import LATE
@@ -52,8 +52,11 @@ def describe_replies(rows: Rows) -> Iterator[str]:
         yield f"{n_late:,} of {n_requests:,} requests got no reply in time: raise --timeout or lower --concurrency"
 
 
-def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
-    """What the counts of a run say of a model on one's own machine that its replies do not."""
+def describe_local(counts: Usage, judge: str | None, identified: Collection[str] = ()) -> Iterator[str]:
+    """What the counts of a run say of a model on one's own machine that its replies do not.
+
+    `identified` are the models of which the server said which ones they are.
+    """
     if counts.shortened:
         yield (
             f"the endpoint counted less than half of the tokens of {counts.shortened:,} requests: where its context "
@@ -61,7 +64,8 @@ def describe_local(counts: Usage, judge: str | None) -> Iterator[str]:
             "EVALHOUSE_REQUEST_TOKENS lower"
         )
     endpoint = os.environ.get("OPENAI_BASE_URL", "")
-    models = [name.removeprefix("openai:") for name in list_judges(judge or "") if name.startswith("openai:")]
+    named = [name.removeprefix("openai:") for name in list_judges(judge or "") if name.startswith("openai:")]
+    models = [name for name in named if name not in identified]
     if counts.reused and models and is_near(endpoint):
         yield (
             f"{counts.reused:,} replies on record were those of {' or '.join(map(repr, models))} at this address, "

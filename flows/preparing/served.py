@@ -102,6 +102,6 @@ def _explain(judge: "ChatModelJudge", identity: str | None, known: KnownModel, w
     if not has_answered(warehouse, judge.name):
         return []
     return [
-        f"note: from this run on it is kept which model {judge.endpoint} has as {judge.model!r}: {shorten(identity)}. "
+        f"note: {judge.endpoint} says that {judge.model!r} is {shorten(identity)}, which is kept from this run on. "
         f"Replies of {judge.name} on record are from before: they are taken for this model's; --fresh asks anew."
     ]

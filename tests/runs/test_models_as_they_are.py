@@ -82,7 +82,8 @@ def test_another_model_under_the_name_is_asked_anew_and_what_is_from_before_is_u
     endpoint.configure(model_fields={"root": "/models/one"})
     requests, reused, said = run()
     assert (requests, reused) == (0, 2)
-    assert "it is kept which model" in said
+    assert "says that 'judge' is root /models/one, which is kept from this run on" in said
+    assert "by their name alone" not in said
     assert "on record are from before: they are taken for this model's" in said
     endpoint.configure(model_fields={"root": "/models/two"})
     requests, reused, said = run()

@@ -71,6 +71,7 @@ def test_replies_of_a_model_at_a_local_address_are_known_by_its_name_alone_and_t
     (line,) = describe_local(Usage(reused=24), "openai:judge")
     assert "24 replies on record were those of 'judge'" in line
     assert "--fresh" in line
+    assert list(describe_local(Usage(reused=24), "openai:judge", ["judge"])) == [], "the server says which one it is"
     assert list(describe_local(Usage(reused=24), "lexical")) == []
     point_to("https://api.openai.com/v1")
     assert list(describe_local(Usage(reused=24), "openai:judge")) == []

@@ -42,6 +42,11 @@ def has_answered(warehouse: Warehouse, judge: str) -> bool:
     return bool(warehouse.read_rows(read_query("served/asked"), {"judge": judge}))
 
 
+def list_identified(warehouse: Warehouse, run_id: str) -> list[str]:
+    """The models of a run of which the server said which ones they are."""
+    return [str(row["model"]) for row in warehouse.read_rows(read_query("served/identified"), {"run_id": run_id})]
+
+
 def note_served(warehouse: Warehouse, run_id: str, served: ServedModel) -> None:
     """Note the model that a run begins with; once a run."""
     row: dict[str, object] = {**vars(served), "run_id": run_id, "noted_at": now_utc()}
