@@ -4,7 +4,7 @@ They are said from facts on record alone: the causes that samples have, the comp
 a gate. Where these tell nothing, the sentences say so. Beside them the causes by size, in the words of the page.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -33,6 +33,7 @@ _MEASURING: Final = ("judge", "formula")
 
 
 Tone = Literal["good", "bad", "unclear"]
+Compare = Callable[[RunPair], Comparison]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +83,18 @@ def build_pair_head(against: Against) -> Head:
     return Head(tone=_find_tone(moves, None), result=f"{result[:1].upper()}{result[1:]}.", further=further)
 
 
-def lay_against(pair: RunPair, called: str, comparison: Comparison | None = None) -> Against:
-    """The run of a pair that the other is held against; it is compared here unless it has been."""
+def compare_plainly(pair: RunPair) -> Comparison:
+    """Two runs compared as `evalhouse compare` does."""
+    return compare_runs(pair, ComparisonSettings())
+
+
+def lay_against(pair: RunPair, called: str, compare: Compare = compare_plainly) -> Against:
+    """The run of a pair that the other is held against, by the comparison that `compare` makes."""
     label = f" ({pair.base.label})" if pair.base.label else ""
     name = f"{called}, {pair.base.run_id}{label}"
     if otherwise := _explain_otherwise(pair.base, pair.candidate):
         return Against(called=called, name=name, otherwise=otherwise)
-    return Against(called=called, name=name, comparison=comparison or compare_runs(pair, ComparisonSettings()))
+    return Against(called=called, name=name, comparison=compare(pair))
 
 
 def _explain_otherwise(base: RunRow, run: RunRow) -> str:

@@ -16,8 +16,10 @@ from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
 from evalhouse.flows.report.head import (
+    Compare,
     Head,
     build_head,
+    compare_plainly,
     explain_metrics,
     lay_against,
     rank_causes,
@@ -58,8 +60,10 @@ def build_history(warehouse: Warehouse, data: SeriesData) -> str:
     )
 
 
-def describe_series(warehouse: Warehouse, data: SeriesData, addresses: Addresses) -> dict[str, Any]:
-    """What the sections of a series show."""
+def describe_series(
+    warehouse: Warehouse, data: SeriesData, addresses: Addresses, compare: Compare = compare_plainly
+) -> dict[str, Any]:
+    """What the sections of a series show; `compare` is how runs are compared."""
     means = _align_means(data)
     files = load_metrics()
     changes = sorted(_list_changes(data, means), key=lambda change: change.place)
@@ -73,7 +77,7 @@ def describe_series(warehouse: Warehouse, data: SeriesData, addresses: Addresses
             for metric, rows in means.items()
             if any(row["mean"] is not None for row in rows)
         ],
-        "head": _build_head(warehouse, data, means),
+        "head": _build_head(warehouse, data, means, compare),
         "meanings": explain_metrics(list(means), files),
         "changes": [{"run": data.runs[change.place], "text": change.text} for change in reversed(changes)],
         "causes": _describe_causes(data, addresses.run),
@@ -109,13 +113,13 @@ def _describe_table(data: SeriesData, means: Mapping[str, Sequence[Row]], link: 
     }
 
 
-def _build_head(warehouse: Warehouse, data: SeriesData, means: Mapping[str, Sequence[Row]]) -> Head:
+def _build_head(warehouse: Warehouse, data: SeriesData, means: Mapping[str, Sequence[Row]], compare: Compare) -> Head:
     """The newest run's result, laid against the run a week before."""
     newest, place = str(data.newest["run_id"]), [run["run_id"] for run in data.runs].index(data.newest["run_id"])
     against = None
     if data.since is not None:
         pair = RunPair(warehouse, find_run(warehouse, str(data.since["run_id"])), find_run(warehouse, newest))
-        against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}")
+        against = lay_against(pair, f"the run of {pair.base.started_at:%Y-%m-%d}", compare)
     metrics = [{**rows[place], "metric": metric} for metric, rows in means.items()]
     head = build_head(data.causes[newest], metrics=metrics, against=against, gate=read_gate(warehouse, newest))
     return replace(head, result=f"Newest run: {head.result}")

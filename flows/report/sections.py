@@ -23,7 +23,9 @@ from evalhouse.flows.report.charts import (
     write_change,
 )
 from evalhouse.flows.report.head import (
+    Compare,
     build_head,
+    compare_plainly,
     explain_metrics,
     lay_against,
     rank_causes,
@@ -32,7 +34,7 @@ from evalhouse.flows.report.head import (
 )
 from evalhouse.tasks.comparing.paired import ROUNDING
 from evalhouse.tasks.comparing.parts import Part
-from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
+from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.causes import read_causes
 from evalhouse.warehouse.rows.report import Row, RunSummary
@@ -53,9 +55,18 @@ class Addresses:
     compare: str | None = None
 
 
-def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary: RunSummary) -> dict[str, Any]:
-    """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone."""
-    metrics = sort_by_metric(summary.metrics, run.metrics)
+def describe_run(
+    warehouse: Warehouse,
+    run: RunRow,
+    base: RunRow | None,
+    summary: RunSummary,
+    *,
+    compare: Compare = compare_plainly,
+) -> dict[str, Any]:
+    """All sections but that of samples and the distributions; `base` is the run to compare with, None for one alone.
+
+    `compare` is how runs are compared.
+    """
     return {
         "base": base,
         **describe_about(run),
@@ -63,7 +74,7 @@ def describe_run(warehouse: Warehouse, run: RunRow, base: RunRow | None, summary
         "stand_in": explain_stand_in(run),
         "costs": [{**row, "cost": write_cost(row)} for row in summary.costs],
         "flips": [{**row, "percent": write_share(row["flip_rate"])} for row in summary.flips],
-        **_describe_result(warehouse, run, RunPair(warehouse, base, run) if base else None, metrics, summary),
+        **_describe_result(warehouse, run, base, summary, compare),
     }
 
 
@@ -100,11 +111,17 @@ def describe_about(run: RunRow) -> dict[str, Any]:
 
 
 def _describe_result(
-    warehouse: Warehouse, run: RunRow, pair: RunPair | None, metrics: Sequence[Row], summary: RunSummary
+    warehouse: Warehouse,
+    run: RunRow,
+    base: RunRow | None,
+    summary: RunSummary,
+    compare: Compare,
 ) -> dict[str, Any]:
     """What its head says, its causes and scores, and why they moved."""
-    comparison = compare_runs(pair, ComparisonSettings()) if pair else None
-    other = pair.base if pair else _find_previous(warehouse, metrics)
+    metrics = sort_by_metric(summary.metrics, run.metrics)
+    other = base or _find_previous(warehouse, metrics)
+    pair = RunPair(warehouse, other, run) if other else None
+    comparison = compare(pair) if base and pair else None
     counted = read_causes(warehouse, run.run_id)
     names = sort_headline([str(row["metric"]) for row in metrics])
     rows = {row["name"]: row for row in (_describe_metric(row, comparison) for row in metrics)}
@@ -113,8 +130,10 @@ def _describe_result(
             counted,
             metrics=metrics,
             gate=summary.gate,
-            against=lay_against(RunPair(warehouse, other, run), "the base" if pair else "the run before", comparison)
-            if other
+            against=lay_against(
+                pair, "the base" if base else "the run before", lambda pair: comparison or compare(pair)
+            )
+            if pair
             else None,
         ),
         "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),

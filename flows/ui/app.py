@@ -23,6 +23,7 @@ from evalhouse.flows.ui import (
     sql,
 )
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
+from evalhouse.flows.ui.kept import Kept
 from evalhouse.flows.ui.pages import find_asset, render
 from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
@@ -36,6 +37,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     """The app over one warehouse, for those whom `access` lets in."""
     app = FastAPI(title="evalhouse ui", openapi_url=None)
     app.state.warehouse = warehouse
+    app.state.kept = Kept()
     app.state.live = live.LiveReader(warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)

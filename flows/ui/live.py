@@ -5,12 +5,10 @@ reader should hear, and a stamp. As long as the stamp is that of the page only t
 there is more to show than texts, and the page is loaded again.
 """
 
-import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -18,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from evalhouse.flows.display.output import clean_text, write_count, write_dollars, write_value
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.head import write_share
+from evalhouse.flows.ui.kept import Kept
 from evalhouse.flows.ui.pages import find_warehouse
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.progress import (
@@ -32,7 +31,6 @@ from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.unmoved import JournalReader
 
 router = APIRouter()
-T = TypeVar("T")
 _EVERY_S: Final = 2
 _IDLE_S: Final = 15
 _KEPT_S: Final = 1.0
@@ -42,40 +40,23 @@ _QUIET: Final = timedelta(minutes=10)
 """A run that was not heard of for so long is said to be quiet where nobody knows whether it is alive."""
 
 
-class _Kept(Generic[T]):
-    """What was read a moment ago, by key; whoever asks meanwhile waits for it, and reads nothing."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._kept: dict[str, tuple[float, T]] = {}
-        self._guard = threading.Lock()
-
-    def find(self, key: str, read: Callable[[], T]) -> T:
-        """What was read under the key, or what `read` gives."""
-        with self._guard:
-            now = time.monotonic()
-            self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > now}
-            if key not in self._kept:
-                self._kept[key] = (time.monotonic() + self._seconds, read())
-            return self._kept[key][1]
-
-
 class LiveReader:
     """Reads how far runs are, once for all who ask within a moment; safe to use from several threads."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         self._journal = JournalReader(warehouse.location)
-        self._progress = _Kept[RunProgress](_KEPT_S)
-        self._means = _Kept[list[MeanSoFar]](_MEANS_KEPT_S)
+        self._kept = Kept()
 
     def read_progress(self, run: RunRow) -> RunProgress:
         """How far a run is."""
-        return self._progress.find(run.run_id, partial(read_progress, self._warehouse, run, self._journal))
+        read = partial(read_progress, self._warehouse, run, self._journal)
+        return self._kept.find(("progress", run.run_id), time.monotonic() // _KEPT_S, read)
 
     def read_means(self, run: RunRow) -> list[MeanSoFar]:
         """Its main means so far."""
-        return self._means.find(run.run_id, partial(read_means_so_far, self._warehouse, run, list_main(run)))
+        read = partial(read_means_so_far, self._warehouse, run, list_main(run))
+        return self._kept.find(("means", run.run_id), time.monotonic() // _MEANS_KEPT_S, read)
 
 
 def find_live(request: Request) -> LiveReader:

@@ -54,7 +54,7 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
         problem=None,
         pair=pair,
         comparison=comparison,
-        head=build_pair_head(lay_against(pair, "the base", comparison)),
+        head=build_pair_head(lay_against(pair, "the base", lambda _: comparison)),
         differences=list_differences(pair),
         metrics=[describe_metric(compared[name]) for name in names],
         parts=describe_parts(comparison, names),

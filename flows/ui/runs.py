@@ -9,6 +9,7 @@ from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.sections import describe_about, describe_run, draw_charts
 from evalhouse.flows.ui.live import describe_live, find_live
 from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pair_kept import compare_kept
 from evalhouse.warehouse.rows.report import Row, read_summary
 from evalhouse.warehouse.rows.run_pages import read_values, read_worst
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
@@ -39,7 +40,7 @@ def show_run(request: Request, run: str) -> Response:
         worst=[_describe_worst(sample) for sample in worst],
         charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
         samples_address=link(f"/runs/{row.run_id}/samples"),
-        **describe_run(warehouse, row, None, summary),
+        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(pair).comparison),
     )
 
 

@@ -9,12 +9,15 @@ from fastapi.responses import Response
 from evalhouse.flows.documents.gate import name_check, write_amount
 from evalhouse.flows.report.history import describe_series
 from evalhouse.flows.report.sections import Addresses
+from evalhouse.flows.ui.kept import find_kept
 from evalhouse.flows.ui.pages import find_warehouse, render
+from evalhouse.flows.ui.pair_kept import compare_kept
 from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.history import find_series, read_series
+from evalhouse.warehouse.rows.history import SeriesData, find_series, read_series
 from evalhouse.warehouse.rows.report import Row, Rows
+from evalhouse.warehouse.rows.told import read_marks
 
 router = APIRouter()
 ADDRESSES = Addresses(run="/runs/", sample="/sample?id=", compare="/compare")
@@ -36,7 +39,7 @@ def show_series(request: Request, name: str) -> Response:
         raise WarehouseError(
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
-    data = read_series(warehouse, series)
+    data = _read_kept(request, series)
     nights = list(_describe_nights(warehouse.read_rows(read_query("ui/gates"), {"series": series})))
     return render(
         request,
@@ -44,8 +47,16 @@ def show_series(request: Request, name: str) -> Response:
         series=series,
         nights=nights,
         noted=[night for night in nights if night["checks"]],
-        **describe_series(warehouse, data, ADDRESSES),
+        **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_kept(pair).comparison),
     )
+
+
+def _read_kept(request: Request, series: str) -> SeriesData:
+    """The data of a series; what looks at the samples of many nights only where one of them is another since."""
+    warehouse, kept = find_warehouse(request), find_kept(request)
+    run_ids = warehouse.read(read_query("ui/series_runs"), {"series": series}).to_series().to_list()
+    marks = read_marks(warehouse, run_ids)
+    return read_series(warehouse, series, lambda name, read: kept.find((series, name), marks, read))
 
 
 def _describe_nights(checks: Rows) -> list[dict[str, Any]]:

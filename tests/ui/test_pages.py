@@ -19,6 +19,8 @@ PAGES = (
     "/runs",
     "/runs/{run}",
     "/runs/{run}/documents",
+    "/series?name=harbour.jsonl",
+    "/series?name=none-such",
     "/compare?base=previous&candidate=latest",
     "/compare?base=none&candidate=latest",
     "/compare/verdicts?base=previous&candidate=latest",

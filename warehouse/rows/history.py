@@ -5,23 +5,26 @@ over all of it; whatever needs rows of single samples is read of a few runs alon
 `flows/report/history.py` makes the page.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.report import Row, Rows
+from evalhouse.warehouse.rows.told import read_score_history, read_told
 from evalhouse.warehouse.store import Warehouse
 
 CAUSE_RUNS: Final = 14
-"""Newest runs whose causes are told: each takes a quarter of a second at 3,000 samples."""
+"""Newest runs whose causes are told: of one that has none stored they take a quarter of a second at 3,000 samples."""
 FLAKY_RUNS: Final = 30
 """Newest runs in which flaky samples are looked for."""
 MOST_SAMPLES: Final = 20
 """Samples listed of each kind."""
 SINCE: Final = timedelta(days=7)
 """How far back the run lies that the newest is laid beside, where there is one."""
+
+Keep = Callable[[str, Callable[[], Rows]], Rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +59,15 @@ def find_series(warehouse: Warehouse, wanted: str) -> tuple[str | None, list[str
     return next((series for series in meant if series in all_series), None), all_series
 
 
-def read_series(warehouse: Warehouse, series: str) -> SeriesData:
-    """Everything about a series of which at least one run has scores."""
+def read_series(warehouse: Warehouse, series: str, keep: Keep = lambda _, read: read()) -> SeriesData:
+    """Everything about a series of which at least one run has scores.
+
+    `keep` is given the name of what takes long and what reads it; by default it is read each time.
+    """
     of_series = {"series": series}
-    runs, means = (
-        warehouse.read_rows(read_query("history/runs"), of_series),
-        warehouse.read_rows(read_query("history/means"), of_series),
-    )
+    runs = warehouse.read_rows(read_query("history/runs"), of_series)
+    run_ids = [str(run["run_id"]) for run in runs]
+    means = read_score_history(warehouse, series=series).to_dicts()
     scored = {row["run_id"] for row in means}
     with_scores = [run for run in runs if run["run_id"] in scored]
     newest, since = with_scores[-1], _find_base(with_scores)
@@ -71,21 +76,34 @@ def read_series(warehouse: Warehouse, series: str) -> SeriesData:
         series=series,
         runs=runs,
         means=means,
-        costs={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/costs"), of_series)},
+        costs=_read_costs(warehouse, run_ids),
         latencies={str(row["run_id"]): row for row in warehouse.read_rows(read_query("history/latencies"), of_series)},
-        prompts=warehouse.read_rows(read_query("history/prompts"), of_series),
-        # Each run by itself, since a filter on one run reaches the tables.
-        causes={
-            str(run["run_id"]): read_of_causes(warehouse, "history/causes", {"run_id": run["run_id"]}).to_dicts()
-            for run in with_scores[-CAUSE_RUNS:]
-        },
-        flaky=warehouse.read_rows(
-            read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}
+        prompts=keep("prompts", lambda: warehouse.read_rows(read_query("history/prompts"), of_series)),
+        causes=_read_causes(warehouse, [str(run["run_id"]) for run in with_scores[-CAUSE_RUNS:]]),
+        flaky=keep(
+            "flaky",
+            lambda: warehouse.read_rows(
+                read_query("history/flaky"), {**of_series, "n_runs": FLAKY_RUNS, "most": MOST_SAMPLES}
+            ),
         ),
         since=since,
         newest=newest,
-        worse=warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}) if since else [],
+        worse=keep("worse", lambda: warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}))
+        if since
+        else [],
     )
+
+
+def _read_costs(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Row]:
+    """By run what it asked of models and what that cost; the runs that asked for something."""
+    frames = {"run_costs": read_told(warehouse, "costs", run_ids)}
+    return {str(row["run_id"]): row for row in warehouse.read(read_query("history/costs"), frames=frames).to_dicts()}
+
+
+def _read_causes(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Rows]:
+    """By run how many samples have which cause."""
+    rows = read_told(warehouse, "causes", run_ids).sort("precedence").to_dicts()
+    return {run_id: [row for row in rows if row["run_id"] == run_id] for run_id in run_ids}
 
 
 def _find_base(runs: Rows) -> Row | None:

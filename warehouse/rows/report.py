@@ -17,6 +17,7 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.causes import read_of_causes
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.told import read_score_history, read_told
 from evalhouse.warehouse.store import Warehouse
 
 Row = Mapping[str, Any]
@@ -66,14 +67,21 @@ class SampleSlice:
 def read_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
     """The run as a whole."""
     of_run = {"run_id": run.run_id}
+    history = read_score_history(warehouse, run.run_id)
     return RunSummary(
-        metrics=warehouse.read_rows(read_query("report/metrics"), of_run),
-        history=warehouse.read_rows(read_query("report/history"), of_run),
-        costs=warehouse.read_rows(read_query("runs/costs"), of_run),
+        metrics=_read_metrics(warehouse, run.run_id, history),
+        history=history.to_dicts(),
+        costs=read_told(warehouse, "costs", [run.run_id]).sort("step").to_dicts(),
         flips=warehouse.read_rows(read_query("report/flips"), of_run) if was_voted(run) else [],
         unscored=warehouse.read_rows(read_query("report/unscored"), of_run),
         gate=read_gate(warehouse, run.run_id),
     )
+
+
+def _read_metrics(warehouse: Warehouse, run_id: str, history: pl.DataFrame) -> Rows:
+    """The means of a run, each with the change since the run before it in its series."""
+    changes = history.filter(pl.col("run_id") == run_id).select("metric", "change", "previous_run_id", "same_yardstick")
+    return read_told(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts()
 
 
 def read_sample_scores(warehouse: Warehouse, run: RunRow, base: RunRow | None) -> SampleScores:

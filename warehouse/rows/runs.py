@@ -130,11 +130,17 @@ def list_runs(
 ) -> list[RunRow]:
     """Runs, newest first, of some kinds where they are named."""
     tail = f" limit {int(limit)}" if limit else ""
-    of_kinds = "where kind in (select unnest($kinds::varchar[]))" if kinds else ""
+    if kinds is None:
+        return _read_runs(warehouse, tail=tail)
+    return _read_runs(warehouse, "where kind in (select unnest($kinds::varchar[]))", {"kinds": list(kinds)}, tail)
+
+
+def _read_runs(
+    warehouse: Warehouse, where: str = "", parameters: Mapping[str, object] | None = None, tail: str = ""
+) -> list[RunRow]:
     columns = ", ".join(f'"{field.name}"' for field in fields(RunRow))
     rows = warehouse.read_rows(
-        f"select {columns} from runs {of_kinds} order by started_at desc, run_id desc{tail}",
-        {"kinds": list(kinds)} if kinds else None,
+        f"select {columns} from runs {where} order by started_at desc, run_id desc{tail}", parameters
     )
     return [_to_row(row) for row in rows]
 
@@ -146,6 +152,8 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     any of these means a suite's own. Words and labels mean evaluations; a run of another kind is found by its id.
     Raises WarehouseError that names like or the newest runs when nothing or more than one run fits.
     """
+    if exact := _read_runs(warehouse, "where run_id = $run_id", {"run_id": wanted}):
+        return exact[0]
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")
@@ -161,11 +169,10 @@ def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
         if completed and not evaluations:
             raise WarehouseError(f"no run has completed yet; the newest are {_list_ids(runs)}")
         return _find_newest(evaluations, 0 if place == "latest" else 1, suite if colon else None)
-    exact = [run for run in runs if run.run_id == wanted]
     starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
-    if exact or len(starting) == 1 or labelled:
-        return (exact or (starting if len(starting) == 1 else labelled))[0]
+    if len(starting) == 1 or labelled:
+        return (starting if len(starting) == 1 else labelled)[0]
     if starting:
         raise WarehouseError(
             f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
