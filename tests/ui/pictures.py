@@ -37,7 +37,7 @@ PICTURES = {
     "ui_compare": ("/compare?base=previous&candidate=latest", 1280, 900),
     "ui_sql": ("/sql?q=from%20run_scores%20where%20run_id%20%3D%20getvariable(%27latest%27)", 1280, 760),
 }
-SHOWN = "en-warranty-01"
+SHOWN = "en-devices-01"
 
 
 def make_nights() -> Iterator[list[dict[str, Any]]]:
@@ -54,7 +54,8 @@ def make_nights() -> Iterator[list[dict[str, Any]]]:
 
 
 def judge_nights(warehouse: Path) -> None:
-    path = warehouse.with_name("shop.jsonl")
+    os.chdir(warehouse.parent)  # pages name the dataset as it was named
+    path = Path("shop.jsonl")
     for number, rows in enumerate(make_nights()):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         evaluate(path, judge="lexical", warehouse=str(warehouse), label=f"night {number + 1}", tags=["shop"])
