@@ -5,12 +5,13 @@ from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import (
     documents,
+    labels,
     live,
     pair,
     pair_flips,
@@ -29,6 +30,20 @@ from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.store import Warehouse
 
+_PAGES: Final = (
+    series,
+    live,
+    runs,
+    sample,
+    samples,
+    labels,
+    documents,
+    pair,
+    pair_flips,
+    pair_sample,
+    pair_samples,
+    sql,
+)
 _AGAIN_S: Final = 2
 """Seconds after which a page is asked for again where a run is writing."""
 
@@ -41,7 +56,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.live = live.LiveReader(warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
-    for page in (series, live, runs, sample, samples, documents, pair, pair_flips, pair_sample, pair_samples, sql):
+    for page in _PAGES:
         app.include_router(page.router)
     app.get("/assets/{name}")(_send_asset)
     app.exception_handler(HTTPException)(_show_status)
@@ -90,7 +105,10 @@ def _show_invalid(request: Request, error: Exception) -> Response:
 
 
 def show_error(request: Request, status: int, text: str) -> Response:
-    """A page in place of the one that was asked for; one that may be there in a moment is asked for again."""
+    """A page in place of the one that was asked for, or for a script what it says; one that may be there in a moment is
+    asked for again."""
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse({"problem": text}, status_code=status)
     again = _AGAIN_S if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     title = HTTPStatus(status).phrase.capitalize()
     response = render(request, "error.html", status, title=title, text=text, again=again)

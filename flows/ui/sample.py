@@ -18,6 +18,7 @@ from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import draw_history
 from evalhouse.flows.report.samples import SharedTexts, build_samples, read_flips
 from evalhouse.flows.server.environment import read_user_settings
+from evalhouse.flows.ui.labels import list_items
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.samples import Found, find
 from evalhouse.warehouse.rows.found_samples import (
@@ -44,18 +45,21 @@ def lead_to_sample(id: str, run: str) -> Response:
 
 
 @router.get("/runs/{run}/sample")
-def show_sample(request: Request, run: str, id: str, list: str = "") -> Response:
-    """A sample by its id; `list` are the parameters of the samples' page that it was found on."""
+def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: str = "") -> Response:
+    """A sample by its id; `list` are the parameters of the samples' page that it was found on, and `reviewer` is who
+    labels."""
     if len(list) > _LONGEST_LIST:
         raise HTTPException(400, f"list has {len(list)} letters, of at most {_LONGEST_LIST}; open the sample by its id")
-    warehouse = find_warehouse(request)
+    warehouse, name = find_warehouse(request), reviewer.strip()
     row = find_run(warehouse, run)
     found = find(warehouse, row, parse_qsl(list))
     base = find_run(warehouse, found.base) if found.base else None
     data = collect(warehouse, found, base, id)
     return render(
         request, "sample.html", run=row, sample_id=id, base=base, found=found, list=list,
-        steps=_find_steps(found, id), data=write_data(data), question=data["sample"].question,
+        steps=_find_steps(found, id, name), reviewer=name,
+        items=list_items(warehouse, row.run_id, id, name) if name else [],
+        data=write_data(data), question=data["sample"].question,
         charts=_draw_charts(warehouse, found, id), versions=_list_versions(warehouse, row, id),
         flow_run=find_flow_run_page(row), command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",
     )  # fmt: skip
@@ -95,7 +99,7 @@ def write_data(data: object) -> Markup:
     return Markup(orjson.dumps(data).decode().replace("<", "\\u003c"))
 
 
-def _find_steps(found: Found, sample_id: str) -> dict[str, Any]:
+def _find_steps(found: Found, sample_id: str, reviewer: str) -> dict[str, Any]:
     """Where the sample stands in its list, from 1, and the addresses beside it; one that has left the list, say after
     it was labelled, is followed by the list's first."""
     ids = found.sample_ids
@@ -103,7 +107,7 @@ def _find_steps(found: Found, sample_id: str) -> dict[str, Any]:
     around = {"before": ids[place - 1] if place > 0 else None, "next": ids[place + 1] if place + 1 < len(ids) else None}
     parameters = urlencode(replace(found.wanted, page=1).to_parameters())
     addresses = {
-        name: other and link(f"/runs/{found.run.run_id}/sample", id=other, list=parameters)
+        name: other and link(f"/runs/{found.run.run_id}/sample", id=other, list=parameters, reviewer=reviewer)
         for name, other in around.items()
     }
     return {"place": place + 1, "n": len(ids), **addresses}

@@ -10,14 +10,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evalhouse.tasks.reviews.label_files import LabelFile, Line, find_label, list_labels, list_problems
-from evalhouse.warehouse.rows.reviews import Review, add_reviews, read_picks, read_reviewable
+from evalhouse.tasks.reviews.label_files import (
+    LabelFile,
+    Line,
+    ReviewError,
+    find_label,
+    list_labels,
+    list_problems,
+)
+from evalhouse.warehouse.rows.reviews import Review, add_reviews, read_picks, read_reviewable, read_sample_items
 from evalhouse.warehouse.rows.runs import now_utc
 from evalhouse.warehouse.steps import REVIEWED_PROMPTS
 from evalhouse.warehouse.store import Warehouse
 
 _VERDICT = ("run_id", "sample_id", "step", "statement_id", "context_rank")
 _OF_RECORD = (*_VERDICT, "probability", "stratum", "item_hash", "question_hash", "judge_label", "export_id")
+_LONGEST_NAME, _LONGEST_NOTE = 100, 2000
 _FUTURE = timedelta(days=1)  # clocks go wrong by hours and time zones, not by more
 _HOW = "name it by export_id and item_hash, or by run_id, sample_id, step and statement_id (in step rank: context_rank)"
 
@@ -73,11 +81,42 @@ def import_reviews(warehouse: Warehouse, files: Sequence[LabelFile], reviewer: s
     )
 
 
+def take_label(warehouse: Warehouse, values: Mapping[str, str]) -> Review:
+    """Take in one label as it is given; `values` are those of a line of a file. What the person has said last of the
+    verdict adds nothing.
+
+    With `export_id` and `item_hash` it is the answer to that draw, else the person has chosen the verdict, and it has
+    no probability, whatever was drawn. Raises ReviewError.
+    """
+    line = Line(place="the label", values=values)
+    picks = read_picks(warehouse, [values["export_id"]]) if _is_pick(line) else []
+    named = () if picks else (values.get("run_id", ""), values.get("sample_id", ""))
+    items = read_sample_items(warehouse, *named) if named else []
+    now = now_utc()
+    try:
+        review = _read_review(line, _collect_record(picks, items), None, now)
+        _check_person(review)
+    except _LineError as error:
+        raise ReviewError(f"the label was not taken: {error}") from None
+    add_reviews(warehouse, {f"{review.item_hash} {review.reviewer} {now.isoformat()}": [review]})
+    return review
+
+
+def _check_person(review: Review) -> None:
+    if not review.reviewer.isprintable() or len(review.reviewer) > _LONGEST_NAME:
+        raise _LineError(f"reviewer is {review.reviewer!r}; a name has at most {_LONGEST_NAME} printable letters")
+    if len(review.note or "") > _LONGEST_NOTE:
+        raise _LineError(f"the note has {len(review.note or '')} letters; it may have {_LONGEST_NOTE}")
+
+
 def _read_record(warehouse: Warehouse, lines: Sequence[Line]) -> _Record:
     exports = {export for line in lines if (export := line.get("export_id")) and line.get("item_hash")}
     runs = {run for line in lines if not _is_pick(line) and (run := line.get("run_id"))}
-    picks = read_picks(warehouse, exports)
     verdicts = [row for run in sorted(runs) for row in read_reviewable(warehouse, run)]
+    return _collect_record(read_picks(warehouse, exports), verdicts)
+
+
+def _collect_record(picks: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> _Record:
     return _Record(
         picks={(row["export_id"], row["item_hash"]): row for row in picks},
         verdicts={tuple(_to_text(row[name]) for name in _VERDICT): row for row in verdicts},

@@ -22,7 +22,7 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
-from evalhouse.warehouse.engine.shared import SharedReader
+from evalhouse.warehouse.engine.shared import SharedReader, end_reading
 from evalhouse.warehouse.engine.waiting import ATTEMPT_S, try_again
 from evalhouse.warehouse.errors import (
     WarehouseBusy,
@@ -198,6 +198,7 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
             yield connection
         return
     _let_go()
+    end_reading()
     deadline = time.monotonic() + patience_s
     _make_folder(location)
     with _thread_lock(location, deadline), _process_lock(location, deadline):

@@ -70,6 +70,12 @@ def one_reading() -> Iterator[Callable[[], None]]:
         reading.end()
 
 
+def end_reading() -> None:
+    """Whoever has read for a page and is to write now lets go of the file, or would wait for itself."""
+    if (reading := _reading.get()) is not None:
+        reading.end()
+
+
 class SharedReader:
     """The one open instance of a file, and who is inside it."""
 

@@ -47,6 +47,12 @@ class Review:
     is_timed: bool
 
     @property
+    def said(self) -> tuple[object, ...]:
+        """What the person says, and whether a draw has asked for it: the answer to one is another thing than the same
+        said unasked."""
+        return (*self.content, self.export_id is not None)
+
+    @property
     def content(self) -> tuple[object, ...]:
         """What the person says of the item."""
         return (self.label, self.first_label, self.note)
@@ -109,6 +115,12 @@ def read_reviewable(warehouse: Warehouse, run_id: str) -> Rows:
     return warehouse.read(read_query("reviews/verdicts"), {"run_id": run_id}).to_dicts()
 
 
+def read_sample_items(warehouse: Warehouse, run_id: str, sample_id: str) -> Rows:
+    """Every verdict of a sample that can be reviewed, with `labels`, the latest of each reviewer, and without a design:
+    for a person who chooses what to label."""
+    return warehouse.read_rows(read_query("reviews/sample_items"), {"run_id": run_id, "sample_id": sample_id})
+
+
 def add_reviews(warehouse: Warehouse, files: Mapping[str, Sequence[Review]]) -> list[Review]:
     """Write what is new, in one transaction, and return it. `files` are the labels of each file by its hash.
 
@@ -140,14 +152,14 @@ def _pick_new(connection: duckdb.DuckDBPyConnection, reviews: Sequence[Review]) 
     for row in rows:
         content = (row["label"], row["first_label"], row["note"])
         ever.add((row["item_hash"], row["reviewer"], row["reviewed_at"], *content))
-        last[row["item_hash"], row["reviewer"]] = content
+        last[row["item_hash"], row["reviewer"]] = (*content, row["is_answer"])
     return [
         review
         for review in reviews
         if (
             (review.item_hash, review.reviewer, review.reviewed_at, *review.content) not in ever
             if review.is_timed
-            else last.get((review.item_hash, review.reviewer)) != review.content
+            else last.get((review.item_hash, review.reviewer)) not in ((*review.content, True), review.said)
         )
     ]
 

@@ -7,7 +7,11 @@ with picked as (
         item_hash,
         -- As in reviewed_verdicts: an export counts once a label came back for it, and the last one counts.
         arg_max({'stratum': stratum, 'probability': probability}, picked_at) as design,
-        bool_or(item_hash in (select item_hash from reviews)) as is_labelled
+        -- A label that was given unasked is no answer to the draw; what had one before stands for itself.
+        bool_or(
+            item_hash in (select item_hash from reviews where export_id is not null)
+            or (stratum = 'reviewed' and item_hash in (select item_hash from reviews))
+        ) as is_labelled
     from review_picks
     where export_id in (select export_id from reviews)
     group by run_id, item_hash

@@ -43,6 +43,7 @@ function start() {
   store.index = page.index;
   store.fixed = page.fixed;
   document.getElementById("sample").replaceChildren(describeSample(page.sample, PLACE));
+  labelling.start(`sample-${PLACE}`);
   listenForTips();
   offerCopies();
   document.addEventListener("keydown", press);

@@ -1,0 +1,206 @@
+"""Labels given in `evalhouse ui`: taken in under the rules of `review import`, and what they count for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Page, open_browser
+from review_rows import build_warehouse, change
+from starlette.testclient import TestClient
+from ui_house import PORT, make_client, serve_ui
+
+from evalhouse.tasks.reviews.export import Export, ExportRequest, plan_export, record_export
+from evalhouse.warehouse.rows.reviews import read_sample_items
+from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.store import Warehouse
+
+OWN = f"http://127.0.0.1:{PORT}"
+Row = dict[str, Any]
+SCORES = (
+    "insert into scores by name select run_id, sample_id, 'faithfulness' as metric, 0.5 as value, "
+    "'1' as metric_version from run_samples"
+)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return build_warehouse(tmp_path, n_samples=4)
+
+
+@pytest.fixture
+def client(warehouse: Warehouse) -> TestClient:
+    return make_client(str(warehouse.location.path), headers={"origin": OWN})
+
+
+def find_item(warehouse: Warehouse, step: str, place: str, sample_id: str = "s01") -> dict[str, str]:
+    """The fields that name a verdict."""
+    for item in read_sample_items(warehouse, "r1", sample_id):
+        if (item["step"], item["statement_id"] or str(item["context_rank"])) == (step, place):
+            names = ("sample_id", "step", "statement_id", "context_rank", "item_hash")
+            return {name: str(item[name]) for name in names if item[name] is not None}
+    raise LookupError(step, place)
+
+
+def label(client: TestClient, item: dict[str, str], word: str, reviewer: str = "Ann", **more: str) -> Row:
+    answer = client.post(
+        "/runs/r1/labels",
+        data={**item, "label": word, "reviewer": reviewer, **more},
+        headers={"accept": "application/json"},
+    )
+    found: Row = answer.json()
+    return {"status": answer.status_code, **found}
+
+
+def read_reviews(warehouse: Warehouse) -> list[Row]:
+    return warehouse.read_rows("from reviews order by reviewed_at, label")
+
+
+def export(warehouse: Warehouse) -> Export:
+    """A draw of eight verdicts of one step."""
+    request = ExportRequest(n=8, steps=("attribute",), share_random=1, seed=1, again=False)
+    drawn = plan_export(warehouse, find_run(warehouse, "r1"), request)
+    record_export(warehouse, drawn)
+    return drawn
+
+
+def test_a_label_is_on_record_as_one_that_the_person_chose(client: TestClient, warehouse: Warehouse) -> None:
+    said = label(client, find_item(warehouse, "attribute", "A2"), "supported", note="so I think")
+    assert (said["status"], said["label"], said["agrees"]) == (200, "supported", False)
+    (row,) = read_reviews(warehouse)
+    assert (row["reviewer"], row["label"], row["judge_label"], row["note"]) == (
+        "Ann", "supported", "unsupported", "so I think",
+    )  # fmt: skip
+    assert [row[name] for name in ("probability", "stratum", "export_id", "first_label")] == [None] * 4
+    assert '<td><a class="text" href="/runs/r1/sample?id=s01' in client.get("/runs/r1/samples?label=labelled").text
+    assert "1 sample found" in client.get("/runs/r1/samples?label=differs").text
+
+
+def test_nothing_is_overwritten(client: TestClient, warehouse: Warehouse) -> None:
+    item = find_item(warehouse, "classify", "A1")
+    for word, reviewer in (("TP", "Ann"), ("TP", "Ann"), ("FP", "Ann"), ("TP", "Bo"), ("FP", "Ann")):
+        assert label(client, item, word, reviewer)["status"] == 200
+    assert [(row["reviewer"], row["label"]) for row in read_reviews(warehouse)] == [
+        ("Ann", "TP"), ("Ann", "FP"), ("Bo", "TP"),
+    ]  # fmt: skip
+    page = client.get("/runs/r1/sample?id=s01&reviewer=Ann").text
+    assert "you differ from the judge" in page
+    assert "Bo: TP" in page
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"label": "FN"}, "it must be TP or FP"),
+        ({"label": ""}, "the label is missing"),
+        ({"reviewer": " "}, "says no reviewer"),
+        ({"reviewer": "x" * 101}, "at most 100 printable letters"),
+        ({"reviewer": "a\u202eb"}, "at most 100 printable letters"),
+        ({"note": "x" * 2001}, "the note has 2001 letters"),
+        ({"item_hash": "0"}, "what was labelled is not what the run has there"),
+        ({"statement_id": "A9"}, "has no verdict of classify on A9"),
+        ({"sample_id": "none"}, "is not on record"),
+        ({"step": "extract"}, "step is 'extract'"),
+        ({"export_id": "none"}, "export none is not on record"),
+    ],
+)
+def test_a_bad_label_is_said_and_nothing_written(
+    client: TestClient, warehouse: Warehouse, wrong: dict[str, str], said: str
+) -> None:
+    answer = label(client, find_item(warehouse, "classify", "A1"), **({"word": "TP", "reviewer": "Ann"} | wrong))
+    assert (answer["status"], said in answer["problem"]) == (400, True), answer
+    assert read_reviews(warehouse) == []
+
+
+def test_only_our_own_pages_may_label(client: TestClient, warehouse: Warehouse) -> None:
+    item = {**find_item(warehouse, "classify", "A1"), "label": "TP", "reviewer": "Ann"}
+    assert client.post("/runs/r1/labels", data=item, headers={"origin": "http://evil.example"}).status_code == 403
+    assert client.post("/runs/r1/labels", content=b"x" * 100_000).status_code == 413
+    assert client.post("/runs/r1/labels", content=b"\xff\xfe").status_code == 400
+    assert read_reviews(warehouse) == []
+
+
+def test_without_a_script_a_form_leads_back_to_the_verdict(client: TestClient, warehouse: Warehouse) -> None:
+    item = {**find_item(warehouse, "rank", "2"), "label": "useful", "reviewer": "Ann Lee", "list": "sort=order"}
+    answer = client.post("/runs/r1/labels", data=item)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/runs/r1/sample?id=s01&list=sort%3Dorder&reviewer=Ann+Lee#rank-2"
+
+
+def name_pick(drawn: Export, place: int) -> dict[str, str]:
+    item = drawn.picks[place].item
+    return {"sample_id": item.sample_id, "step": item.step, "statement_id": str(item.statement_id),
+            "item_hash": item.item_hash}  # fmt: skip
+
+
+def test_a_label_of_a_chosen_sample_is_no_draw(client: TestClient, warehouse: Warehouse) -> None:
+    """Also where an export has drawn the same verdict: only its answer counts as drawn, and stands for others."""
+    drawn = export(warehouse)
+    change(warehouse, SCORES)
+    places = [place for place, pick in enumerate(drawn.picks) if pick.item.source == "answer"]
+    first, second = (name_pick(drawn, place) for place in places[:2])
+    assert label(client, first, "supported")["status"] == 200
+    assert label(client, second, "supported", export_id=drawn.export_id, first_label="unsupported")["status"] == 200
+    sql = "select item_hash, probability, stratum, first_label from reviewed_verdicts where run_id = 'r1'"
+    found = {row["item_hash"]: row for row in warehouse.read_rows(sql)}
+    assert found[first["item_hash"]]["probability"] is None
+    assert found[first["item_hash"]]["stratum"] is None
+    assert found[second["item_hash"]]["probability"] == drawn.picks[0].probability < 1
+    assert found[second["item_hash"]]["first_label"] == "unsupported"
+    counts = "select n_picked, n_labelled from corrected_strata where run_id = 'r1'"
+    assert warehouse.read_rows(counts) == [{"n_picked": 8, "n_labelled": 1}]
+    corrected = warehouse.read_rows("select sample_id, statement_id from corrected_verdicts where run_id = 'r1'")
+    told = [{name: named[name] for name in ("sample_id", "statement_id")} for named in (first, second)]
+    assert [named in corrected for named in told] == [False, True]
+    # The same person answers the draw later, and changes her mind after that.
+    assert label(client, first, "supported", export_id=drawn.export_id)["status"] == 200
+    assert label(client, first, "unsupported")["status"] == 200
+    assert warehouse.read_rows(counts) == [{"n_picked": 8, "n_labelled": 2}]
+    latest = warehouse.read_rows(f"{sql} and item_hash = '{first['item_hash']}'")
+    assert {row["probability"] for row in latest} == {drawn.picks[0].probability}
+
+
+def test_what_was_labelled_before_a_draw_stands_for_itself_in_it(client: TestClient, warehouse: Warehouse) -> None:
+    item = find_item(warehouse, "attribute", "A1")
+    label(client, item, "supported")
+    drawn = export(warehouse)
+    answered = name_pick(drawn, 0)
+    label(client, answered, "supported", export_id=drawn.export_id)
+    sql = "select distinct probability, stratum from reviewed_verdicts where run_id = 'r1' and item_hash = $item_hash"
+    assert warehouse.read_rows(sql, {"item_hash": item["item_hash"]}) == [{"probability": 1.0, "stratum": "reviewed"}]
+
+
+@pytest.fixture
+def page(warehouse: Warehouse) -> Iterator[Page]:
+    with serve_ui(warehouse.location.path) as address, open_browser() as browser:
+        page = browser.open_page()
+        page.address = address
+        page.show_as()
+        yield page
+
+
+def test_the_keyboard_alone_labels_a_statement(page: Page, warehouse: Warehouse) -> None:
+    page.visit(f"{page.address}/runs/r1/sample?id=s01")
+    page.wait_for("document.documentElement.dataset.ready")
+    page.evaluate("document.querySelector('#who [name=reviewer]').focus()")
+    for letter in "Ann":
+        page.press(letter, text=letter)
+    page.press("Enter")
+    page.wait_for("document.querySelectorAll('form.labelling').length === 10")
+    page.wait_for("document.documentElement.dataset.ready && document.activeElement.id.endsWith('-A2')")
+    page.press("ArrowDown")
+    page.press("1", text="1")
+    page.wait_for("document.activeElement.form?.querySelector('.said').textContent.includes('differ')")
+    page.press("ArrowDown")
+    page.press("u", text="u")
+    page.press("n", text="n")
+    page.press("x", text="x")
+    page.press("Escape")
+    page.press("2", text="2")
+    page.wait_for("document.getElementById('labelled').textContent.startsWith('2 of 10')")
+    assert [(row["step"], row["statement_id"], row["label"], row["note"]) for row in read_reviews(warehouse)] == [
+        ("classify", "A2", "TP", None), ("classify", "G1", "FN", "x"),
+    ]  # fmt: skip
+    assert page.problems == []
