@@ -406,7 +406,7 @@ def test_by_keyboard_alone_a_query_is_written_run_and_stopped(address: str, monk
 
         monkeypatch.setattr(sql_page, "answer_apart", endless := Endless())
         page.send("Page.navigate", url=f"{address}/sql?q=select+1")
-        page.wait_for("document.querySelector('.running:last-child') && !document.getElementById('stop').hidden")
+        page.wait_for("document.querySelector('.running')?.checkVisibility() && !document.getElementById('stop').hidden")
         page.evaluate("document.getElementById('stop').focus()")
         page.press("Enter")
         page.wait_for("document.querySelector('.running').textContent === 'Stopped.'")

@@ -155,7 +155,7 @@
     stop.onclick = () => {
       window.stop();
       end();
-      const running = document.querySelector(".running:last-child");
+      const running = document.querySelector(".running");
       if (running) running.textContent = "Stopped.";
       said.textContent = "stopped";
       area.focus();
