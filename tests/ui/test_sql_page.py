@@ -53,6 +53,7 @@ def client(house: House) -> TestClient:
 def ask(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Asks for the page, or what else is named, of a query."""
     monkeypatch.setattr(sql_page, "answer_apart", answer_here)
+    monkeypatch.setattr(sql_page, "_MOMENT_S", 60.0)  # a status is that of the result where the page waits for it
     return lambda q, path="/sql", **more: client.get(path, params={"q": q, **more})
 
 
@@ -406,7 +407,8 @@ def test_by_keyboard_alone_a_query_is_written_run_and_stopped(address: str, monk
 
         monkeypatch.setattr(sql_page, "answer_apart", endless := Endless())
         page.send("Page.navigate", url=f"{address}/sql?q=select+1")
-        page.wait_for("document.querySelector('.running')?.checkVisibility() && !document.getElementById('stop').hidden")
+        page.wait_for("document.querySelector('.running')?.checkVisibility()")
+        page.wait_for("document.getElementById('stop').checkVisibility()")
         page.evaluate("document.getElementById('stop').focus()")
         page.press("Enter")
         page.wait_for("document.querySelector('.running').textContent === 'Stopped.'")
