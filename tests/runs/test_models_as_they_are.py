@@ -89,3 +89,5 @@ def test_another_model_under_the_name_is_asked_anew_and_what_is_from_before_is_u
     requests, reused, said = run()
     assert (requests, reused) == (2, 0)
     assert "has another model as 'judge' than in the last run: root /models/two, before root /models/one" in said
+    (compared,) = place.call("compare", "previous", "latest", "--json").document["metrics"]
+    assert [part["name"] for part in compared["parts"]] == ["judge"], "the two are not of one judge"

@@ -1,12 +1,22 @@
--- A reply from the record has the model it was asked of, one from the endpoint the model that answered.
-with asked as (
+-- A reply from the record has the model it was asked of, one from the endpoint the model that answered. Behind the name
+-- of either a server of one's own may have another model than before.
+with served as (
+    select run_id, judge, max(identity) as identity
+    from served_models
+    where run_id in ($base, $candidate)
+    group by all
+),
+
+asked as (
     select
         run_id,
         sample_id,
         step,
         list_sort(list(distinct judge || ' ' || coalesce(prompt_hash, ''))) as judges,
-        list(distinct model) filter (where status = 'ok' and model is not null) as models
+        list(distinct model) filter (where status = 'ok' and model is not null) as models,
+        list(distinct identity) filter (where identity is not null) as identities
     from llm_calls
+    left join served using (run_id, judge)
     where run_id in ($base, $candidate) and status in ('ok', 'cached') and sample_id is not null
     group by run_id, sample_id, step
 )
@@ -18,5 +28,9 @@ where base.run_id = $base and candidate.run_id = $candidate
     and (
         base.judges <> candidate.judges
         or (len(base.models) > 0 and len(candidate.models) > 0 and not list_has_any(base.models, candidate.models))
+        or (
+            len(base.identities) > 0 and len(candidate.identities) > 0
+            and not list_has_any(base.identities, candidate.identities)
+        )
     )
 order by step, sample_id
