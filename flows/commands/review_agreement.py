@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
 
 import click
-import polars as pl
 
 from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import (
@@ -18,28 +16,18 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_number,
 )
+from evalhouse.flows.documents.agreement import GROUPINGS, MEASURES, Document, describe_agreement
 from evalhouse.flows.documents.comparison import corrected_table
 from evalhouse.flows.errors import SettingsError
 from evalhouse.tasks.comparing.agreement import (
     LEAST_EFFECTIVE,
     LEAST_LABELS,
     LEAST_SAMPLES,
-    STEP_LABELS,
-    Group,
-    group_reviewed,
-    measure_judge,
-    measure_people,
 )
-from evalhouse.tasks.comparing.bootstrap import Measure
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, explain_uncorrected, list_corrected
 from evalhouse.warehouse.rows.reviews import list_reviewed_runs, read_reviewed
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
-
-GROUPINGS: Final = ("step", "label", "language", "prompt_version", "judge", "reviewer")
-_MEASURES = ("accuracy", "balanced_accuracy", "kappa", "alpha")
-
-Document = dict[str, Any]
 
 
 @click.command()
@@ -76,39 +64,6 @@ def agreement(*, runs: tuple[str, ...], by: str, seed: int, warehouse: Warehouse
         print_json(document)
     else:
         _print(document, reviewed_runs)
-
-
-def describe_agreement(reviewed: pl.DataFrame, groupings: Sequence[str], *, seed: int = 0) -> Document:
-    """Everything that is known of the agreement, as JSON has it; `reviewed` is that of `read_reviewed`."""
-    rows = _drop_repeats(reviewed)
-    steps = [step for step in STEP_LABELS if step in rows["step"]]
-    judged = [_describe_group(by, group, seed) for by in groupings for group in group_reviewed(rows, by)]
-    people = [
-        {"step": step, **asdict(measure_people(rows.filter(pl.col("step") == step), step, seed=seed))} for step in steps
-    ]
-    changed = rows.filter(pl.col("first_label").is_not_null() & (pl.col("first_label") != pl.col("label")))
-    return {
-        "n_labels": len(rows),
-        "n_reviewers": rows["reviewer"].n_unique(),
-        "n_changed_after_seeing_the_judge": len(changed),
-        "seed": seed,
-        "judge": judged,
-        "people": [agreement for agreement in people if agreement["n_verdicts"]],
-    }
-
-
-def _describe_group(by: str, group: Group, seed: int) -> Document:
-    figures = asdict(measure_judge(group.rows, group.step, seed=seed))
-    if by == "label":
-        # Of verdicts with one label of the judge these are settled beforehand.
-        figures |= dict.fromkeys(_MEASURES[1:], asdict(Measure(value=None, ci_low=None, ci_high=None)))
-    return {"by": by, "step": group.step, "value": group.value, **figures}
-
-
-def _drop_repeats(reviewed: pl.DataFrame) -> pl.DataFrame:
-    """A verdict that later runs took from the record is the same verdict: it counts once."""
-    same = ["sample_id", "step", "item_hash", "judge_label", "judge", "prompt_version", "reviewer"]
-    return reviewed.unique([*same, "statement_id", "context_rank"], keep="first", maintain_order=True)
 
 
 def _parse_groupings(text: str) -> list[str]:
@@ -165,7 +120,7 @@ def _make_judge_table(by: str, rows: Sequence[Document]) -> Table:
             row["step"],
             *(["no request" if row["value"] is None else row["value"]] if grouping else []),
             row["n_verdicts"], f"{row['n_effective']:.0f}", row["n_samples"],
-            *(_write_measure(row[name]) for name in _MEASURES), "; ".join(row["notes"]) or None,
+            *(_write_measure(row[name]) for name in MEASURES), "; ".join(row["notes"]) or None,
         ]
         for row in rows
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import (
     documents,
+    judge,
     labels,
     live,
     pair,
@@ -36,6 +37,7 @@ _PAGES: Final = (
     runs,
     sample,
     samples,
+    judge,
     labels,
     documents,
     pair,

@@ -17,7 +17,7 @@ from evalhouse.flows.report.charts import draw_amounts
 from evalhouse.flows.report.head import write_share
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.text_changes import mark_changes
-from evalhouse.tasks.comparing.bootstrap import Floats
+from evalhouse.tasks.comparing.wilson import find_share_interval
 from evalhouse.warehouse.rows.documents import (
     list_series_runs,
     read_document_nights,
@@ -35,7 +35,6 @@ _ROWS: Final = 50
 _MOST_NIGHTS: Final = 30
 _MOST_SAMPLES: Final = 100
 _MOST_VERSIONS: Final = 10
-_Z: Final = 1.96
 Show = Literal["all", "misleading", "useless", "missed", "unretrieved"]
 Sort = Literal["misleads", "useful", "retrieved", "truth", "missed", "rank", "id"]
 
@@ -156,24 +155,12 @@ def show_document(
 
 def add_intervals(uses: pl.DataFrame) -> pl.DataFrame:
     """The same with the ends of the intervals of both shares; NaN where nothing was counted."""
-    misled = find_share_interval(uses["n_misleads"], uses["n_retrieved"], uses["n_samples"])
-    useful = find_share_interval(uses["n_useful"], uses["n_judged"], uses["n_samples_judged"])
+    misled = find_share_interval(*(uses[name].to_numpy() for name in ("n_misleads", "n_retrieved", "n_samples")))
+    useful = find_share_interval(*(uses[name].to_numpy() for name in ("n_useful", "n_judged", "n_samples_judged")))
     names = ("misleads_low", "misleads_high", "useful_low", "useful_high")
     return uses.with_columns(
         pl.Series(name, ends).fill_nan(None) for name, ends in zip(names, (*misled, *useful), strict=True)
     )
-
-
-def find_share_interval(hits: pl.Series, counted: pl.Series, samples: pl.Series) -> tuple[Floats, Floats]:
-    """Wilson's 95 % interval (1927) of hits / counted, as if each sample had been counted once."""
-    n = samples.to_numpy().astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = hits.to_numpy() / counted.to_numpy()
-        pull = _Z**2 / n
-        spread = _Z * np.sqrt(share * (1 - share) / n + pull / (4 * n))
-        low, high = ((share + pull / 2 + sign * spread) / (1 + pull) for sign in (-1.0, 1.0))
-    # Rounding must not push an end past 0 or 1.
-    return np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)
 
 
 def describe_use(use: Mapping[str, Any], run_id: str, runs: int) -> dict[str, Any]:

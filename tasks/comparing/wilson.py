@@ -27,6 +27,7 @@ from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
 
 FEW_MOVED: Final = 6
 """Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""
+_Z: Final = 1.96
 _NO_VARIANCE: Final = 1e-20
 """Sums of floats that are equal on paper have a variance of less."""
 
@@ -137,3 +138,17 @@ def sum_groups(values: Floats, places: NDArray[np.int64]) -> GroupSums:
     np.add.at(totals, places, np.where(is_known, values, 0.0))
     np.add.at(counts, places, is_known)
     return GroupSums(totals=totals, counts=counts)
+
+
+def find_share_interval(
+    hits: NDArray[np.generic], counted: NDArray[np.generic], samples: NDArray[np.generic]
+) -> tuple[Floats, Floats]:
+    """The ends of Wilson's own interval of hits / counted, as if each sample had been counted once; NaN of none."""
+    n = samples.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = hits.astype(np.float64) / counted.astype(np.float64)
+        pull = _Z**2 / n
+        spread = _Z * np.sqrt(share * (1 - share) / n + pull / (4 * n))
+        low, high = ((share + pull / 2 + sign * spread) / (1 + pull) for sign in (-1.0, 1.0))
+    # Rounding must not push an end past 0 or 1.
+    return np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)

@@ -6,13 +6,12 @@ import html
 import re
 
 import numpy as np
-import polars as pl
 import pytest
 from pair_house import BASE, CANDIDATE, N, make_pair
 from starlette.testclient import TestClient
 from ui_house import make_client
 
-from evalhouse.flows.ui.documents import find_share_interval
+from evalhouse.tasks.comparing.wilson import find_share_interval
 from evalhouse.warehouse.rows.documents import list_series_runs, read_document_samples, read_uses
 from evalhouse.warehouse.store import Warehouse
 
@@ -138,7 +137,7 @@ def test_what_is_not_there_is_said(client: TestClient, address: str, status: int
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:
-    low, high = find_share_interval(pl.Series([0, 3, 10, 0]), pl.Series([10, 10, 10, 0]), pl.Series([10, 10, 10, 0]))
+    low, high = find_share_interval(*map(np.array, ([0, 3, 10, 0], [10, 10, 10, 0], [10, 10, 10, 0])))
     # Newcombe 1998, Statistics in Medicine 17, 857-872, method 3.
     assert np.allclose(low[:3], [0, 0.1078, 0.7225], atol=0.0005)
     assert np.allclose(high[:3], [0.2775, 0.6032, 1], atol=0.0005)

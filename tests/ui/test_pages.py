@@ -23,6 +23,7 @@ PAGES = (
     "/series?name=none-such",
     "/compare?base=previous&candidate=latest",
     "/compare?base=none&candidate=latest",
+    "/judge",
     "/compare/verdicts?base=previous&candidate=latest",
     "/compare/samples?base=previous&candidate=latest",
     "/compare/sample?base=previous&candidate=latest&id=tide-1",

@@ -1,0 +1,304 @@
+"""The judge of a series: how far people agree with it, how far it does with itself, and whether it has changed.
+
+What is shown is found of the newest runs alone and kept in memory until a run, a noise run or a label is another.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import sqrt
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from evalhouse.flows.documents.agreement import MEASURES, describe_agreement
+from evalhouse.flows.documents.run_origin import HEADLINE
+from evalhouse.flows.report.charts import Chart, draw_amounts
+from evalhouse.flows.report.head import sort_headline, write_share
+from evalhouse.flows.ui.pages import check_choice, find_warehouse, render
+from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
+from evalhouse.tasks.comparing.wilson import find_share_interval
+from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.judge import (
+    list_judged_runs,
+    list_reviewed_of_series,
+    read_asked_by_run,
+    read_judge_state,
+    read_noise_of_series,
+    read_verdict_moves,
+    read_votes_by_run,
+)
+from evalhouse.warehouse.rows.reviews import read_reviewed
+from evalhouse.warehouse.rows.scores import read_flips
+from evalhouse.warehouse.store import Warehouse
+
+router = APIRouter()
+_RUNS: Final = 30
+_REVIEWED: Final = 10
+"""Newest runs whose labels are counted, and whose verdicts are laid beside those of the run before."""
+_POOLED: Final = 10
+_KEPT: Final = 16
+_YARDSTICKS: Final = {
+    "judge": "judge", "embeddings": "embeddings", "language": "language of the prompts", "plan": "way of asking",
+    "votes": "votes on a verdict",
+}  # fmt: skip
+_Z: Final = 1.96
+_LEAST_MOVED: Final = 10
+_LEAST_SHOWN: Final = 0.00005
+Row = Mapping[str, Any]
+
+
+@router.get("/judge")
+def show_judge(request: Request, series: str = "") -> Response:
+    """The judge in one series, the newest where none is named."""
+    warehouse = find_warehouse(request)
+    names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
+    check_choice("series", series, names)
+    chosen = series or next(iter(names), "")
+    told = _tell(warehouse, read_judge_state(warehouse), chosen) if chosen else {}
+    return render(request, "judge.html", series=chosen, names={name: name for name in names}, **told)
+
+
+@lru_cache(maxsize=_KEPT)
+def _tell(warehouse: Warehouse, state: str, series: str) -> dict[str, Any]:
+    """Everything the page says of a series, in a warehouse in this state; kept until the state is another."""
+    runs = list_judged_runs(warehouse, series, _RUNS)
+    run_ids = [row["run_id"] for row in runs]
+    return {
+        "runs": runs,
+        "newest": runs[0] if runs else None,
+        "has_noise": bool(runs) and has_noise(runs[0]["judge"], runs[0]["embeddings"]),
+        "agreement": _describe_agreement(warehouse, series),
+        "noise": _describe_noise(warehouse, series),
+        "changes": list(_list_changes(warehouse, runs)),
+        "moves": _describe_moves(warehouse, run_ids[: _REVIEWED + 1]),
+        "votes": _describe_votes(warehouse, runs),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """How far judge and people agree in the reviewed runs; `by_run` is over time."""
+
+    document: Row
+    groups: Sequence[Row]
+    by_run: Sequence[Row]
+    run_ids: Sequence[str]
+
+
+def _describe_agreement(warehouse: Warehouse, series: str) -> Agreed | None:
+    run_ids = list_reviewed_of_series(warehouse, series, _REVIEWED)
+    reviewed = read_reviewed(warehouse, run_ids)
+    if reviewed.is_empty():
+        return None
+    groupings = [by for by in ("step", "judge", "language") if by == "step" or reviewed[by].n_unique() > 1]
+    document = describe_agreement(reviewed, groupings)
+    groups = [
+        {
+            "step": row["step"],
+            "of": "all" if row["by"] == "step" else f"{row['by']} {row['value'] or 'none'}",
+            "n": row["n_verdicts"],
+            "n_samples": row["n_samples"],
+            "measures": [_write_measure(row[name]) for name in MEASURES],
+            "notes": "; ".join(row["notes"]),
+            "confusion": row["confusion"] if row["by"] == "step" else None,
+        }
+        for row in document["judge"]
+    ]
+    return Agreed(document=document, groups=groups, by_run=_agree_by_run(reviewed), run_ids=run_ids)
+
+
+def _write_measure(measure: Row) -> dict[str, str]:
+    """A figure and its interval, apart."""
+    if measure["value"] is None:
+        return {"value": "–", "interval": ""}
+    has_interval = measure["ci_low"] is not None
+    interval = f"{measure['ci_low']:.2f} to {measure['ci_high']:.2f}" if has_interval else ""
+    return {"value": f"{measure['value']:.2f}", "interval": interval}
+
+
+def _agree_by_run(reviewed: pl.DataFrame) -> list[Row]:
+    """By run and step how many labels are those of the judge; the newest run first."""
+    rows = (
+        reviewed.group_by("run_id", "step")
+        .agg(
+            n=pl.len(),
+            n_agreeing=(pl.col("label") == pl.col("judge_label")).sum(),
+            n_samples=pl.col("sample_id").n_unique(),
+        )
+        .sort("run_id", "step", descending=[True, False])
+    )
+    low, high = find_share_interval(*(rows[name].to_numpy() for name in ("n_agreeing", "n", "n_samples")))
+    ends = zip(rows.to_dicts(), low.tolist(), high.tolist(), strict=True)
+    return [{**row, "share": _write_share(row["n_agreeing"] / row["n"], low, high)} for row, low, high in ends]
+
+
+def _write_share(share: float, low: float, high: float) -> str:
+    return f"{write_share(share)} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseTold:
+    """What noise runs say: by metric, pooled over the newest of them, by step, and floors over time as charts."""
+
+    n_runs: int
+    n_pooled: int
+    metrics: Sequence[Row]
+    steps: Sequence[Row]
+    charts: Sequence[Row]
+
+
+def _describe_noise(warehouse: Warehouse, series: str) -> NoiseTold | None:
+    rows = read_noise_of_series(warehouse, series, _RUNS)
+    run_ids = list(dict.fromkeys(row["noise_run_id"] for row in rows))
+    if not run_ids:
+        return None
+    pooled = run_ids[-_POOLED:]
+    by_metric: dict[str, list[Row]] = {}
+    for row in rows:
+        by_metric.setdefault(row["metric"], []).append(row)
+    names = sort_headline(list(by_metric))
+    return NoiseTold(
+        n_runs=len(run_ids),
+        n_pooled=len(pooled),
+        metrics=[_pool(name, [row for row in by_metric[name] if row["noise_run_id"] in pooled]) for name in names],
+        steps=read_flips(warehouse, pooled),
+        charts=[
+            {"name": name, "chart": _draw_floors(by_metric[name])}
+            for name in names
+            if name in HEADLINE and len(by_metric[name]) > 1
+        ],
+    )
+
+
+def _pool(metric: str, rows: Sequence[Row]) -> Row:
+    """One metric over several noise runs; the floor is that of two runs as large as the newest."""
+    noise = pool_noise(_to_noise(row) for row in rows)
+    if noise is None:
+        return {"metric": metric, "n": 0, "changed": "–", "deviation": "–", "floor": "–"}
+    floor = _find_floor(noise, rows[-1]["n_of_run"])
+    return {
+        "metric": metric,
+        "n": noise.n_pairs,
+        "changed": f"{noise.n_changed:,} ({write_share(noise.n_changed / noise.n_pairs)})",
+        "deviation": f"{noise.deviation:.3f}",
+        "floor": "–" if floor is None else f"±{floor:.4f}",
+    }
+
+
+def _to_noise(row: Row) -> Noise:
+    squares = sum_squares(n=row["n_samples"], mean=row["mean_difference"], sd=row["sd_difference"])
+    return Noise(n_pairs=row["n_samples"], n_changed=row["n_changed"], sum_squares=squares)
+
+
+def _find_floor(noise: Noise, n: int | None) -> float | None:
+    """The largest change that noise alone would reach between two runs of so many samples, all judged anew."""
+    return find_floor(noise, n=n, again=np.ones(n, dtype=np.int64), scale=1.0) if n else None
+
+
+def _draw_floors(rows: Sequence[Row]) -> Chart:
+    """The floor as it was known at each noise run, by it and those before."""
+    named = [{**row, "run_id": row["noise_run_id"]} for row in rows]
+    known = [pool_noise(map(_to_noise, rows[max(0, place - _POOLED) : place])) for place in range(1, len(rows) + 1)]
+    floors = [_find_floor(noise, row["n_of_run"]) if noise else None for row, noise in zip(rows, known, strict=True)]
+    return draw_amounts(named, floors, what="noise floor", form="{:.4f}")
+
+
+def _list_changes(warehouse: Warehouse, runs: Sequence[Row]) -> Iterator[Row]:
+    """What verdicts were given by that was another in the run before, the newest first."""
+    asked: dict[str, dict[str, Row]] = {row["run_id"]: {} for row in runs}
+    for row in read_asked_by_run(warehouse, list(asked)):
+        asked[row["run_id"]][row["step"]] = row
+    for now, before in pairwise(runs):
+        found = [
+            {"what": what, "before": before[name], "now": now[name]}
+            for name, what in _YARDSTICKS.items()
+            if now[name] != before[name]
+        ]
+        found += _compare_asked(asked[before["run_id"]], asked[now["run_id"]])
+        if found:
+            yield {"run_id": now["run_id"], "started_at": now["started_at"], "changes": found}
+
+
+def _compare_asked(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Prompts and models of the steps that both runs asked; a run that took all from the record heard no model."""
+    return [
+        {"what": f"{what} of {step.replace('_', ' ')}", "before": before[step][name], "now": row[name]}
+        for step, row in now.items()
+        for name, what in (("prompts", "prompt"), ("models", "model that answered"))
+        if step in before and row[name] and before[step][name] and row[name] != before[step][name]
+    ]
+
+
+def _describe_moves(warehouse: Warehouse, run_ids: Sequence[str]) -> list[Row]:
+    """How verdicts moved since the run before where texts did not, with the 95 % interval of the move."""
+    return [
+        {
+            **row,
+            "before": write_share(row["before"]),
+            "now": write_share(row["now"]),
+            "move": _write_move(row),
+            "is_clear": _is_clear(row),
+        }
+        for row in (read_verdict_moves(warehouse, run_ids) if len(run_ids) > 1 else [])
+    ]
+
+
+def _write_move(row: Row) -> str:
+    """In points of a per cent; without an interval where so few samples moved that it would be wrong."""
+    ends = _find_ends(row)
+    interval = f" ({100 * ends[0]:+.2f} to {100 * ends[1]:+.2f})" if ends else ""
+    return ("±0.00" if abs(row["difference"]) < _LEAST_SHOWN else f"{100 * row['difference']:+.2f}") + interval
+
+
+def _find_ends(row: Row) -> tuple[float, float] | None:
+    """The normal interval of a mean of samples' moves; none where few moved."""
+    if row["n_otherwise"] < _LEAST_MOVED:
+        return None
+    width = _Z * row["deviation"] / sqrt(row["n_samples"])
+    return row["difference"] - width, row["difference"] + width
+
+
+def _is_clear(row: Row) -> bool:
+    ends = _find_ends(row)
+    return ends is not None and (ends[0] > 0 or ends[1] < 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VotesTold:
+    """How often votes were not of one mind: the newest run's steps, and all runs as charts by step."""
+
+    run_id: str
+    steps: Sequence[Row]
+    charts: Sequence[Row]
+
+
+def _describe_votes(warehouse: Warehouse, runs: Sequence[Row]) -> VotesTold | None:
+    voted = [row["run_id"] for row in runs if row["votes"] > 1]
+    rows = read_votes_by_run(warehouse, voted) if voted else []
+    if not rows:
+        return None
+    by_step: dict[str, list[Row]] = {}
+    for row in rows:
+        by_step.setdefault(row["step"], []).append(row)
+    newest = rows[-1]["run_id"]
+    return VotesTold(
+        run_id=newest,
+        steps=[
+            {**row, "flipped": write_share(row["flip_rate"]), "against": write_share(row["against_rate"])}
+            for row in rows
+            if row["run_id"] == newest
+        ],
+        charts=[
+            {
+                "name": f"{step}: verdicts whose votes differed",
+                "chart": draw_amounts(of_step, [row["flip_rate"] for row in of_step], what=step, form="{:.1%}"),
+            }
+            for step, of_step in by_step.items()
+            if len(of_step) > 1
+        ],
+    )
