@@ -16,7 +16,8 @@ from evalhouse.flows.display.output import write_json
 from evalhouse.flows.ui.pages import link
 
 MOST_SHOWN: Final = 1000
-"""Rows in a page."""
+"""Rows in a page, where they are not so wide that they have more than `MOST_CELLS`."""
+MOST_CELLS: Final = 30_000
 LONG: Final = 160
 """Characters of a text before it is folded."""
 _MOST_WHOLE: Final = 1_000_000  # characters of folded texts in a page; of what comes later only the beginning is there
@@ -58,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
-    """The first `MOST_SHOWN` rows of a result."""
+    """The first rows of a result."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -70,7 +71,7 @@ def lay_result(frame: pl.DataFrame) -> ResultTable:
     room = _Room()
     rows = [
         [_lay_cell(name, value, row, room) for name, value in row.items()]
-        for row in frame.head(MOST_SHOWN).iter_rows(named=True)
+        for row in frame.head(min(MOST_SHOWN, max(1, MOST_CELLS // max(1, frame.width)))).iter_rows(named=True)
     ]
     return ResultTable(columns=columns, rows=rows)
 

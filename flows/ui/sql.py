@@ -25,7 +25,7 @@ from evalhouse.flows.display.output import clean_text
 from evalhouse.flows.ui.cookbook import read_recipes
 from evalhouse.flows.ui.pages import find_warehouse, render
 from evalhouse.flows.ui.result_chart import SPREAD, chart_result
-from evalhouse.flows.ui.result_table import MOST_SHOWN, lay_result
+from evalhouse.flows.ui.result_table import lay_result
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.apart import MEMORY_MB, TIMEOUT_S, answer_apart
@@ -159,7 +159,6 @@ def _render_result(request: Request, sql: str, x: str, y: str, stop: threading.E
         sql=sql,
         n=rows.height,
         is_more=frame.height > MOST_COUNTED,
-        most=MOST_SHOWN,
         seconds=seconds,
         plan="\n".join(frame["explain_value"]) if is_plan else None,
         table=lay_result(rows),

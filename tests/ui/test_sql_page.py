@@ -28,7 +28,7 @@ from ui_house import make_client, serve_ui
 from evalhouse.flows.ui import sql as sql_page
 from evalhouse.flows.ui.cookbook import read_recipes
 from evalhouse.flows.ui.result_chart import chart_result
-from evalhouse.flows.ui.result_table import LONG, lay_result
+from evalhouse.flows.ui.result_table import LONG, MOST_CELLS, lay_result
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.statement import answer_statement
@@ -116,6 +116,12 @@ def test_a_page_has_room_for_so_many_long_texts() -> None:
         (LONG, 0, 450_000),
         (LONG, 0, 450_000),
     ]
+
+
+def test_of_wide_rows_fewer_are_shown() -> None:
+    wide = pl.DataFrame({f"column {place}": [1] * 1000 for place in range(100)})
+    assert len(lay_result(wide).rows) == MOST_CELLS // 100
+    assert len(lay_result(pl.DataFrame({str(place): [1, 2] for place in range(MOST_CELLS + 1)})).rows) == 1
 
 
 @pytest.mark.parametrize(
