@@ -68,9 +68,8 @@ def find_live(request: Request) -> LiveReader:
 @router.get("/live")
 def tell_all(request: Request) -> Response:
     """How far all runs are that are under way."""
-    running = list_running(find_warehouse(request))
-    texts = {f"{run.run_id}-status": describe_stand(find_live(request).read_progress(run)) for run in running}
-    return _answer(make_stamp(find_warehouse(request)), texts, {}, "", _EVERY_S if running else _IDLE_S)
+    texts = {f"{run_id}-status": stand for run_id, stand in describe_stands(request).items()}
+    return _answer(make_stamp(find_warehouse(request)), texts, {}, "", _EVERY_S if texts else _IDLE_S)
 
 
 @router.get("/runs/{run}/live")
@@ -81,6 +80,12 @@ def tell_one(request: Request, run: str) -> Response:
         return _answer(row.status, {}, {}, f"The run is {row.status}", _IDLE_S)
     told = describe_live(find_live(request), row)
     return _answer("running", told["texts"], told["values"], told["say"], _EVERY_S)
+
+
+def describe_stands(request: Request) -> dict[str, str]:
+    """How far each run is that is under way, by its id."""
+    running = list_running(find_warehouse(request))
+    return {run.run_id: describe_stand(find_live(request).read_progress(run)) for run in running}
 
 
 def list_running(warehouse: Warehouse) -> list[RunRow]:

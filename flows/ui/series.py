@@ -1,15 +1,21 @@
 """All series: what is evaluated again and again, and how it stands; and one of them over all its nights."""
 
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from evalhouse.flows.display.output import write_value
 from evalhouse.flows.documents.gate import name_check, write_amount
+from evalhouse.flows.documents.run_origin import HEADLINE
+from evalhouse.flows.report.charts import draw_spark, write_change
+from evalhouse.flows.report.head import FINE, write_share
 from evalhouse.flows.report.history import describe_series
 from evalhouse.flows.report.sections import Addresses
 from evalhouse.flows.ui.kept import find_kept
+from evalhouse.flows.ui.live import describe_stands, make_stamp
 from evalhouse.flows.ui.pages import find_warehouse, render
 from evalhouse.flows.ui.pair_kept import compare_kept
 from evalhouse.warehouse.errors import WarehouseError
@@ -17,17 +23,71 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.history import SeriesData, find_series, read_series
 from evalhouse.warehouse.rows.report import Row, Rows
-from evalhouse.warehouse.rows.told import read_marks
+from evalhouse.warehouse.rows.told import read_histories, read_marks, read_told
+from evalhouse.warehouse.store import Warehouse
 
 router = APIRouter()
-ADDRESSES = Addresses(run="/runs/", sample="/sample?id=", compare="/compare")
+ADDRESSES: Final = Addresses(run="/runs/", sample="/sample?id=", compare="/compare")
+_LATELY: Final = 30
+"""Nights of a spark."""
 
 
 @router.get("/")
 def show_all_series(request: Request) -> Response:
-    """A row for each series, the newest first."""
-    rows = find_warehouse(request).read_rows(read_query("ui/series"))
-    return render(request, "series.html", series=rows)
+    """What there is of each series at a glance, the newest first."""
+    warehouse = find_warehouse(request)
+    series = warehouse.read_rows(read_query("ui/series"))
+    run_ids = warehouse.read(read_query("ui/lately"), {"n_runs": _LATELY}).to_series().to_list()
+    means = read_histories(warehouse, run_ids).to_dicts() if run_ids else []
+    problems = _read_problems(warehouse, [str(row["ended_run_id"]) for row in series if row["ended_run_id"]])
+    return render(
+        request,
+        "series.html",
+        series=[
+            {
+                **row,
+                "metrics": _describe_means(means, str(row["series"])),
+                "problem": problems.get(str(row["ended_run_id"])),
+            }
+            for row in series
+        ],
+        stands=describe_stands(request),
+        stamp=make_stamp(warehouse),
+    )
+
+
+def _describe_means(means: Sequence[Row], series: str) -> list[dict[str, Any]]:
+    """The main metrics of a series: the last mean, its change, and the shape of the nights before."""
+    by_metric: dict[str, list[Row]] = {}
+    for row in means:
+        if row["series"] == series and row["mean"] is not None:
+            by_metric.setdefault(str(row["metric"]), []).append(row)
+    names = [name for name in HEADLINE if name in by_metric] or list(by_metric)[:1]
+    return [
+        {
+            "name": name,
+            "mean": write_value(by_metric[name][-1]["mean"]),
+            "change": _write_way(by_metric[name][-1]),
+            "spark": draw_spark(by_metric[name]) if len(by_metric[name]) > 1 else None,
+        }
+        for name in names
+    ]
+
+
+def _write_way(row: Row) -> str:
+    if row["previous_run_id"] is None:
+        return ""
+    return "measured otherwise" if row["same_yardstick"] is False else write_change(row["change"])
+
+
+def _read_problems(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, str]:
+    """By run which share of its judged answers has a problem; none for a run without judged answers."""
+    counts: dict[str, tuple[int, int]] = {}
+    for row in read_told(warehouse, "causes", run_ids).to_dicts():
+        if row["cause"] != "not_judged" and row["n_of"]:
+            wrong, _ = counts.get(row["run_id"], (0, 0))
+            counts[row["run_id"]] = (wrong + (row["n_samples"] if row["cause"] not in FINE else 0), row["n_of"])
+    return {run_id: write_share(wrong / n) for run_id, (wrong, n) in counts.items()}
 
 
 @router.get("/series")
@@ -40,7 +100,7 @@ def show_series(request: Request, name: str) -> Response:
             f"no series with scores is called {name!r}; {suggest(name, others, otherwise='there are')}"
         )
     data = _read_kept(request, series)
-    nights = list(_describe_nights(warehouse.read_rows(read_query("ui/gates"), {"series": series})))
+    nights = _describe_nights(warehouse.read_rows(read_query("ui/gates"), {"series": series}))
     return render(
         request,
         "history_of.html",

@@ -46,6 +46,11 @@ def read_marks(warehouse: Warehouse, run_ids: Collection[str]) -> tuple[object, 
 def read_score_history(warehouse: Warehouse, run_id: str | None = None, *, series: str | None = None) -> pl.DataFrame:
     """The rows of `score_history` of a series, or of a run's, up to that run."""
     run_ids = warehouse.read(read_query("told/series"), {"run_id": run_id, "series": series}).to_series().to_list()
+    return read_histories(warehouse, run_ids)
+
+
+def read_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFrame:
+    """The rows of `score_history` of these runs, each with the change since the one of them before it."""
     frames = {"run_scores": read_told(warehouse, "scores", run_ids)}
     return warehouse.read(read_view("score_history"), frames=frames)
 
