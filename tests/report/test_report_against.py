@@ -114,6 +114,7 @@ def test_both_words_of_a_flipped_statement_stand_side_by_side(
     with duckdb.connect(str(copy)) as connection:
         ((label,),) = connection.execute(f"select label from classifications {of_one}").fetchall()
         other = "FP" if label == "TP" else "TP"
+        connection.execute("delete from stored_parts")
         connection.execute(f"update classifications set label = '{other}', reason = 'Thought again.' {of_one}")
         connection.execute(f"delete from statements {of_one.replace('A1', 'A2')}")
     changed = report_against(capsys, copy, tmp_path)

@@ -57,7 +57,7 @@ def changed(few: Path, tmp_path: Path) -> Callable[..., Path]:
     def change(*statements: str) -> Path:
         path = Path(shutil.copy(few, tmp_path / "copy.duckdb"))
         with duckdb.connect(str(path)) as connection:
-            for sql in statements:
+            for sql in (*statements, "delete from stored_parts"):
                 connection.execute(sql)
             connection.execute("delete from stored_parts")  # no run of ours wrote, to take the marks away
         return path

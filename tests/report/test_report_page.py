@@ -483,6 +483,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> str:
     with duckdb.connect(str(path)) as connection:
         for column in ("label", "dataset", "judge", "problem", "kb_version"):
             connection.execute(f"update runs set {column} = $1", [word])
+        connection.execute("delete from stored_parts")
         connection.execute("update scores set metric = 'a_metric_of_my_own_with_a_long_name' where metric = 'mrr'")
         connection.execute("delete from stored_parts")  # what was stored of the runs is no longer so
         tables = """select table_name from duckdb_tables() join duckdb_columns() using (table_name)
