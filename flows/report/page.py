@@ -10,7 +10,8 @@ Samples come in blocks that a browser unpacks when one of them is opened, so tho
 import base64
 import gzip
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -121,8 +122,8 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
     index = _start_index(sort_by_metric(summary.metrics, run.metrics), samples, has_base=base is not None)
     shared = SharedTexts()
     pair = RunPair(warehouse, base, run) if base else None
-    slices = read_slices(warehouse, run, base, with_calls=with_calls)
-    blocks = list(_pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None))
+    slices = _read_ahead(read_slices(warehouse, run, base, with_calls=with_calls))
+    blocks = _pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None)
     index.keep_few()
     scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
     return render_page(
@@ -168,7 +169,7 @@ def _start_index(metrics: Sequence[Row], samples: SampleScores, *, has_base: boo
 
 def _pack_samples(
     slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, find_flips: ReadFlips | None
-) -> Iterable[Block]:
+) -> list[Block]:
     records = (
         record
         for rows in slices
@@ -176,12 +177,26 @@ def _pack_samples(
             rows, shared, find_flips([str(row["sample_id"]) for row in rows.samples]) if find_flips else {}
         )
     )
-    number = 0
-    while block := list(islice(records, BLOCK_SAMPLES)):
-        for record in block:
-            index.add(record)
-        yield Block(id=f"block-{number}", packed=pack(block))
-        number += 1
+    # Compressing leaves this thread the time to make the next records.
+    with ThreadPoolExecutor(max_workers=1) as other:
+        packed = []
+        while block := list(islice(records, BLOCK_SAMPLES)):
+            for record in block:
+                index.add(record)
+            packed.append(other.submit(pack, block))
+        return [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
+
+
+def _read_ahead(slices: Generator[SampleSlice, None, None]) -> Iterator[SampleSlice]:
+    """Each slice while another thread, and always the same one, reads the next one."""
+    with ThreadPoolExecutor(max_workers=1) as other:
+        try:
+            coming = other.submit(next, slices, None)
+            while (rows := coming.result()) is not None:
+                coming = other.submit(next, slices, None)
+                yield rows
+        finally:
+            other.submit(slices.close).result()
 
 
 def pack(value: object) -> Markup:

@@ -14,7 +14,8 @@ of the page.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
 import orjson
@@ -214,7 +215,7 @@ def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Itera
 
 def _make(kind: type[_Record], row: Row, **others: Any) -> _Record:  # noqa: ANN401  # what the other fields hold
     """A record of the row's columns that have the names of its fields, and of others."""
-    columns: dict[str, Any] = {entry.name: row[entry.name] for entry in fields(kind) if entry.name not in others}
+    columns: dict[str, Any] = {name: row[name] for name in kind.__dataclass_fields__ if name not in others}
     return kind(**columns, **others)
 
 
@@ -331,6 +332,7 @@ def find_span(statement: str, text: str) -> Span | None:
     return _widen(text, alignment.dest_start, alignment.dest_end)
 
 
+@lru_cache(maxsize=64)
 def _fold(text: str) -> str:
     """The text in small letters, unless that moves its characters (İ becomes two)."""
     folded = text.lower()
