@@ -39,7 +39,9 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tests" / "benchmark
 from history import SUITE, Size  # noqa: E402
 from history_nights import METRICS, write_nights  # noqa: E402
 
+from evalhouse.warehouse.rows.runs import store_ended  # noqa: E402
 from evalhouse.warehouse.store import Warehouse  # noqa: E402
+from evalhouse.warehouse.stored import forget  # noqa: E402
 
 MEDIAN_MS, MOST_MS = 500, 1500
 NO_ANSWER = 0
@@ -50,21 +52,26 @@ TABLES = ("run_samples", "statements", "classifications", "attributions", "conte
 # By address a form of it; a page that is not there is left out, and said.
 PAGES = (
     "/",
+    "/series?name={suite}",
     "/series/{suite}",
     "/runs",
+    "/live",
     "/runs/{run}",
     "/runs/{older}",
     "/runs/{live}",
+    "/runs/{live}/live",
     "/runs/{run}/samples",
-    "/runs/{run}/samples?sort=faithfulness&page=20",
-    "/runs/{run}/samples?cause=retrieval",
-    "/runs/{run}/samples?text=tide",
+    "/runs/{run}/samples?sort=metric&metric=faithfulness&page=20",
+    "/runs/{run}/samples?cause=hallucinated",
+    "/runs/{run}/samples?words=tide+17",
     "/runs/{live}/samples",
-    "/runs/{run}/samples/tide-17",
-    "/runs/{older}/samples/tide-2048",
+    "/runs/{run}/sample?id=tide-17",
+    "/runs/{older}/sample?id=tide-2048",
     "/runs/{run}/documents",
     "/compare?base={previous}&candidate={run}",
     "/compare?base={oldest}&candidate={run}",
+    "/compare/samples?base={previous}&candidate={run}",
+    "/compare/sample?base={previous}&candidate={run}&id=tide-17",
     "/costs",
     "/judge",
     "/sql",
@@ -96,6 +103,7 @@ def write_night(path: str, run_id: str, live: str, seconds: float, results: Conn
         first = len(took) * PER_BATCH
         values = {"live": live, "run": run_id, "ids": [f"tide-{first + n}" for n in range(1, PER_BATCH + 1)]}
         with warehouse.writing(patience_s=60) as connection:
+            forget(connection, live, TABLES)
             for table in TABLES:
                 if table in known:
                     connection.execute(
@@ -249,6 +257,8 @@ def main() -> None:
         if not kept.exists():
             write_nights(kept, size)
         shutil.copyfile(kept, path)
+        Warehouse(str(path)).migrate()
+        store_ended(Warehouse(str(path)))
         os.environ.pop("EVALHOUSE_WAREHOUSE", None)
         measure(path, args)
 

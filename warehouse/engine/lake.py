@@ -238,6 +238,9 @@ _serving: dict[Lake, threading.BoundedSemaphore] = {}
 @contextmanager
 def more_readers(lake: Lake) -> Iterator[None]:
     """Keep some connections to read with within this block, for many threads."""
+    if lake in _serving:
+        yield
+        return
     _serving[lake] = threading.BoundedSemaphore(_MOST_SERVING)
     try:
         yield
