@@ -26,6 +26,7 @@ from evalhouse.flows.ui import (
 )
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.kept import Kept
+from evalhouse.flows.ui.kept_pages import KeptPages
 from evalhouse.flows.ui.pages import find_asset, render
 from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
@@ -56,6 +57,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.warehouse = warehouse
     app.state.kept = Kept()
     app.state.live = live.LiveReader(warehouse)
+    app.add_middleware(KeptPages, warehouse=warehouse)
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
     for page in _PAGES:

@@ -61,7 +61,7 @@ PAGES = (
     "/runs/{live}",
     "/runs/{live}/live",
     "/runs/{run}/samples",
-    "/runs/{run}/samples?sort=metric&metric=faithfulness&page=20",
+    "/runs/{run}/samples?metric=faithfulness&page=20",
     "/runs/{run}/samples?cause=hallucinated",
     "/runs/{run}/samples?words=tide+17",
     "/runs/{live}/samples",
@@ -190,6 +190,12 @@ def serve(path: Path) -> tuple[subprocess.Popen[bytes], str]:
             time.sleep(0.05)
 
 
+def measure_cpu(pid: int) -> float:
+    """Seconds of CPU that a process has had so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def print_times(name: str, ms: Sequence[float], *, is_page: bool = True) -> None:
     """A row: how many, median, 95th of a hundred, most."""
     ordered = sorted(ms)
@@ -201,7 +207,12 @@ def print_times(name: str, ms: Sequence[float], *, is_page: bool = True) -> None
 
 def find_ids(path: Path) -> dict[str, str]:
     """The ids that the forms of addresses name."""
-    runs = [str(row["run_id"]) for row in Warehouse(str(path)).read_rows("select run_id from runs order by started_at")]
+    runs = [
+        str(row["run_id"])
+        for row in Warehouse(str(path)).read_rows(
+            "select run_id from runs where n_samples >= 1000 or n_samples is null order by started_at"
+        )
+    ]
     ids = {"run": runs[-1], "previous": runs[-2], "oldest": runs[0], "older": runs[len(runs) // 2]}
     return {**ids, "suite": SUITE, "live": f"{runs[-1]}-live"}
 
@@ -217,7 +228,9 @@ def measure(path: Path, args: argparse.Namespace) -> None:
         forms = asyncio.run(find_forms(root, ids, args.only))
         process, results = start_writing(path, ids["run"], f"{ids['run']}-next", args.seconds)
         time.sleep(2)
+        before = measure_cpu(server.pid)
         clicks = asyncio.run(read_pages(root, forms, ids, args))
+        cpu_s = measure_cpu(server.pid) - before
         beside = results.recv()
         process.join()
     finally:
@@ -234,6 +247,7 @@ def measure(path: Path, args: argparse.Namespace) -> None:
     print_times("all pages", [ms for each in clicks.ms.values() for ms in each])
     print_times("a write alone", [1000 * seconds for seconds in alone], is_page=False)
     print_times("a write beside the readers", [1000 * seconds for seconds in beside], is_page=False)
+    print(f"evalhouse ui took {cpu_s:.1f} s of CPU in {args.seconds:g} s; load of the machine {os.getloadavg()[0]:.1f}")
     for (form, status), n in sorted(clicks.refused.items()):
         print(f"{n:>6} x status {status}  {form}")
 

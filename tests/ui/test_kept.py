@@ -1,0 +1,141 @@
+"""Pages that are kept for the next who asks: held as long as nothing they show has changed, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from history_nights import Size, write_nights
+from starlette.testclient import TestClient
+from ui_house import make_client
+from warehouse_runs import make_run
+
+from evalhouse.flows.ui import kept
+from evalhouse.warehouse.engine.connection import serving_reads
+from evalhouse.warehouse.rows.runs import insert_run, store_ended, update_run
+from evalhouse.warehouse.store import Warehouse
+
+
+class Asked:
+    """A client that knows how many queries its last page made."""
+
+    def __init__(self, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client = client
+        self.n_queries = 0
+        monkeypatch.setattr(Warehouse, "read", lambda *a, _read=Warehouse.read, **k: self._read(_read, *a, **k))
+
+    def _read(self, read: object, *arguments: object, **named: object) -> pl.DataFrame:
+        if "stored_runs" not in str(arguments[1]) and arguments[1] != "select 1":  # what the keeping itself looks at
+            self.n_queries += 1
+        return read(*arguments, **named)  # type: ignore[operator,no-any-return]
+
+    def is_kept(self, address: str) -> bool:
+        """Whether a page comes without a query; it must be there."""
+        self.n_queries = 0
+        answer = self.client.get(address)
+        assert answer.status_code == 200, answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        return self.n_queries == 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("kept") / "w.duckdb"
+    write_nights(path, Size(nights=3, samples=60, metrics=2))
+    Warehouse(str(path)).migrate()
+    store_ended(Warehouse(str(path)))
+    return path.read_bytes()
+
+
+@pytest.fixture
+def warehouse(made: bytes, tmp_path: Path) -> Iterator[Warehouse]:
+    (tmp_path / "w.duckdb").write_bytes(made)
+    found = Warehouse(str(tmp_path / "w.duckdb"))
+    with serving_reads(found.location):
+        yield found
+
+
+@pytest.fixture
+def run_id(warehouse: Warehouse) -> str:
+    return str(warehouse.read("select max(run_id) from runs where kind = 'evaluation'").item())
+
+
+@pytest.fixture
+def asked(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(make_client(str(warehouse.location.path)), monkeypatch)
+
+
+def test_while_no_run_is_under_way_a_page_holds_until_anything_is_written(
+    asked: Asked, warehouse: Warehouse, run_id: str
+) -> None:
+    for address in ("/", "/runs", "/runs/latest", f"/runs/{run_id}/samples"):
+        assert [asked.is_kept(address) for _ in range(2)] == [False, True]
+    assert not asked.is_kept("/runs?other")
+    update_run(warehouse, run_id, label="another")
+    assert not asked.is_kept("/runs")
+    assert "another" in asked.client.get("/runs").text
+
+
+def test_while_one_is_under_way_pages_of_those_that_have_ended_hold(
+    asked: Asked, warehouse: Warehouse, run_id: str
+) -> None:
+    insert_run(warehouse, make_run("live", minute=5))
+    pages = (f"/runs/{run_id}", f"/runs/{run_id}/samples")
+    for address in pages:
+        assert not asked.is_kept(address)
+    write(warehouse, "live")
+    assert [asked.is_kept(address) for address in pages] == [True, True]
+    for address in ("/runs", "/runs/latest", "/runs/live", f"/runs/{run_id}/samples?base=live"):
+        assert [asked.is_kept(address) for _ in range(2)] == [False, False], address
+    write(warehouse, run_id)  # what was stored of it no longer holds
+    assert [asked.is_kept(pages[0]) for _ in range(2)] == [False, False]
+
+
+def write(warehouse: Warehouse, run_id: str) -> None:
+    named = {"run": run_id}
+    with warehouse.writing(run_id=run_id) as connection:
+        connection.execute(
+            "insert into scores by name select * replace ($run as run_id) from scores limit 5", {"run": run_id}
+        )
+        connection.execute("delete from stored_parts where run_id = $run", named)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "insert into reviews (run_id, sample_id, step, label, reviewer, reviewed_at, item_hash, question_hash) "
+        "values ($run, 'tide-1', 'rank', 'useful', 'x', now()::timestamp, 'h', 'q')",
+        "update runs set label = 'new' where run_id = $run",
+        "update stored_parts set stored_at = now()::timestamp where run_id = $run",
+    ],
+)
+def test_what_a_person_does_meanwhile_shows(asked: Asked, warehouse: Warehouse, run_id: str, change: str) -> None:
+    insert_run(warehouse, make_run("live", minute=5))
+    assert [asked.is_kept(f"/runs/{run_id}") for _ in range(2)] == [False, True]
+    with warehouse.writing() as connection:
+        connection.execute(change, {"run": run_id})
+    assert not asked.is_kept(f"/runs/{run_id}")
+
+
+def test_who_asks_may_see_another_page(asked: Asked) -> None:
+    assert [asked.is_kept("/runs") for _ in range(2)] == [False, True]
+    asked.client.cookies.set("reviewer", "maud")
+    assert [asked.is_kept("/runs") for _ in range(2)] == [False, True]
+
+
+def test_no_more_is_kept_than_there_is_room_for_nor_longer_than_a_minute(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(asked.client.get("/runs").content)
+    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * size + 1)
+    assert [asked.is_kept(f"/runs?{number}") for number in (1, 2, 3)] == [False] * 3
+    assert [asked.is_kept(f"/runs?{number}") for number in (2, 3, 1)] == [True, True, False]
+    monkeypatch.setattr(kept, "_KEPT_S", -1.0)
+    assert [asked.is_kept("/runs?4") for _ in range(2)] == [False, False]
+
+
+@pytest.mark.parametrize("address", ["/live", "/runs/latest/live", "/runs/latest/samples.csv"])
+def test_what_must_be_of_this_moment_is_never_kept(asked: Asked, address: str) -> None:
+    assert [asked.is_kept(address) for _ in range(2)] == [False, False]
