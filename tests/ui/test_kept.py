@@ -105,8 +105,9 @@ def write(warehouse: Warehouse, run_id: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "insert into reviews (run_id, sample_id, step, label, reviewer, reviewed_at, item_hash, question_hash) "
-        "values ($run, 'tide-1', 'rank', 'useful', 'x', now()::timestamp, 'h', 'q')",
+        "insert into reviews by name select $run as run_id, 'tide-1' as sample_id, 'rank' as step, 'useful' as label, "
+        "'x' as reviewer, now()::timestamp as reviewed_at, 'h' as item_hash, 'q' as question_hash, 'useful' as "
+        "judge_label, now()::timestamp as imported_at, 1 as context_rank",
         "update runs set label = 'new' where run_id = $run",
         "update stored_parts set stored_at = now()::timestamp where run_id = $run",
     ],
