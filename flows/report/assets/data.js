@@ -8,6 +8,14 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
+// Control characters and marks that turn a text round as escapes, as at the terminal.
+function clean(text) {
+  return text.replace(/[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, (sign) => {
+    const code = sign.charCodeAt(0);
+    return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16)}`;
+  });
+}
+
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -15,7 +23,8 @@ function make(tag, attributes, ...children) {
     if (name === "on") Object.entries(value).forEach(([event, act]) => node.addEventListener(event, act));
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  const there = children.flat().filter((child) => child !== null && child !== undefined);
+  node.append(...there.map((child) => (child instanceof Node ? child : clean(String(child)))));
   return node;
 }
 

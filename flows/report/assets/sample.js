@@ -188,7 +188,7 @@ function describeCalls(sample, here) {
 }
 
 function showFixed(place) {
-  return async (event) => { event.target.querySelector("pre").textContent = await store.fixedText(place); };
+  return async (event) => { event.target.querySelector("pre").textContent = clean(await store.fixedText(place)); };
 }
 
 // JSON is indented; anything else stays as it came.
