@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from ui_house import make_client
 from warehouse_runs import make_run
 
-from evalhouse.flows.ui import kept
+from evalhouse.flows.ui import kept_pages
 from evalhouse.warehouse.engine.connection import serving_reads
 from evalhouse.warehouse.rows.runs import insert_run, store_ended, update_run
 from evalhouse.warehouse.store import Warehouse
@@ -130,10 +130,10 @@ def test_no_more_is_kept_than_there_is_room_for_nor_longer_than_a_minute(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(asked.client.get("/runs").content)
-    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * size + 1)
+    monkeypatch.setattr(kept_pages, "_MOST_BYTES", 2 * size + 1)
     assert [asked.is_kept(f"/runs?{number}") for number in (1, 2, 3)] == [False] * 3
     assert [asked.is_kept(f"/runs?{number}") for number in (2, 3, 1)] == [True, True, False]
-    monkeypatch.setattr(kept, "_KEPT_S", -1.0)
+    monkeypatch.setattr(kept_pages, "_KEPT_S", -1.0)
     assert [asked.is_kept("/runs?4") for _ in range(2)] == [False, False]
 
 
