@@ -74,6 +74,9 @@ def test_reading_commands_show_what_they_show_once_it_is_migrated_and_change_not
         assert documents[1] == documents[0], arguments
     report = ask("report", "latest", "--against", "previous", "-o", str(tmp_path / "r.html"), "--warehouse", older)
     assert report.status == 0, report.stderr
+    series = ask("query", "select series from run_series limit 1", "--format", "json", "--warehouse", migrated).document
+    history = ask("report", "--history", series[0]["series"], "-o", str(tmp_path / "h.html"), "--warehouse", older)
+    assert history.status == 0, history.stderr
     assert hash_file(older) == before
 
 

@@ -96,7 +96,7 @@ def read_series(warehouse: Warehouse, series: str, keep: Keep = lambda _, read: 
 
 def _read_costs(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Row]:
     """By run what it asked of models and what that cost; the runs that asked for something."""
-    frames = {"run_costs": read_told(warehouse, "costs", run_ids)}
+    frames = {"told_costs": read_told(warehouse, "costs", run_ids)}
     return {str(row["run_id"]): row for row in warehouse.read(read_query("history/costs"), frames=frames).to_dicts()}
 
 

@@ -51,8 +51,9 @@ def read_score_history(warehouse: Warehouse, run_id: str | None = None, *, serie
 
 def read_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFrame:
     """The rows of `score_history` of these runs, each with the change since the one of them before it."""
-    frames = {"run_scores": read_told(warehouse, "scores", run_ids)}
-    return warehouse.read(read_view("score_history"), frames=frames)
+    # Under a name of its own, since today's views may be laid over an older warehouse.
+    sql = read_view("score_history").replace("from run_scores", "from told_scores as run_scores")
+    return warehouse.read(sql, frames={"told_scores": read_told(warehouse, "scores", run_ids)})
 
 
 @cache
