@@ -5,7 +5,6 @@ What is shown is found of the newest runs alone and kept in memory until a run, 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 from typing import Any, Final
@@ -19,6 +18,7 @@ from evalhouse.flows.documents.agreement import MEASURES, describe_agreement
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Chart, draw_amounts
 from evalhouse.flows.report.head import sort_headline, write_share
+from evalhouse.flows.ui.kept import find_kept
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, render
 from evalhouse.tasks.comparing.noise import Noise, find_floor, has_noise, pool_noise, sum_squares
 from evalhouse.tasks.comparing.wilson import find_share_interval
@@ -41,7 +41,6 @@ _RUNS: Final = 30
 _REVIEWED: Final = 10
 """Newest runs whose labels are counted, and whose verdicts are laid beside those of the run before."""
 _POOLED: Final = 10
-_KEPT: Final = 16
 _YARDSTICKS: Final = {
     "judge": "judge", "embeddings": "embeddings", "language": "language of the prompts", "plan": "way of asking",
     "votes": "votes on a verdict",
@@ -59,13 +58,13 @@ def show_judge(request: Request, series: str = "") -> Response:
     names = [str(row["series"]) for row in warehouse.read_rows(read_query("ui/series"))]
     check_choice("series", series, names)
     chosen = series or next(iter(names), "")
-    told = _tell(warehouse, read_judge_state(warehouse), chosen) if chosen else {}
+    state = read_judge_state(warehouse) if chosen else None
+    told = find_kept(request).find(("judge", chosen), state, lambda: _tell(warehouse, chosen)) if chosen else {}
     return render(request, "judge.html", series=chosen, names={name: name for name in names}, **told)
 
 
-@lru_cache(maxsize=_KEPT)
-def _tell(warehouse: Warehouse, state: str, series: str) -> dict[str, Any]:
-    """Everything the page says of a series, in a warehouse in this state; kept until the state is another."""
+def _tell(warehouse: Warehouse, series: str) -> dict[str, Any]:
+    """Everything the page says of a series."""
     runs = list_judged_runs(warehouse, series, _RUNS)
     run_ids = [row["run_id"] for row in runs]
     return {

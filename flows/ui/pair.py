@@ -42,7 +42,7 @@ def show_pair(request: Request, base: str = "", candidate: str = "", by: str = "
     except (WarehouseError, SettingsError) as error:
         form = describe_form(runs, base, candidate)
         return render(request, "pair.html", 404 if base else 200, form=form, pair=None, problem=str(error))
-    kept = compare_kept(pair)
+    kept = compare_kept(request, pair)
     comparison = kept.comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)

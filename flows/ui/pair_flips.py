@@ -34,7 +34,7 @@ def show_flips(
 ) -> Response:
     """The verdicts that fit all that is given, so many at a time; a table above counts them by step and way."""
     pair = find_pair(request, base, candidate)
-    flips = list_flips_kept(pair)
+    flips = list_flips_kept(request, pair)
     metrics = _list_metric_steps(pair, flips)
     check_choice("metric", metric, metrics)
     given = {"base": base, "candidate": candidate, "metric": metric, "around": around}

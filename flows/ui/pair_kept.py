@@ -5,26 +5,22 @@ to read rows that never change again. What is under way is found anew each time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 from fastapi import Request
 
 from evalhouse.flows.errors import SettingsError
+from evalhouse.flows.ui.kept import find_kept
 from evalhouse.flows.ui.pages import find_warehouse
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, compare_runs
 from evalhouse.tasks.comparing.verdict_flips import list_verdict_flips
 from evalhouse.tasks.reviews.corrected_means import CorrectedPair, pair_corrected
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, list_runs, pick_run
 from evalhouse.warehouse.rows.scores import read_flips
-
-_KEPT: Final = 32
-"""Pairs; of 3,000 samples and 15 metrics each takes some megabytes at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +30,6 @@ class Compared:
     comparison: Comparison
     noise_steps: list[dict[str, Any]]
     corrected: list[CorrectedPair]
-
-
-@dataclass(frozen=True)
-class _Key:
-    """Two runs in the state they are in; the pair itself is what they are read by."""
-
-    warehouse: Location
-    state: tuple[object, ...]
-    pair: RunPair = field(compare=False)
 
 
 def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow] | None = None) -> RunPair:
@@ -58,33 +45,23 @@ def find_pair(request: Request, base: str, candidate: str, runs: Sequence[RunRow
     return RunPair(find_warehouse(request), before, after)
 
 
-def compare_kept(pair: RunPair) -> Compared:
+def compare_kept(request: Request, pair: RunPair) -> Compared:
     """The comparison of two runs as `evalhouse compare` makes it."""
-    key = _find_key(pair)
-    return _compare_kept(key) if key else _compare(pair)
+    return find_kept(request).find(("compared", *_name(pair)), _find_state(pair), lambda: _compare(pair))
 
 
-def list_flips_kept(pair: RunPair) -> pl.DataFrame:
+def list_flips_kept(request: Request, pair: RunPair) -> pl.DataFrame:
     """The verdicts that flipped, as `list_verdict_flips` gives them."""
-    key = _find_key(pair)
-    return _list_flips(key) if key else list_verdict_flips(pair)
+    return find_kept(request).find(("flips", *_name(pair)), _find_state(pair), lambda: list_verdict_flips(pair))
 
 
-def _find_key(pair: RunPair) -> _Key | None:
+def _name(pair: RunPair) -> tuple[str, str]:
+    return pair.base.run_id, pair.candidate.run_id
+
+
+def _find_state(pair: RunPair) -> tuple[object, ...] | None:
     """None while one of the runs is under way."""
-    if "running" in (pair.base.status, pair.candidate.status):
-        return None
-    return _Key(pair.warehouse.location, pair.read_state(), pair)
-
-
-@lru_cache(maxsize=_KEPT)
-def _compare_kept(key: _Key) -> Compared:
-    return _compare(key.pair)
-
-
-@lru_cache(maxsize=_KEPT)
-def _list_flips(key: _Key) -> pl.DataFrame:
-    return list_verdict_flips(key.pair)
+    return None if "running" in (pair.base.status, pair.candidate.status) else pair.read_state()
 
 
 def _compare(pair: RunPair) -> Compared:

@@ -34,7 +34,7 @@ def show_samples(
 ) -> Response:
     """The samples with another score, or those that one run alone has, so many at a time."""
     pair = find_pair(request, base, candidate)
-    comparison = compare_kept(pair).comparison
+    comparison = compare_kept(request, pair).comparison
     names = sort_headline([compared.metric for compared in comparison.metrics])
     check_choice("by", by, names)
     ranked = rank_samples(comparison.moves, by or None) if which == "moved" else _list_alone(pair, which)

@@ -40,7 +40,7 @@ def show_run(request: Request, run: str) -> Response:
         worst=[_describe_worst(sample) for sample in worst],
         charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
         samples_address=link(f"/runs/{row.run_id}/samples"),
-        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(pair).comparison),
+        **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(request, pair).comparison),
     )
 
 

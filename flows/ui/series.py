@@ -107,7 +107,7 @@ def show_series(request: Request, name: str) -> Response:
         series=series,
         nights=nights,
         noted=[night for night in nights if night["checks"]],
-        **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_kept(pair).comparison),
+        **describe_series(warehouse, data, ADDRESSES, lambda pair: compare_kept(request, pair).comparison),
     )
 
 
