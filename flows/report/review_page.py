@@ -5,6 +5,7 @@ nodes and texts, never markup, and the page can load and send nothing. What leav
 downloads. The judge's verdicts are in the page, packed with the rest, and each is shown once the person has decided.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from evalhouse.flows.report.page import pack, render_page
@@ -27,20 +28,23 @@ def build_review_page(export: Export, reviewer: str) -> str:
         run_id=export.run.run_id,
         n=len(export.picks),
         reviewer=reviewer,
-        packed=pack(_collect(export)),
+        is_sent=False,
+        packed=pack(collect_asked(export.export_id, export.run.run_id, export.picks, export.texts)),
     )
 
 
-def _collect(export: Export) -> dict[str, Any]:
+def collect_asked(
+    export_id: str, run_id: str, picks: Sequence[Pick], of_samples: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """What the script reads: texts once a sample, and the items in the order of asking."""
-    sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in export.picks))
+    sample_ids = list(dict.fromkeys(pick.item.sample_id for pick in picks))
     places = {sample_id: place for place, sample_id in enumerate(sample_ids)}
     names = ("question", "answer", "ground_truth", "contexts")
     return {
-        "export_id": export.export_id,
-        "run_id": export.run.run_id,
-        "samples": [{name: export.texts[sample_id][name] for name in names} for sample_id in sample_ids],
-        "items": [_describe(pick, places[pick.item.sample_id]) for pick in export.picks],
+        "export_id": export_id,
+        "run_id": run_id,
+        "samples": [{name: of_samples[sample_id][name] for name in names} for sample_id in sample_ids],
+        "items": [_describe(pick, places[pick.item.sample_id]) for pick in picks],
     }
 
 

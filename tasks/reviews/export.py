@@ -32,6 +32,7 @@ from evalhouse.tasks.reviews.label_files import ReviewError, list_labels
 from evalhouse.warehouse.rows.reviews import (
     read_items,
     read_moved,
+    read_picks,
     read_statements,
     read_texts,
     write_picks,
@@ -136,6 +137,22 @@ def record_export(warehouse: Warehouse, export: Export) -> None:
         for pick in (*export.picks, *labelled)
     ]
     write_picks(warehouse, export.run.run_id, export.export_id, rows)
+
+
+def read_asked(warehouse: Warehouse, run: RunRow, export_id: str) -> list[Pick]:
+    """What an export on record asks of a run, in the order of asking; a verdict that the run has no more is left out.
+
+    Raises ReviewError for an export that asks nothing of this run.
+    """
+    rows = [row for row in read_picks(warehouse, [export_id]) if row["asked"] and row["run_id"] == run.run_id]
+    if not rows:
+        raise ReviewError(f"export {export_id!r} asks nothing of run {run.run_id}")
+    items = {item.item_hash: item for item in collect_items(read_items(warehouse, run.run_id, REVIEWED_PROMPTS))}
+    return [
+        Pick(item=items[row["item_hash"]], stratum=row["stratum"], probability=row["probability"])
+        for row in rows
+        if row["item_hash"] in items
+    ]
 
 
 def _stand_for_itself(pick: Pick) -> Pick:

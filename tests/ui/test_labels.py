@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Page, open_browser
+from browser import Browser, Page, open_browser
 from review_rows import build_warehouse, change
 from starlette.testclient import TestClient
 from ui_house import PORT, make_client, serve_ui
@@ -172,9 +172,15 @@ def test_what_was_labelled_before_a_draw_stands_for_itself_in_it(client: TestCli
     assert warehouse.read_rows(sql, {"item_hash": item["item_hash"]}) == [{"probability": 1.0, "stratum": "reviewed"}]
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
 @pytest.fixture
-def page(warehouse: Warehouse) -> Iterator[Page]:
-    with serve_ui(warehouse.location.path) as address, open_browser() as browser:
+def page(warehouse: Warehouse, browser: Browser) -> Iterator[Page]:
+    with serve_ui(warehouse.location.path) as address:
         page = browser.open_page()
         page.address = address
         page.show_as()
@@ -204,3 +210,37 @@ def test_the_keyboard_alone_labels_a_statement(page: Page, warehouse: Warehouse)
         ("classify", "A2", "TP", None), ("classify", "G1", "FN", "x"),
     ]  # fmt: skip
     assert page.problems == []
+
+
+def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: Warehouse, client: TestClient) -> None:
+    assert "evalhouse review export r1" in client.get("/runs/r1/review").text
+    drawn = export(warehouse)
+    assert f'name="export" value="{drawn.export_id}"' in client.get("/runs/r1/review").text
+    page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann")
+    page.wait_for("document.documentElement.dataset.ready")
+    page.press("Enter")
+    page.wait_for("!document.getElementById('work').hidden")
+    assert page.evaluate("document.getElementById('verdict').hidden")
+    page.press("1", text="1")
+    page.wait_for("!document.getElementById('verdict').hidden")
+    assert "judge says" in page.evaluate("document.getElementById('verdict').textContent")
+    assert read_reviews(warehouse) == []
+    page.press("Enter")
+    page.wait_for("document.getElementById('sent').textContent.startsWith('1 ')")
+    (row,) = read_reviews(warehouse)
+    assert (row["item_hash"], row["label"], row["first_label"]) == (
+        drawn.picks[0].item.item_hash, "supported", "supported",
+    )  # fmt: skip
+    assert (row["export_id"], row["probability"]) == (drawn.export_id, drawn.picks[0].probability)
+    # Elsewhere, without what this browser has kept, the next one is asked about.
+    page.evaluate("localStorage.clear()")
+    page.visit(f"{page.address}/runs/r1/review?export={drawn.export_id}&reviewer=Ann&again=yes")
+    page.wait_for("document.documentElement.dataset.ready && !document.getElementById('start').hidden")
+    page.press("Enter")
+    page.wait_for("document.getElementById('place').textContent.startsWith('2 of')")
+    assert page.problems == []
+
+
+def test_a_draw_that_is_not_there_is_said(client: TestClient) -> None:
+    answer = client.get("/runs/r1/review?export=none")
+    assert (answer.status_code, "asks nothing of run r1" in answer.text) == (404, True)

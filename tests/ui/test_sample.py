@@ -116,5 +116,19 @@ def test_a_browser_opens_a_sample_at_its_wrong_statement(page: Page, house: Hous
     assert page.problems == []
 
 
+@pytest.mark.parametrize("clicks", [[".worst a"], ['a[href$="/samples"]', 'td a[href*="/sample?id="]']])
+def test_three_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page, clicks: list[str]) -> None:
+    """From the first page to the newest run, then to its worst sample, or to the list of all and the first of it."""
+    page.visit(f"{page.address}/")
+    for where in ['td a[href^="/runs/"]', *clicks]:
+        page.visit(page.evaluate(f"document.querySelector({json.dumps(f'main {where}')}).href"))
+    page.wait_for("document.querySelector('.lit')")
+    assert page.evaluate("/FP|FN|unsupported/.test(document.querySelector('.lit').textContent)")
+    box = page.evaluate("(box => [box.top, innerHeight - box.bottom])(document.activeElement.getBoundingClientRect())")
+    assert min(box) >= 0
+    assert len(clicks) < 3
+    assert page.problems == []
+
+
 def test_a_hostile_id_is_quoted_in_addresses(client: TestClient, house: House) -> None:
     assert quote("$(touch") in client.get(f"/runs/{house.run_id}/samples").text

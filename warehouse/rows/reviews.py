@@ -110,6 +110,17 @@ def read_picks(warehouse: Warehouse, export_ids: Collection[str]) -> Rows:
     return warehouse.read_rows(read_query("reviews/picks"), {"export_ids": sorted(export_ids)})
 
 
+def list_exports(warehouse: Warehouse, run_id: str) -> Rows:
+    """The exports that ask about verdicts of a run, newest first, with how many were answered and by whom."""
+    return warehouse.read_rows(read_query("reviews/exports"), {"run_id": run_id})
+
+
+def read_answers(warehouse: Warehouse, export_id: str, reviewer: str) -> dict[str, Mapping[str, Any]]:
+    """What a reviewer has said last to an export, by item_hash."""
+    rows = warehouse.read_rows(read_query("reviews/answers"), {"export_id": export_id, "reviewer": reviewer})
+    return {str(row["item_hash"]): row for row in rows}
+
+
 def read_reviewable(warehouse: Warehouse, run_id: str) -> Rows:
     """Every verdict of a run that can be reviewed, with stratum and probability where an export has asked for it."""
     return warehouse.read(read_query("reviews/verdicts"), {"run_id": run_id}).to_dicts()

@@ -8,6 +8,7 @@ function show(section) {
   for (const id of ["start", "work", "end"]) part(id).hidden = id !== section;
   part("bar").hidden = section !== "work";
   part("progress-line").hidden = section === "start";
+  document.dispatchEvent(new CustomEvent("shown", { detail: section }));
 }
 
 function drawProgress() {

@@ -1,0 +1,5 @@
+-- One row per verdict that a reviewer has labelled for an export: what was said last.
+from reviews
+select item_hash, label, first_label, note
+where export_id = $export_id and reviewer = $reviewer
+qualify row_number() over (partition by item_hash order by reviewed_at desc, imported_at desc) = 1
