@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,10 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
 def test_a_draw_that_is_not_there_is_said(client: TestClient) -> None:
     answer = client.get("/runs/r1/review?export=none")
     assert (answer.status_code, "asks nothing of run r1" in answer.text) == (404, True)
+
+
+def test_a_formula_in_the_csv_of_samples_is_a_text(client: TestClient) -> None:
+    text = client.get("/runs/r1/samples.csv").content.decode("utf-8-sig")
+    rows = {row["sample_id"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert rows["s03"]["question"].startswith("'=1+1")
+    assert rows["s01"]["question"].startswith("How high")
