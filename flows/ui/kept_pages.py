@@ -1,8 +1,9 @@
 """Pages that were made are kept for the next who ask for them, as long as nothing they show has changed.
 
 While no run is under way a page holds until the file is another one (its time, its size). A run writes every second;
-meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`ui/state`), and all
-others are made anew. A page that is kept waits for no writer. What a person asks in SQL and what is said of a run under
+meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`ui/state`), which is
+looked at every few seconds and whenever a person has said something here, and all others are made anew. A page that is
+kept waits for no writer. What a person asks in SQL and what is said of a run under
 way are never kept, and no page for longer than a minute.
 
 No more pages are made at once than there are processors, in the order in which they are asked for: twenty at once would
@@ -33,6 +34,9 @@ from evalhouse.warehouse.store import Warehouse
 _MOST_BYTES: Final = 64 * 2**20
 _LARGEST: Final = 2**20
 _KEPT_S: Final = 60.0
+# While a run writes: how old may be what is known of the runs that have ended, and from when on it is looked at again.
+_STALE_S: Final = 5.0
+_FRESH_S: Final = 1.0
 _AT_ONCE: Final = max(2, os.cpu_count() or 1)
 _NEVER: Final = re.compile(r"/(assets|sql|live)\b|/live$|\.csv$|\.parquet$")
 _OF_RUN: Final = re.compile(r"/runs/([^/]+)(?:/.*)?")
@@ -49,6 +53,7 @@ class _State:
     stamp: str
     running: frozenset[str]
     stored: frozenset[str]
+    read_at: float
 
     def name(self, path: str, query: str) -> str | None:
         """What a page at an address holds for, as a text; None where it is not to be kept."""
@@ -101,16 +106,29 @@ class KeptPages:
             if key is not None:
                 self._making.pop(key)
             made.set()
+            if scope["method"] == "POST":
+                self._state = None
 
     async def _find_key(self, scope: Scope) -> _Key | None:
         if scope["method"] != "GET":
             return None
-        state = self._state
-        if state is None or state.files != self._look():
-            state = await run_in_threadpool(self._read_state)
+        state = await self._find_state()
         query = scope["query_string"].decode("latin-1")
         held = state.name(scope["path"], query) if state is not None else None
         return None if held is None else (scope["path"], query, _read_cookies(Request(scope)), held)
+
+    async def _find_state(self) -> _State | None:
+        state = self._state
+        if state is None:
+            return await run_in_threadpool(self._read_state)
+        if state.files == self._look():
+            return state
+        age = time.monotonic() - state.read_at
+        if not state.running or age > _STALE_S:
+            return await run_in_threadpool(self._read_state)
+        if age > _FRESH_S and not self._guard.locked():
+            asyncio.get_running_loop().run_in_executor(None, self._read_state)
+        return state
 
     def _look(self) -> Files | None:
         """The file and its log as they are; None for a lake, and where there is nothing yet."""
@@ -145,7 +163,7 @@ class KeptPages:
         if files != self._look():
             return None
         running, stored = (frozenset(cast("list[str]", row[name])) for name in ("running", "stored"))
-        return _State(files=files, stamp=str(row["stamp"]), running=running, stored=stored)
+        return _State(files=files, stamp=str(row["stamp"]), running=running, stored=stored, read_at=time.monotonic())
 
     def _find(self, key: _Key) -> _Page | None:
         page = self._pages.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def run_id(warehouse: Warehouse) -> str:
 
 @pytest.fixture
 def asked(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setattr(kept_pages, "_STALE_S", -1.0)
     return Asked(make_client(str(warehouse.location.path)), monkeypatch)
 
 
@@ -118,6 +120,25 @@ def test_what_a_person_does_meanwhile_shows(asked: Asked, warehouse: Warehouse, 
     with warehouse.writing() as connection:
         connection.execute(change, {"run": run_id})
     assert not asked.is_kept(f"/runs/{run_id}")
+
+
+def test_while_a_run_writes_what_has_ended_may_be_a_few_seconds_old_but_not_after_a_word_of_ones_own(
+    asked: Asked, warehouse: Warehouse, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_pages, "_STALE_S", 60.0)
+    monkeypatch.setattr(kept_pages, "_FRESH_S", 60.0)
+    insert_run(warehouse, make_run("live", minute=5))
+    assert [asked.is_kept(f"/runs/{run_id}") for _ in range(2)] == [False, True]
+    update_run(warehouse, run_id, label="another")
+    assert asked.is_kept(f"/runs/{run_id}")
+    own = {"origin": str(asked.client.base_url).rstrip("/")}
+    assert asked.client.post("/nowhere", headers=own).status_code in (404, 405)
+    assert [asked.is_kept(f"/runs/{run_id}") for _ in range(2)] == [False, True]
+    update_run(warehouse, run_id, label="a third")
+    monkeypatch.setattr(kept_pages, "_FRESH_S", -1.0)
+    deadline = time.monotonic() + 10
+    while asked.is_kept(f"/runs/{run_id}"):  # looked at meanwhile
+        assert time.monotonic() < deadline
 
 
 def test_who_asks_may_see_another_page(asked: Asked) -> None:
