@@ -8,7 +8,7 @@ from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
 from evalhouse.warehouse.errors import WarehouseError, WarehouseMissing
-from evalhouse.warehouse.rows.runs import RunStatus, find_run, insert_run, list_runs, update_run
+from evalhouse.warehouse.rows.runs import RunStatus, find_run, insert_run, list_runs, pick_run, update_run
 from evalhouse.warehouse.store import Warehouse
 
 
@@ -77,6 +77,7 @@ def test_a_run_is_found_by_what_people_write(nights: Warehouse, wanted: str, exp
 def test_an_id_that_begins_another_is_still_that_run(own_nights: Warehouse) -> None:
     insert_run(own_nights, make_run("20260104-c", minute=9))
     assert find_run(own_nights, "20260104-c").run_id == "20260104-c"
+    assert pick_run(list_runs(own_nights), "20260104-c").run_id == "20260104-c"
 
 
 def test_a_start_of_several_ids_asks_for_more_of_it(nights: Warehouse) -> None:

@@ -171,8 +171,10 @@ def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
         return _find_newest(evaluations, 0 if place == "latest" else 1, suite if colon else None)
     starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
-    if len(starting) == 1 or labelled:
-        return (starting if len(starting) == 1 else labelled)[0]
+    # The id of a noise run begins with that of its parent.
+    exact = [run for run in starting if run.run_id == wanted]
+    if exact or len(starting) == 1 or labelled:
+        return (exact or (starting if len(starting) == 1 else labelled))[0]
     if starting:
         raise WarehouseError(
             f"{len(starting)} runs begin with {wanted!r}; the newest are {_list_ids(starting)}; write more of the id"
