@@ -177,7 +177,7 @@ class Endpoint:
         names = self.options.models or ("judge", "embedder")
         usual = {"object": "model", "created": 0, "owned_by": "evalhouse"}
         data = [{"id": name, **usual, **self.options.model_fields} for name in names]
-        return self._send(Raw(body={"object": "list", "data": data}))
+        return web.Response(body=orjson.dumps({"object": "list", "data": data}), content_type="application/json")
 
     async def _handle_model(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         arrived_at = time.monotonic()
