@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.ui import (
+    costs,
     documents,
     judge,
     labels,
@@ -19,6 +20,7 @@ from evalhouse.flows.ui import (
     pair_sample,
     pair_samples,
     review,
+    run_list,
     runs,
     sample,
     samples,
@@ -36,7 +38,9 @@ from evalhouse.warehouse.store import Warehouse
 _PAGES: Final = (
     series,
     live,
+    run_list,
     runs,
+    costs,
     sample,
     samples,
     judge,

@@ -1,6 +1,6 @@
-"""Runs: the list of all, and one as a whole."""
+"""One run as a whole."""
 
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -12,16 +12,9 @@ from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.pair_kept import compare_kept
 from evalhouse.warehouse.rows.report import Row, read_summary
 from evalhouse.warehouse.rows.run_pages import read_values, read_worst
-from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
+from evalhouse.warehouse.rows.runs import RunRow, find_run
 
 router = APIRouter()
-_MOST: Final = 200
-
-
-@router.get("/runs")
-def show_runs(request: Request) -> Response:
-    """The newest runs."""
-    return render(request, "runs.html", runs=list_runs(find_warehouse(request), limit=_MOST))
 
 
 @router.get("/runs/{run}")

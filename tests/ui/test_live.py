@@ -88,7 +88,8 @@ def test_what_was_answered_counts_at_once_and_once(tmp_path: Path) -> None:
             await asyncio.to_thread(write, live_run, works)
         after = ask(make_fresh_client(warehouse))
         assert not warehouse.read("from llm_calls").is_empty()
-        assert after["texts"] == before["texts"] | {
+        assert after["texts"] | {"stand": ""} == before["texts"] | {
+            "stand": "",  # the time left is another by now
             "mean-factual_f1": "1.000 of 3 samples",
             "mean-faithfulness": "1.000 of 3 samples",
             "mean-context_precision": "1.000 of 3 samples",

@@ -17,6 +17,8 @@ from ui_house import make_client, serve_ui
 PAGES = (
     "/",
     "/runs",
+    "/runs?words=tide&sort=samples&ascending=yes",
+    "/costs?days=0",
     "/runs/{run}",
     "/runs/{run}/documents",
     "/series?name=harbour.jsonl",
