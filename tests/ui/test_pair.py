@@ -10,10 +10,11 @@ import pytest
 from pair_house import BASE, CANDIDATE, SCORED, make_pair
 from starlette.testclient import TestClient
 from ui_house import make_client
+from warehouse_runs import make_run
 
 from evalhouse.flows.ui.text_changes import mark_changes
 from evalhouse.warehouse.metric_files import load_metrics
-from evalhouse.warehouse.rows.runs import find_run
+from evalhouse.warehouse.rows.runs import find_run, insert_run
 from evalhouse.warehouse.rows.scores import score_run
 
 PAIR = f"base={BASE}&candidate={CANDIDATE}"
@@ -40,6 +41,14 @@ def test_a_retriever_that_got_worse_is_named_first(client: TestClient) -> None:
     assert "Retrieval is worse in context_recall (-0.667)" in page
     assert "16 of 24 samples have other contexts" in page
     assert "factual_f1 is worse, and it looks like retrieval" in page
+
+
+def test_a_run_whose_id_begins_that_of_another_is_still_meant_by_it(tmp_path: Path) -> None:
+    warehouse = make_pair(tmp_path)
+    for run_id in (BASE, CANDIDATE):
+        insert_run(warehouse, make_run(f"{run_id}n", kind="noise", parent_run_id=run_id, status="completed"))
+    page = read_main(make_client(str(warehouse.location.path)), f"/compare?{PAIR}")
+    assert "The retrieval is worse" in page
 
 
 def test_turned_round_it_is_better(client: TestClient) -> None:

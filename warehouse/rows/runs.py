@@ -169,7 +169,9 @@ def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
         if completed and not evaluations:
             raise WarehouseError(f"no run has completed yet; the newest are {_list_ids(runs)}")
         return _find_newest(evaluations, 0 if place == "latest" else 1, suite if colon else None)
-    starting = [run for run in runs if wanted and run.run_id.startswith(wanted)]
+    # An id may be the start of another, as that of a run is of its noise run's.
+    exact = [run for run in runs if run.run_id == wanted]
+    starting = exact or [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
     # The id of a noise run begins with that of its parent.
     exact = [run for run in starting if run.run_id == wanted]
