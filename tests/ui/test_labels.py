@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accessibility import find_barriers
 from browser import Browser, Page, open_browser
 from review_rows import build_warehouse, change
 from starlette.testclient import TestClient
@@ -226,6 +227,7 @@ def test_a_draw_is_worked_through_with_the_judge_hidden(page: Page, warehouse: W
     page.press("1", text="1")
     page.wait_for("!document.getElementById('verdict').hidden")
     assert "judge says" in page.evaluate("document.getElementById('verdict').textContent")
+    assert find_barriers(page) == []
     assert read_reviews(warehouse) == []
     page.press("Enter")
     page.wait_for("document.getElementById('sent').textContent.startsWith('1 ')")

@@ -120,7 +120,7 @@ def test_a_browser_opens_a_sample_at_its_wrong_statement(page: Page, house: Hous
 def test_three_clicks_lead_a_newcomer_to_the_wrong_statement(page: Page, clicks: list[str]) -> None:
     """From the first page to the newest run, then to its worst sample, or to the list of all and the first of it."""
     page.visit(f"{page.address}/")
-    for where in ['td a[href^="/runs/"]', *clicks]:
+    for where in ['a[href^="/runs/"]', *clicks]:
         page.visit(page.evaluate(f"document.querySelector({json.dumps(f'main {where}')}).href"))
     page.wait_for("document.querySelector('.lit')")
     assert page.evaluate("/FP|FN|unsupported/.test(document.querySelector('.lit').textContent)")
