@@ -28,3 +28,37 @@ def test_the_worst_samples_stand_first_each_with_the_statement_that_is_wrong(cli
     assert re.search(r"Brankmouth\?\s+wrong, and without support\s+The harbour is closed on Mondays", worst)
     assert "Maud" not in worst  # it has no score that could be bad
     assert text.index('id="worst"') < text.index('id="causes"') < text.index('id="scores"')
+
+
+def test_runs_are_found_by_their_address_and_two_can_be_compared(client: TestClient, house: House) -> None:
+    found = client.get("/runs", params={"words": house.run_id.upper()}).text
+    assert re.findall(r'name="candidate" value="([^"]+)"', found) == [house.run_id]
+    assert f'href="/runs/{house.run_id}"' in found
+    assert "No run fits" in client.get("/runs", params={"tag": "none-such"}).text
+    rising, falling = (client.get("/runs", params={"sort": "run", "ascending": way}).text for way in ("yes", ""))
+    ids = [re.findall(r'name="base" value="([^"]+)"', text) for text in (rising, falling)]
+    assert ids[0] == sorted(ids[0]) == ids[1][::-1]
+    assert len(ids[0]) > 1
+    assert client.get("/runs", params={"page": 9}).status_code == 200
+
+
+@pytest.mark.parametrize(("address", "said"), [
+    ("/runs?colour=red", "runs cannot be found by 'colour'"),
+    ("/runs?sort=size", "runs cannot be sorted by 'size'"),
+    ("/runs?page=0", "page"),
+    ("/costs?days=-1", "days"),
+    ("/series?name=none-such", "no series with scores is called 'none-such'"),
+])  # fmt: skip
+def test_an_address_that_asks_for_something_else_is_told_what_there_is(
+    client: TestClient, address: str, said: str
+) -> None:
+    answer = client.get(address)
+    assert answer.status_code in (400, 404)
+    assert said in html.unescape(answer.text)
+
+
+def test_the_first_page_tells_how_each_series_stands(client: TestClient, house: House) -> None:
+    text = client.get("/").text
+    assert 'href="/series?name=dataset%20harbour.jsonl"' in text.replace("+", "%20")
+    mean = house.first.document["metrics"]["factual_f1"]["mean"]
+    assert f"<dt>factual_f1</dt><dd><b>{mean:.3f}</b>" in text
