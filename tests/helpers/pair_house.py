@@ -6,7 +6,9 @@ The verdicts are literal; scores are what the project's own metrics make of them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rows import Row, RowsToCome
 from warehouse_runs import lay_warehouse, make_run
@@ -75,8 +77,20 @@ def list_rows(number: int, run_id: str) -> Iterator[tuple[str, Row]]:
 
 
 def make_pair(folder: Path) -> Warehouse:
-    """The warehouse, scored."""
-    warehouse, rows = lay_warehouse(folder / "pair.duckdb"), RowsToCome()
+    """The warehouse, scored; a copy of one that is made once."""
+    path = folder / "pair.duckdb"
+    path.write_bytes(_make_template())
+    return Warehouse(str(path))
+
+
+@cache
+def _make_template() -> bytes:
+    with TemporaryDirectory() as folder:
+        return _fill(Path(folder) / "pair.duckdb").location.path.read_bytes()
+
+
+def _fill(path: Path) -> Warehouse:
+    warehouse, rows = lay_warehouse(path), RowsToCome()
     for minute, (run_id, label) in enumerate({BASE: "before", CANDIDATE: "after"}.items()):
         settings = {"temperature": 0.0, "votes": 1, "max_contexts": minute + 1}
         run = make_run(run_id, minute=minute, label=label, suite="harbour", judge="openai:m", metrics=SCORED,
