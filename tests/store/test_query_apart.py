@@ -94,3 +94,13 @@ def test_it_is_given_no_key_and_leaves_nothing(warehouse: Warehouse, monkeypatch
         process.close()
     assert process.process.returncode != 0
     assert process.folder.name not in [entry.path for entry in os.scandir(tempfile.gettempdir())]
+
+
+def test_one_whose_server_was_killed_cleans_up_after_it(warehouse: Warehouse) -> None:
+    process = apart._start()
+    assert process.process.stdin is not None
+    process.process.stdin.close()  # as the system does for a process that is gone
+    assert process.process.wait(20) == 0
+    assert not Path(process.folder.name).exists()
+    process.process.stdin = None
+    process.close()

@@ -10,6 +10,7 @@ import importlib
 import json
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -208,7 +209,11 @@ def _read_error(said: dict[str, Any]) -> WarehouseError:
 def main() -> None:
     """Answer the one question on standard input; status 0 with a frame, or 3 with an error as JSON."""
     importlib.import_module("pyarrow")  # while nobody waits
-    question = json.load(sys.stdin.buffer)
+    asked = sys.stdin.buffer.read()
+    if not asked:  # the process that started this one was killed
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
+        return
+    question = json.loads(asked)
     memory_mb = question.pop("memory_mb")
     _limit_self(memory_mb)
     folder = Path(sys.argv[1])
