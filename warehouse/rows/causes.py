@@ -16,6 +16,9 @@ from evalhouse.warehouse.store import Warehouse
 
 Rows = list[dict[str, Any]]
 
+_COUNTS = re.compile(r"\bfrom run_causes\b")
+_CAUSES = re.compile(r"\bfrom sample_causes\b")
+
 
 def read_of_causes(
     warehouse: Warehouse,
@@ -43,5 +46,5 @@ def is_stored(warehouse: Warehouse, run_id: str) -> bool:
 
 def read_stored_causes(sql: str) -> str:
     """SQL over the views of causes as SQL over the table, by the views' own text."""
-    counted = re.sub(r"\bfrom run_causes\b", lambda _: f"from ({read_view('run_causes')}) as run_causes", sql)
-    return re.sub(r"\bfrom sample_causes\b", "from stored_causes as sample_causes", counted)
+    counted = _COUNTS.sub(lambda _: f"from ({read_view('run_causes')}) as run_causes", sql)
+    return _CAUSES.sub("from stored_causes as sample_causes", counted)
