@@ -74,7 +74,7 @@ def test_while_no_run_is_under_way_a_page_holds_until_anything_is_written(
 ) -> None:
     for address in ("/", "/runs", "/runs/latest", f"/runs/{run_id}/samples"):
         assert [asked.is_kept(address) for _ in range(2)] == [False, True]
-    assert not asked.is_kept("/runs?other")
+    assert not asked.is_kept("/runs?words=other")
     update_run(warehouse, run_id, label="another")
     assert not asked.is_kept("/runs")
     assert "another" in asked.client.get("/runs").text
@@ -150,12 +150,12 @@ def test_who_asks_may_see_another_page(asked: Asked) -> None:
 def test_no_more_is_kept_than_there_is_room_for_nor_longer_than_a_minute(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = len(asked.client.get("/runs").content)
+    size = len(asked.client.get("/runs?words=0").content)
     monkeypatch.setattr(kept_pages, "_MOST_BYTES", 2 * size + 1)
-    assert [asked.is_kept(f"/runs?{number}") for number in (1, 2, 3)] == [False] * 3
-    assert [asked.is_kept(f"/runs?{number}") for number in (2, 3, 1)] == [True, True, False]
+    assert [asked.is_kept(f"/runs?words={number}") for number in (1, 2, 3)] == [False] * 3
+    assert [asked.is_kept(f"/runs?words={number}") for number in (2, 3, 1)] == [True, True, False]
     monkeypatch.setattr(kept_pages, "_KEPT_S", -1.0)
-    assert [asked.is_kept("/runs?4") for _ in range(2)] == [False, False]
+    assert [asked.is_kept("/runs?words=4") for _ in range(2)] == [False, False]
 
 
 @pytest.mark.parametrize("address", ["/live", "/runs/latest/live", "/runs/latest/samples.csv"])
