@@ -15,22 +15,22 @@ from evalhouse.flows.ui import (
     judge,
     labels,
     live,
-    pair,
-    pair_flips,
-    pair_sample,
-    pair_samples,
     review,
     run_list,
     runs,
     sample,
     samples,
     series,
-    sql,
 )
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.kept import Kept
 from evalhouse.flows.ui.kept_pages import KeptPages
 from evalhouse.flows.ui.pages import find_asset, render
+from evalhouse.flows.ui.pair import flips as pair_flips
+from evalhouse.flows.ui.pair import page as pair
+from evalhouse.flows.ui.pair import sample as pair_sample
+from evalhouse.flows.ui.pair import samples as pair_samples
+from evalhouse.flows.ui.sql import page as sql
 from evalhouse.flows.ui.turns import OneReading
 from evalhouse.warehouse.errors import QueryError, WarehouseBusy, WarehouseError, WarehouseMissing
 from evalhouse.warehouse.store import Warehouse

@@ -12,7 +12,7 @@ from evalhouse.flows.report.sections import describe_about, describe_run, draw_c
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.ui.live import describe_live, find_live
 from evalhouse.flows.ui.pages import find_warehouse, link, render
-from evalhouse.flows.ui.pair_kept import compare_kept
+from evalhouse.flows.ui.pair.kept import compare_kept
 from evalhouse.warehouse.rows.report import Row, read_summary
 from evalhouse.warehouse.rows.run_pages import read_checks, read_values, read_worst
 from evalhouse.warehouse.rows.runs import RunRow, find_run

@@ -173,8 +173,6 @@ def pick_run(runs: Sequence[RunRow], wanted: str) -> RunRow:
     exact = [run for run in runs if run.run_id == wanted]
     starting = exact or [run for run in runs if wanted and run.run_id.startswith(wanted)]
     labelled = [run for run in runs if wanted and run.label == wanted and run.kind == "evaluation"]
-    # The id of a noise run begins with that of its parent.
-    exact = [run for run in starting if run.run_id == wanted]
     if exact or len(starting) == 1 or labelled:
         return (exact or (starting if len(starting) == 1 else labelled))[0]
     if starting:

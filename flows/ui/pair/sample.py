@@ -11,8 +11,8 @@ from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.ui.pages import link, render
-from evalhouse.flows.ui.pair_kept import find_pair
-from evalhouse.flows.ui.text_changes import mark_changes
+from evalhouse.flows.ui.pair.kept import find_pair
+from evalhouse.flows.ui.pair.text_changes import mark_changes
 from evalhouse.tasks.comparing.flips import Flip, match_items
 from evalhouse.warehouse.rows.run_pairs import RunPair
 

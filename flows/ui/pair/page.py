@@ -16,8 +16,8 @@ from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import build_pair_head, explain_metrics, lay_against, sort_headline
 from evalhouse.flows.report.sections import describe_parts
 from evalhouse.flows.ui.pages import check_choice, find_warehouse, link, render
-from evalhouse.flows.ui.pair_differences import list_differences
-from evalhouse.flows.ui.pair_kept import Compared, compare_kept, find_pair
+from evalhouse.flows.ui.pair.differences import list_differences
+from evalhouse.flows.ui.pair.kept import Compared, compare_kept, find_pair
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison, rank_samples
 from evalhouse.tasks.reviews.corrected_means import explain_uncorrected
 from evalhouse.warehouse.errors import WarehouseError

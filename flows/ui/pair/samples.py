@@ -8,8 +8,8 @@ from fastapi.responses import Response
 
 from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.ui.pages import check_choice, link, render
-from evalhouse.flows.ui.pair import describe_moved
-from evalhouse.flows.ui.pair_kept import compare_kept, find_pair
+from evalhouse.flows.ui.pair.kept import compare_kept, find_pair
+from evalhouse.flows.ui.pair.page import describe_moved
 from evalhouse.tasks.comparing.runs import rank_samples
 from evalhouse.warehouse.rows.run_pairs import RunPair
 

@@ -22,10 +22,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 
 from evalhouse.flows.display.frames import write_safe_csv
 from evalhouse.flows.display.output import clean_text
-from evalhouse.flows.ui.cookbook import read_recipes
 from evalhouse.flows.ui.pages import find_warehouse, render
-from evalhouse.flows.ui.result_chart import SPREAD, chart_result
-from evalhouse.flows.ui.result_table import lay_result
+from evalhouse.flows.ui.sql.cookbook import read_recipes
+from evalhouse.flows.ui.sql.result_chart import SPREAD, chart_result
+from evalhouse.flows.ui.sql.result_table import lay_result
 from evalhouse.warehouse.errors import QueryError, WarehouseError
 from evalhouse.warehouse.location import Location
 from evalhouse.warehouse.sandbox.apart import MEMORY_MB, TIMEOUT_S, answer_apart

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from evalhouse.flows.documents.comparison import name_part
 from evalhouse.flows.ui.pages import check_choice, link, render
-from evalhouse.flows.ui.pair_kept import find_pair, list_flips_kept
+from evalhouse.flows.ui.pair.kept import find_pair, list_flips_kept
 from evalhouse.tasks.comparing.verdict_flips import WAYS
 from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.rows.run_pairs import RunPair

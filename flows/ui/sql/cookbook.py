@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_GUIDE: Final = Path(__file__).parents[1] / "guides" / "cookbook.md"
+_GUIDE: Final = Path(__file__).parents[2] / "guides" / "cookbook.md"
 _BLOCK = re.compile(r"<!-- cookbook -->\n(.*?)<!-- end -->", re.DOTALL)
 _FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
 

@@ -1,0 +1,1 @@
+"""The SQL page: a query, its result as table and chart, and the cookbook."""
