@@ -269,12 +269,12 @@ def read_view(name: str) -> str:
 
 
 def read_stored(part: str) -> str:
-    """What reckons a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
+    """What computes a part of what is stored of runs: a SELECT of open_runs, a name for a table of their ids."""
     return read_query(f"stored/{part}").replace("$earlier_support", read_query("stored/earlier_support"))
 
 
 def _hash_rules(part: str, views: Mapping[str, str]) -> str:
-    """A hash of all that a part is reckoned by, without what is said of it."""
+    """A hash of all that a part is computed by, without what is said of it."""
     code = _drop_remarks(read_stored(part))
     read = [views[name].partition("comment on")[0] for name in sorted(views) if re.search(rf"\b{name}\b", code)]
     code = " ".join([code, *map(_drop_remarks, read)])

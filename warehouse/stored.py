@@ -1,11 +1,11 @@
-"""What is told of a run again and again, stored when it ends beside what it is reckoned from: means, causes, costs.
+"""What is told of a run again and again, stored when it ends beside what it is computed from: means, causes, costs.
 
 Each part is a table that a view of the same rows reads: `stored_scores` (view `run_scores`), `stored_causes`
 (`sample_causes`, and so `run_causes`) and `stored_costs` (`run_costs`). A row in `stored_parts` says that a run's part
-is stored and by which rules; whoever writes what it is reckoned from takes that row away in the same transaction
-(`forget`), and the views reckon for themselves until it is stored again (`store_open`). So they never disagree.
+is stored and by which rules; whoever writes what it is computed from takes that row away in the same transaction
+(`forget`), and the views compute for themselves until it is stored again (`store_open`). So they never disagree.
 
-To plan the reckoning takes longer than to do it for a few samples: small runs are stored many at a time, with the end
+To plan the computation takes longer than to do it for a few samples: small runs are stored many at a time, with the end
 of a later run.
 """
 
@@ -25,13 +25,13 @@ RESTS_ON: Final[Mapping[Part, frozenset[str]]] = {
     "causes": frozenset({*VERDICT_TABLES, "run_samples", "kb_updates"}),
     "costs": frozenset({"llm_calls"}),
 }
-"""By part the tables that it is reckoned from; causes also from those of earlier runs of the series."""
+"""By part the tables that it is computed from; causes also from those of earlier runs of the series."""
 FEW_SAMPLES: Final = 50
 """Runs with fewer samples in all are left to the views."""
 CHUNK_SAMPLES: Final = 20_000
-"""Samples that are reckoned in one transaction, beside those of the run that has just ended."""
+"""Samples that are computed in one transaction, beside those of the run that has just ended."""
 MOST_SAMPLES: Final = 40_000
-"""A run with more samples has its causes reckoned whenever they are asked for: they would not fit into a writer."""
+"""A run with more samples has its causes computed whenever they are asked for: they would not fit into a writer."""
 _BYTES_PER_SAMPLE: Final = 25_000  # twice what 30,000 samples of 7 statements each took
 _WRITER_MIB: Final = 180
 
@@ -44,7 +44,7 @@ def forget(connection: duckdb.DuckDBPyConnection, run_id: str, written: Collecti
 
 
 def store(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str], parts: Collection[Part]) -> None:
-    """Reckon these parts of these runs and store them in place of what was there, within the open transaction."""
+    """Compute these parts of these runs and store them in place of what was there, within the open transaction."""
     connection.execute("create or replace temp table open_runs as select unnest(?::varchar[]) as run_id", [run_ids])
     for part in parts:
         for table, where in ((f"stored_{part}", ""), ("stored_parts", f"part = '{part}' and")):
@@ -93,7 +93,7 @@ def _take_chunk(rows: Sequence[tuple[str, int, list[Part]]]) -> Sequence[tuple[s
 
 @contextmanager
 def _room_for(connection: duckdb.DuckDBPyConnection, n_samples: int) -> Iterator[None]:
-    """Give a writer, which has little memory, what it takes to reckon the causes of so many samples."""
+    """Give a writer, which has little memory, what it takes to compute the causes of so many samples."""
     needed = n_samples * _BYTES_PER_SAMPLE // 2**20
     if needed <= _WRITER_MIB:
         yield

@@ -34,7 +34,7 @@ def check_batch(settings: RunSettings) -> None:
 
 
 def price_as_batches(askers: Sequence[Asker], settings: RunSettings) -> None:
-    """Let those whose judges take batches reckon with the price of these, for requests that only stand for some."""
+    """Let those whose judges take batches count with the price of these, for requests that only stand for some."""
     rates = load_batch_rates(settings.prices)
     for asker in askers:
         rate = _find_rate(asker.judge.name, rates)

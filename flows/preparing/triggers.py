@@ -67,7 +67,7 @@ def explain_bad_timezone(timezone: str) -> str | None:
 def list_fires(cron: str, timezone: str, *, n: int, after: datetime) -> Sequence[datetime]:
     """The next times at which a schedule fires, in its own time zone; `after` has a zone.
 
-    As in Prefect the clock on the wall counts: croniter's own reckoning is an hour off after a change of clocks.
+    As in Prefect the clock on the wall counts: croniter's own computation is an hour off after a change of clocks.
     """
     zone = ZoneInfo(timezone)
     iterator = _load_croniter().croniter(cron, after.astimezone(zone).replace(tzinfo=None))

@@ -2,9 +2,9 @@
 
 While no run is under way a page holds until the file is another one (its time, its size). A run writes every second;
 meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`ui/state`), which is
-looked at every few seconds and whenever a person has said something here, and all others are made anew. A page that is
-kept waits for no writer. What a person asks in SQL and what is said of a run under
-way are never kept, and no page for longer than a minute.
+looked at every few seconds and whenever a person has said something here; those of many runs hold for five seconds,
+and those of a run under way are made anew. A page that is kept waits for no writer. What a person asks in SQL and what
+is said of a run under way are never kept, and no page for longer than a minute.
 
 No more pages are made at once than there are processors, in the order in which they are asked for: twenty at once would
 all take twenty times as long, and keep a run's writes out meanwhile.
@@ -37,6 +37,8 @@ _KEPT_S: Final = 60.0
 # While a run writes: how old may be what is known of the runs that have ended, and from when on it is looked at again.
 _STALE_S: Final = 5.0
 _FRESH_S: Final = 1.0
+# And how old a page of many runs.
+_MANY_S: Final = 5.0
 _AT_ONCE: Final = max(2, os.cpu_count() or 1)
 _NEVER: Final = re.compile(r"/(assets|sql|live)\b|/live$|\.csv$|\.parquet$")
 _OF_RUN: Final = re.compile(r"/runs/([^/]+)(?:/.*)?")
@@ -60,7 +62,9 @@ class _State:
         if not self.running:
             return repr(self.files)
         named = list(_list_runs(path, query))
-        return self.stamp if named and self.stored.issuperset(named) else None
+        if not named:
+            return f"{self.stamp} {time.monotonic() // _MANY_S:.0f}"
+        return self.stamp if self.stored.issuperset(named) else None
 
 
 @dataclass(frozen=True, kw_only=True)

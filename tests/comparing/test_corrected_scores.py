@@ -1,4 +1,4 @@
-"""Corrected means: they hold what they promise on drawn runs, and are what a reckoning of another kind gives."""
+"""Corrected means: they hold what they promise on drawn runs, and are what a computation of another kind gives."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -111,12 +111,12 @@ def test_one_run_is_what_a_reckoning_of_another_kind_gives(hard_share: float) ->
     with open_rows() as con:
         fill_drawn(con, drawn)
         (row,) = read(con, "from corrected_scores")
-    expected = reckon(drawn, design.n_samples)
+    expected = compute(drawn, design.n_samples)
     for name, value in expected.items():
         assert row[name] == pytest.approx(value, abs=2e-4), name
 
 
-def reckon(drawn: Drawn, n_samples: int) -> dict[str, float]:
+def compute(drawn: Drawn, n_samples: int) -> dict[str, float]:
     _, lengths = np.unique(drawn.sample, return_counts=True)
     share = 1 / lengths[drawn.sample]
     values = np.array([drawn.judged[drawn.sample == number].mean() for number in range(n_samples)])

@@ -114,7 +114,7 @@ def test_the_first_model_of_a_name_has_the_keys_that_it_always_had_and_others_ha
         keys.append(read_key(judge))
         said.append([" ".join(notice.split()) for notice in notices])
         assert find_window(judge) == fields["max_model_len"]
-        # Whoever asks for the run elsewhere, or only reckons, has its keys from the record.
+        # Whoever asks for the run elsewhere, or only computes, has its keys from the record.
         for run_id in (f"run-{number}", "dry-run"):
             again = make_judge(make_settings(judge="openai:judge"))
             recall_servers([again], run_id, open_warehouse(tmp_path))

@@ -1,4 +1,4 @@
-"""Runs that go by batch as a person starts them: refused, reckoned, killed and resumed."""
+"""Runs that go by batch as a person starts them: refused, estimated, killed and resumed."""
 
 from __future__ import annotations
 

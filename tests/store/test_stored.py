@@ -1,4 +1,4 @@
-"""What is stored of runs that have ended: it is what the views reckon, and gone as soon as it might not be."""
+"""What is stored of runs that have ended: it is what the views compute, and gone as soon as it might not be."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_what_is_stored_is_what_the_views_reckon(data: st.DataObject, nights: in
         values = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=n_samples, max_size=n_samples)
         samples = st.lists(draw_sample(), min_size=n_samples, max_size=n_samples)
         run_ids = [add_night(con, night, data.draw(samples), data.draw(values)) for night in range(nights)]
-        reckoned = read_views(con)
+        computed = read_views(con)
         store(con, data.draw(st.lists(st.sampled_from(run_ids), unique=True)), list(RESTS_ON))
-        assert read_views(con) == reckoned
+        assert read_views(con) == computed
         store(con, run_ids, list(RESTS_ON))
-        assert read_views(con) == reckoned
+        assert read_views(con) == computed
         assert len(read(con, "from stored_causes")) == nights * n_samples
 
 

@@ -89,10 +89,20 @@ def test_while_one_is_under_way_pages_of_those_that_have_ended_hold(
         assert not asked.is_kept(address)
     write(warehouse, "live")
     assert [asked.is_kept(address) for address in pages] == [True, True]
-    for address in ("/runs", "/runs/latest", "/runs/live", f"/runs/{run_id}/samples?base=live"):
+    for address in ("/runs/latest", "/runs/live", f"/runs/{run_id}/samples?base=live"):
         assert [asked.is_kept(address) for _ in range(2)] == [False, False], address
     write(warehouse, run_id)  # what was stored of it no longer holds
     assert [asked.is_kept(pages[0]) for _ in range(2)] == [False, False]
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(1e6, True), (1e-9, False)])
+def test_while_one_is_under_way_a_page_of_many_runs_holds_for_some_seconds(
+    asked: Asked, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, seconds: float, holds: bool
+) -> None:
+    monkeypatch.setattr(kept_pages, "_MANY_S", seconds)
+    insert_run(warehouse, make_run("live", minute=5))
+    for address in ("/", "/runs", "/costs"):
+        assert [asked.is_kept(address) for _ in range(2)] == [False, holds]
 
 
 def write(warehouse: Warehouse, run_id: str) -> None:

@@ -1,5 +1,5 @@
--- What is told of a run again and again, stored when it ends beside what it is reckoned from. The views run_scores,
--- sample_causes and run_costs read these rows where they are up to date, and reckon where there are none.
+-- What is told of a run again and again, stored when it ends beside what it is computed from. The views run_scores,
+-- sample_causes and run_costs read these rows where they are up to date, and compute where there are none.
 
 -- One row per run and part of what is told of it that was stored.
 create table stored_parts (
@@ -12,7 +12,7 @@ create table stored_parts (
 comment on table stored_parts is 'One row per run and part of what is told of it that was stored; the view stored_runs has those that are up to date.';
 comment on column stored_parts.run_id is 'Run.';
 comment on column stored_parts.part is 'scores, causes or costs: which of the tables stored_scores, stored_causes and stored_costs.';
-comment on column stored_parts.rules is 'What they were reckoned by, as in stored_rules.';
+comment on column stored_parts.rules is 'What they were computed by, as in stored_rules.';
 comment on column stored_parts.stored_at is 'When, UTC.';
 
 -- One row per run and metric.

@@ -1,6 +1,6 @@
 """The causes of one run, which pages ask for again and again.
 
-A view that may have to reckon takes longer to plan (0.1 s) than stored causes take to read, so a query that names
+A view that may have to compute takes longer to plan (0.1 s) than stored causes take to read, so a query that names
 `sample_causes` or `run_causes` of one run goes to the table `stored_causes` where that is up to date.
 """
 

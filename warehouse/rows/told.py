@@ -18,7 +18,7 @@ from evalhouse.warehouse.store import Warehouse
 Told = Literal["scores", "causes", "costs"]
 _VIEWS: Final[dict[Told, str]] = {"scores": "run_scores", "causes": "run_causes", "costs": "run_costs"}
 _FEW: Final = 8
-"""So many runs that are not stored are reckoned one by one, and more of them all at once."""
+"""So many runs that are not stored are computed one by one, and more of them all at once."""
 
 
 def read_told(warehouse: Warehouse, part: Told, run_ids: Collection[str]) -> pl.DataFrame:
@@ -28,12 +28,12 @@ def read_told(warehouse: Warehouse, part: Told, run_ids: Collection[str]) -> pl.
     left = warehouse.read(read_query("told/open"), {"part": part}, frames={"wanted": wanted}).to_series().to_list()
     view = _VIEWS[part]
     if len(left) > _FEW:
-        reckoned = [
+        computed = [
             warehouse.read(f"from {view} where run_id in (select run_id from wanted)", frames={"wanted": _list(left)})
         ]
     else:
-        reckoned = [warehouse.read(f"from {view} where run_id = $run_id", {"run_id": run_id}) for run_id in left]
-    frames = [frame for frame in (stored, *reckoned) if not frame.is_empty()]
+        computed = [warehouse.read(f"from {view} where run_id = $run_id", {"run_id": run_id}) for run_id in left]
+    frames = [frame for frame in (stored, *computed) if not frame.is_empty()]
     return pl.concat([frame.select(stored.columns) for frame in frames], how="vertical_relaxed") if frames else stored
 
 

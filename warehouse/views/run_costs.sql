@@ -1,5 +1,5 @@
 -- One row per run and step: what it asked of models and what that cost. Those of a run that has ended are stored; they are
--- reckoned here for what is not.
+-- computed here for what is not.
 create or replace view run_costs as
 with open_runs as (
     select run_id

@@ -1,5 +1,5 @@
 -- One row per run and metric: the mean with an interval, and how many samples stand behind it. Those of a run that has
--- ended are stored; they are reckoned here for what is not, as `queries/stored/scores.sql` says.
+-- ended are stored; they are computed here for what is not, as `queries/stored/scores.sql` says.
 create or replace view run_scores as
 with open_runs as (
     select run_id

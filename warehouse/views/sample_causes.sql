@@ -2,7 +2,7 @@
 -- follows from labels, support, usefulness, ranks, reference ids and votes, by the rules of cause_rules and the numbers of
 -- cause_thresholds. Of what the answer leaves out the largest part decides, and on a tie the part that comes first there.
 --
--- A run that has ended has its causes stored; they are reckoned here for what is not.
+-- A run that has ended has its causes stored; they are computed here for what is not.
 create or replace view sample_causes as
 with open_runs as (
     select run_id
