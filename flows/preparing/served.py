@@ -52,13 +52,13 @@ def _pick_own(judges: Sequence[Judge]) -> "list[ChatModelJudge]":
 
 
 def _read_all(judges: Sequence[Judge]) -> "list[Serving]":
-    from evalhouse.tasks.models.serving import read_at_start  # noqa: PLC0415
+    if not judges:
+        return []
+    from evalhouse.tasks.models.serving import read_at_start  # noqa: PLC0415  # the lexical judge has no server
 
     async def read() -> "list[Serving]":
         return await asyncio.gather(*(read_at_start(judge) for judge in judges))
 
-    if not judges:
-        return []
     with ThreadPoolExecutor(1) as threads:  # this one may have an event loop of its own
         return threads.submit(lambda: asyncio.run(read())).result()
 

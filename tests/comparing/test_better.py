@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +97,8 @@ def test_a_rise_of_what_is_better_low_is_called_worse(
     page = ReportPage(path)
     assert page.unpack("index")["low_is_good"] == [True]
     assert any(cell.startswith("worse") for cell in page.rows("scores")[0])
-    assert page.find("path", **{"class": "part-down"}), "a bar that is no good news"
+    drawn = [json.loads(script.text) for script in page.find("script", type="application/json")]
+    assert any("down" in chart["ways"] for chart in drawn if chart["kind"] == "parts"), "a bar that is no good news"
 
     worst = call_here(capsys, "show", "candidate", "--json", *at).document["worst"]
     assert worst[0]["value"] == max(row["value"] for row in worst)

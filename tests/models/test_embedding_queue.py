@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from endpoint import running_endpoint
 from live_runs import lay_out_run, make_settings, open_warehouse, point_to, read_calls
+from warehouse_runs import make_run
 
 from evalhouse.tasks.asking import embedding_queue
 from evalhouse.tasks.asking.embedders import AskedEmbedder
@@ -16,6 +17,7 @@ from evalhouse.tasks.asking.vectors import pack_vector
 from evalhouse.tasks.judge.errors import JudgeFailed, RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import ModelReply
 from evalhouse.tasks.models.embeddings import EmbeddingModel
+from evalhouse.warehouse.rows.runs import insert_run
 
 EMBEDDINGS = "/v1/embeddings"
 PAIRS = [(f"answer {number}", f"truth {number}") for number in range(300)]
@@ -78,6 +80,7 @@ async def test_three_hundred_samples_take_three_requests_and_each_text_is_found_
     assert {call["reused_call_id"] for call in parts} == {call["call_id"] for call in sent}
     assert {call["sample_id"] for call in parts} == {f"s{number}" for number in range(300)}
     assert sum(call["prompt_tokens"] for call in sent) == prompt_tokens > 0
+    insert_run(open_warehouse(tmp_path), make_run("run-1"))  # costs are those of runs on record
     costs = open_warehouse(tmp_path).read_rows("select n_calls, n_requests, n_reused from run_costs")
     assert costs == [{"n_calls": 3 + 1 + 81, "n_requests": 4, "n_reused": 81}]
 

@@ -12,10 +12,12 @@ import orjson
 import pytest
 from endpoint import running_endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
+from warehouse_runs import make_run
 
 from evalhouse.prompts import BlockValue, Item, Prompt, list_languages, load_prompts
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.chat import make_openai_judge
+from evalhouse.warehouse.rows.runs import insert_run
 from evalhouse.warehouse.store import Warehouse
 
 PROMPTS = [prompt for language in list_languages() for prompt in load_prompts(language).values()]
@@ -103,6 +105,7 @@ async def test_cached_tokens_are_counted_by_call_by_step_and_in_all(tmp_path: Pa
             await judge_samples(live_run, [make_sample(number) for number in range(1, 9)])
             counts = live_run.asker.counts
     warehouse = Warehouse(str(tmp_path / "w.duckdb"))
+    insert_run(warehouse, make_run("run-1"))  # costs are those of runs on record
     (calls,) = warehouse.read_rows("select sum(cached_tokens)::bigint as cached, count(*) as n_calls from llm_calls")
     steps = warehouse.read_rows("select step, prompt_tokens, cached_tokens from run_costs")
     assert counts.cached_tokens == endpoint.stats.cached_tokens == calls["cached"]
