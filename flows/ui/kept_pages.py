@@ -2,9 +2,9 @@
 
 While no run is under way a page holds until the file is another one (its time, its size). A run writes every second;
 meanwhile the pages of runs that have ended hold until what is on record of ended runs changes (`ui/state`), which is
-looked at every few seconds and whenever a person has said something here; those of many runs hold for five seconds,
-and those of a run under way are made anew. A page that is kept waits for no writer. What a person asks in SQL and what
-is said of a run under way are never kept, and no page for longer than a minute.
+looked at every few seconds and whenever a person has said something here; those of many runs hold for half a minute, if
+none begins or ends, and those of a run under way for three seconds. A page that is kept waits for no writer. What a
+person asks in SQL and how far a run is are never kept, and no page for longer than a minute.
 
 No more pages are made at once than there are processors, in the order in which they are asked for: twenty at once would
 all take twenty times as long, and keep a run's writes out meanwhile.
@@ -37,8 +37,9 @@ _KEPT_S: Final = 60.0
 # While a run writes: how old may be what is known of the runs that have ended, and from when on it is looked at again.
 _STALE_S: Final = 5.0
 _FRESH_S: Final = 1.0
-# And how old a page of many runs.
-_MANY_S: Final = 5.0
+# And how old a page of many runs, and one of a run under way.
+_MANY_S: Final = 30.0
+_LIVE_S: Final = 3.0
 _AT_ONCE: Final = max(2, os.cpu_count() or 1)
 _NEVER: Final = re.compile(r"/(assets|sql|live)\b|/live$|\.csv$|\.parquet$")
 _OF_RUN: Final = re.compile(r"/runs/([^/]+)(?:/.*)?")
@@ -57,14 +58,15 @@ class _State:
     stored: frozenset[str]
     read_at: float
 
-    def name(self, path: str, query: str) -> str | None:
-        """What a page at an address holds for, as a text; None where it is not to be kept."""
+    def name(self, path: str, query: str) -> str:
+        """What a page at an address holds for, as a text."""
         if not self.running:
             return repr(self.files)
         named = list(_list_runs(path, query))
-        if not named:
-            return f"{self.stamp} {time.monotonic() // _MANY_S:.0f}"
-        return self.stamp if self.stored.issuperset(named) else None
+        if named and self.stored.issuperset(named):
+            return self.stamp
+        seconds = _LIVE_S if named else _MANY_S
+        return f"{self.stamp} {time.monotonic() // seconds:.0f} of {seconds:g} s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +113,18 @@ class KeptPages:
                 self._making.pop(key)
             made.set()
             if scope["method"] == "POST":
-                self._state = None
+                self._forget()
+
+    def _forget(self) -> None:
+        """A person has said something, which is to be seen at once."""
+        self._state, self._n_bytes = None, 0
+        self._pages.clear()
 
     async def _find_key(self, scope: Scope) -> _Key | None:
-        if scope["method"] != "GET":
+        if scope["method"] != "GET" or (state := await self._find_state()) is None:
             return None
-        state = await self._find_state()
         query = scope["query_string"].decode("latin-1")
-        held = state.name(scope["path"], query) if state is not None else None
-        return None if held is None else (scope["path"], query, _read_cookies(Request(scope)), held)
+        return (scope["path"], query, _read_cookies(Request(scope)), state.name(scope["path"], query))
 
     async def _find_state(self) -> _State | None:
         state = self._state
