@@ -31,7 +31,7 @@ SILENT = {1: 3, 3: 9, 4: 6}  # by night how many answers are empty
 OTHERWISE = {7: 3}  # by night: every so many questions get the documents of another one
 # By name of the picture the page, and how much of it is seen.
 PICTURES = {
-    "ui_series": ("/", 1280, 420),
+    "ui_series": ("/", 1280, 330),
     "ui_run": ("/runs/latest", 1280, 900),
     "ui_sample": ("/runs/latest/sample?id={sample}", 1280, 900),
     "ui_compare": ("/compare?base=previous&candidate=latest", 1280, 900),
