@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 from pair_house import BASE, CANDIDATE, SCORED, make_pair
 from starlette.testclient import TestClient
 from ui_house import make_client
 from warehouse_runs import make_run
 
+from evalhouse.flows.ui.pair.differences import list_differences
 from evalhouse.flows.ui.pair.text_changes import mark_changes
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.runs import find_run, insert_run
@@ -87,6 +90,19 @@ def test_what_the_runs_were_made_with_is_told_apart(client: TestClient) -> None:
     assert "16 have other contexts" in differing
     assert "prompt, classify p1" in same
     assert "setting temperature 0.0" in same
+
+
+@pytest.mark.parametrize(("before", "differs"), [([], None), (["m1"], False), (["m2"], True)])
+def test_a_run_that_asked_no_model_is_not_said_to_have_had_another(before: list[str], differs: bool | None) -> None:
+    rows = [
+        {"step": "rank", "of_candidate": of_candidate, "prompts": ["rank 1"], "models": models}
+        for of_candidate, models in ((False, before), (True, ["m1"]))
+    ]
+    frame = pl.DataFrame(rows, schema_overrides={"models": pl.List(pl.String)})
+    pair = SimpleNamespace(base=make_run("a"), candidate=make_run("b"), read_prompts=lambda: frame)
+    found = {one.name: one.differs for one in list_differences(pair)}  # type: ignore[arg-type]
+    assert found.get("model that answered, rank") is differs
+    assert found["prompt, rank"] is False
 
 
 def test_why_the_means_moved_and_which_samples_did_stands_there(client: TestClient) -> None:

@@ -61,8 +61,8 @@ def _list_prompts(pair: RunPair) -> Iterator[Difference]:
     for column, what in (("prompts", "prompt"), ("models", "model that answered")):
         for step, rows in sides.items():
             before, after = (rows.get(side, {}).get(column) for side in (False, True))
-            # A run that took every reply from the record heard from no model.
-            if before or after:
+            # A run that took every reply from the record heard from no model, which is not another one.
+            if (before or after) and (column == "prompts" or (before and after)):
                 yield Difference(name=f"{what}, {step}", base=_write(before), candidate=_write(after))
 
 
