@@ -107,3 +107,20 @@ def test_every_room_is_installed() -> None:
     folders = sorted({name_module(path.parent / "__init__.py") for path in list_files()})
     assert packages == folders
     assert all((ROOT / Path(*name.split(".")[1:]) / "__init__.py").is_file() for name in folders)
+
+
+def test_every_file_beside_the_code_is_installed() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    installed = {
+        found
+        for package, patterns in data.items()
+        for pattern in patterns
+        for found in ROOT.joinpath(*package.split(".")[1:]).glob(pattern)
+    }
+    beside = {
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".png")
+    }
+    assert sorted(path.relative_to(ROOT).as_posix() for path in beside - installed) == []
