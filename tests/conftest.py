@@ -8,6 +8,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+from browser import Browser, open_browser
 from cli_house import House, copy_house
 from cli_process import LEFT_OUT, UNWRAPPED, Finished, call_here
 from hypothesis import is_hypothesis_test, settings
@@ -96,6 +97,13 @@ def wide_tables() -> None:
 def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
     """A warehouse with two runs, made once a session. Read it; what changes a warehouse works on a copy."""
     return copy_house(tmp_path_factory.mktemp("house") / "house", prefect_home)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real one, without a window; where there is none the test is skipped."""
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -51,12 +51,17 @@ class Chart:
 
     def __html__(self) -> str:
         """The chart's place in a page. Nothing in the data can end their element."""
-        packed = orjson.dumps(_clean({**self.data, "kind": self.kind, "label": self.label})).decode()
+        data = embed_data(_clean({**self.data, "kind": self.kind, "label": self.label}))
         place = Markup(
             '<div class="drawing {}-chart"><script type="application/json">{}</script>'
             '<p class="undrawn">Chart, drawn by a script: {}</p></div>'
         )
-        return place.format(self.kind, Markup(packed.replace("<", "\\u003c")), clean_text(self.label))
+        return place.format(self.kind, data, clean_text(self.label))
+
+
+def embed_data(data: object) -> Markup:
+    """Data of a page as JSON that cannot end its element."""
+    return Markup(orjson.dumps(data).decode().replace("<", "\\u003c"))
 
 
 def draw_history(rows: Sequence[Row], *, of: str, link: str | None = None) -> Chart:

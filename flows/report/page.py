@@ -224,12 +224,16 @@ def _write_hash(text: str) -> str:
 
 @cache
 def _load_template(name: str) -> jinja2.Template:
-    """A template of the assets; every text it prints is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
+    """A template of the assets."""
+    return make_environment(_ASSETS).get_template(name)
+
+
+def make_environment(*folders: Path) -> jinja2.Environment:
+    """Templates in these folders; every text they print is escaped, and cleaned as at the terminal."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
         trim_blocks=True,
     )  # fmt: skip
-    return environment.get_template(name)
 
 
 def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints

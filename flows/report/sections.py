@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_value
@@ -139,7 +138,7 @@ def _describe_result(
         "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
         "other": other,
         "metrics": [rows[name] | {"is_main": name in HEADLINE} for name in names],
-        "meanings": explain_metrics(names, load_metrics(_find_metric_files(run))),
+        "meanings": explain_metrics(names, load_metrics(run.metric_folder)),
         "parts": describe_parts(comparison, names) if comparison else (),
         "warnings": comparison.warnings if comparison else (),
         "retrieval": [finding.describe() for finding in comparison.retrieval] if comparison else (),
@@ -150,12 +149,6 @@ def _find_previous(warehouse: Warehouse, metrics: Sequence[Row]) -> RunRow | Non
     """The run before this one in its series; None for the first."""
     previous = max((row["previous_run_id"] for row in metrics if row["previous_run_id"]), default=None)
     return find_run(warehouse, previous) if previous else None
-
-
-def _find_metric_files(run: RunRow) -> Path | None:
-    """The folder of the run's own metrics, if it is where it was."""
-    folder = run.config.get("metric_files")
-    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What all runs cost by night, series, judge and step, what the record saved, and what is not known."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -36,7 +35,8 @@ def show_costs(request: Request, days: Annotated[int, Query(ge=0, le=100_000)] =
     by_run = {str(run["run_id"]): run for run in runs}
     costs = read_told(warehouse, "costs", list(by_run)).to_dicts() if runs else []
     rows = [_describe_row(row, by_run[row["run_id"]]) for row in _add_saved(costs, by_run)]
-    nights = [run | _sum(row for row in rows if row["run_id"] == run["run_id"]) for run in _list_asking(runs, rows)]
+    of_run = _gather(rows, "run_id")
+    nights = [{**run, **_sum(of_run[run["run_id"]])} for run in runs if run["run_id"] in of_run]
     return render(
         request,
         "costs.html",
@@ -85,24 +85,22 @@ def _describe_row(row: Row, run: Row) -> dict[str, Any]:
     }
 
 
-def _list_asking(runs: Sequence[Row], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The runs that have a row."""
-    asking = {row["run_id"] for row in rows}
-    return [dict(run) for run in runs if run["run_id"] in asking]
+def _gather(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:
+    """The rows by what a column says."""
+    gathered: dict[str, list[Row]] = {}
+    for row in rows:
+        gathered.setdefault(str(row[key]), []).append(row)
+    return gathered
 
 
-def _sum(rows: Iterable[Row]) -> dict[str, Any]:
+def _sum(rows: Sequence[Row]) -> dict[str, Any]:
     """What rows come to; of what was saved what is known."""
-    listed = list(rows)
-    return {name: sum(row[name] or 0 for row in listed) for name in _COUNTS}
+    return {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
 
 
 def _group(rows: Sequence[Row], key: str) -> list[dict[str, Any]]:
     """What rows come to by a column, the dearest first."""
-    grouped: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        grouped[str(row[key])].append(row)
-    sums = [{"name": name, **_sum(of_name)} for name, of_name in grouped.items()]
+    sums = [{"name": name, **_sum(of_name)} for name, of_name in _gather(rows, key).items()]
     return [_write(row) for row in sorted(sums, key=lambda row: (-row["priced_usd"], -row["n_requests"], row["name"]))]
 
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -16,7 +16,10 @@ from fastapi import HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from evalhouse.flows.display.output import clean_text
+from evalhouse.flows.report.page import make_environment
+from evalhouse.flows.server.environment import read_user_settings
 from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
 _FOLDERS: Final = (
@@ -55,6 +58,17 @@ def check_choice(name: str, given: str, known: Collection[str]) -> None:
         raise HTTPException(400, f"{name} is {given!r}; {suggest(given, list(known))}")
 
 
+def find_flow_run_page(run: RunRow) -> str | None:
+    """Prefect's page of the flow run, where its server's address is known."""
+    settings = read_user_settings()
+    address = settings.get("PREFECT_UI_URL") or settings.get("PREFECT_API_URL", "").removesuffix("/").removesuffix(
+        "/api"
+    )
+    if not run.flow_run_id or not address.startswith(("http://", "https://")):
+        return None
+    return f"{address.rstrip('/')}/runs/flow-run/{run.flow_run_id}"
+
+
 def find_asset(name: str) -> Response | None:
     """A style sheet or script as its own file; None where there is none of that name."""
     found = _read_asset(name)
@@ -80,14 +94,7 @@ def _read_asset(name: str) -> bytes | None:
 
 @cache
 def _load_templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDERS), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_show,
-        trim_blocks=True,
-    )  # fmt: skip
+    environment = make_environment(*_FOLDERS)
     environment.globals.update(asset=asset, link=link)
     environment.filters["clean"] = clean_text  # before a text is marked up
     return environment
-
-
-def _show(value: Any) -> Any:  # noqa: ANN401  # whatever a template prints
-    return clean_text(value) if type(value) is str else value

@@ -9,9 +9,8 @@ from evalhouse.flows.display.output import write_json
 from evalhouse.flows.documents.gate import name_check, write_amount
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.sections import describe_about, describe_run, draw_charts
-from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.ui.live import describe_live, find_live
-from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.pair.kept import compare_kept
 from evalhouse.warehouse.rows.report import Row, read_summary
 from evalhouse.warehouse.rows.run_pages import read_checks, read_values, read_worst
@@ -37,8 +36,8 @@ def show_run(request: Request, run: str) -> Response:
         charts=draw_charts(read_values(warehouse, row), summary.history, link="/runs/"),
         checks=[_describe_check(check) for check in read_checks(warehouse, row.run_id)],
         settings=_list_settings(row),
-        series=_name_series(row),
-        prefect=_find_prefect(row),
+        series=row.series,
+        prefect=find_flow_run_page(row),
         samples_address=link(f"/runs/{row.run_id}/samples"),
         **describe_run(warehouse, row, None, summary, compare=lambda pair: compare_kept(request, pair).comparison),
     )
@@ -61,21 +60,6 @@ def _list_settings(run: RunRow) -> list[tuple[str, str]]:
     return [
         (name, value if isinstance(value, str) else write_json(value, indent=False)) for name, value in shown.items()
     ]
-
-
-def _name_series(run: RunRow) -> str | None:
-    """The series that a run is of, as the view `run_series` names it; None where it is of none."""
-    if run.kind != "evaluation":
-        return None
-    return f"suite {run.suite}" if run.suite else f"dataset {run.dataset or ''}"
-
-
-def _find_prefect(run: RunRow) -> str | None:
-    """The page of the flow run at this user's Prefect server; None where either is not known."""
-    api = find_api_url()
-    if run.flow_run_id is None or api is None or not api.startswith(("http://", "https://")):
-        return None
-    return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{run.flow_run_id}"
 
 
 def _describe_worst(sample: Row) -> dict[str, Any]:

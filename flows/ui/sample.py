@@ -8,18 +8,15 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-import orjson
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
-from markupsafe import Markup
 
 from evalhouse.flows.display.output import write_value
 from evalhouse.flows.documents.diagnosis import load_advice
-from evalhouse.flows.report.charts import draw_history
+from evalhouse.flows.report.charts import draw_history, embed_data
 from evalhouse.flows.report.samples import SharedTexts, build_samples, read_flips
-from evalhouse.flows.server.environment import read_user_settings
 from evalhouse.flows.ui.labels import list_items
-from evalhouse.flows.ui.pages import find_warehouse, link, render
+from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.samples import Found, find
 from evalhouse.warehouse.rows.found_samples import (
     read_found,
@@ -59,7 +56,7 @@ def show_sample(request: Request, run: str, id: str, list: str = "", reviewer: s
         request, "sample.html", run=row, sample_id=id, base=base, found=found, list=list,
         steps=_find_steps(found, id, name), reviewer=name,
         items=list_items(warehouse, row.run_id, id, name) if name else [],
-        data=write_data(data), question=data["sample"].question,
+        data=embed_data(data), question=data["sample"].question,
         charts=_draw_charts(warehouse, found, id), versions=_list_versions(warehouse, row, id),
         flow_run=find_flow_run_page(row), command=f"evalhouse lineage {row.run_id} {quote_argument(id)}",
     )  # fmt: skip
@@ -92,11 +89,6 @@ def _build_index(
 
 def _subtract(value: float | None, change: float | None) -> float | None:
     return None if value is None or change is None else value - change
-
-
-def write_data(data: object) -> Markup:
-    """Data of a page as JSON that cannot end its element."""
-    return Markup(orjson.dumps(data).decode().replace("<", "\\u003c"))
 
 
 def _find_steps(found: Found, sample_id: str, reviewer: str) -> dict[str, Any]:
@@ -140,17 +132,6 @@ def _list_versions(warehouse: Warehouse, run: RunRow, sample_id: str) -> list[di
         }
         for row in rows
     ]
-
-
-def find_flow_run_page(run: RunRow) -> str | None:
-    """Prefect's page of the flow run, where its server's address is known."""
-    settings = read_user_settings()
-    address = settings.get("PREFECT_UI_URL") or settings.get("PREFECT_API_URL", "").removesuffix("/").removesuffix(
-        "/api"
-    )
-    if not run.flow_run_id or not address.startswith(("http://", "https://")):
-        return None
-    return f"{address.rstrip('/')}/runs/flow-run/{run.flow_run_id}"
 
 
 def quote_argument(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from accessibility import find_barriers
-from browser import Browser, Page, open_browser
+from browser import Browser, Page
 from clipping import find_clipped
 
 from evalhouse.flows.report import charts
@@ -155,12 +155,6 @@ def list_charts() -> dict[str, Chart]:
         "spark": draw_spark(many),
         **{name: chart for name, columns in results.items() if (chart := draw_result(columns))},
     }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, Page, open_browser
+from browser import Browser, Page
 from cli_process import Place
 from clipping import find_clipped
 from history_nights import SUITE, Size, write_nights
 
 SHOWN = "[...document.querySelectorAll('#rows tr')].filter((row) => row.getClientRects().length).map((row) => row.id)"
 N_RUNS = 45
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

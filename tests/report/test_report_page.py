@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from browser import Browser, Page, PageError, open_browser
+from browser import Browser, Page, PageError
 from cli_house import HOSTILE_ID, ROWS, House
 from clipping import find_clipped
 from history_nights import Size, write_nights
@@ -23,12 +23,6 @@ from evalhouse.warehouse.metric_files import load_metrics
 N_COPIES = 60
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><svg/onload=\"document.title='owned'\">"
 OPENED = "document.querySelector('.opened article')"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

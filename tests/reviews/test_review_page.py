@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Page, PageError, open_browser
+from browser import Browser, Page, PageError
 from cli_process import call_here
 from review_rows import ATTACK, REASON, build_warehouse
 
@@ -19,12 +19,6 @@ Export = Callable[..., Path]
 
 VERDICT = "document.getElementById('verdict')"
 HASH = "answers.item.item_hash"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

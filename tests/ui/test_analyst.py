@@ -6,18 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, Page, open_browser
+from browser import Browser, Page
 from cli_house import House
 from pair_house import make_pair
 from ui_house import serve_ui
 
 MOST_TABS = 150
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from accessibility import find_barriers
-from browser import Browser, Page, open_browser
+from browser import Browser, Page
 from review_rows import build_warehouse, change
 from starlette.testclient import TestClient
 from ui_house import PORT, make_client, serve_ui
@@ -173,12 +173,6 @@ def test_what_was_labelled_before_a_draw_stands_for_itself_in_it(client: TestCli
     label(client, answered, "supported", export_id=drawn.export_id)
     sql = "select distinct probability, stratum from reviewed_verdicts where run_id = 'r1' and item_hash = $item_hash"
     assert warehouse.read_rows(sql, {"item_hash": item["item_hash"]}) == [{"probability": 1.0, "stratum": "reviewed"}]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
 import pytest
 from accessibility import find_barriers
-from browser import Page, open_browser
+from browser import Page
 from cli_house import House
 from starlette.testclient import TestClient
-from ui_house import make_client, serve_ui
 
 SLOW = pytest.mark.slow
 
@@ -64,21 +62,6 @@ def name_kind(address: str) -> str:
     """An address without what tells it from others of its kind: its run, and the values of its parameters."""
     path, _, query = address.partition("?")
     return f"{re.sub('/runs/[^/]+', '/runs/RUN', path)}?{'&'.join(sorted({key for key, _ in parse_qsl(query)}))}"
-
-
-@pytest.fixture(scope="module")
-def client(house: House) -> TestClient:
-    return make_client(str(house.path))
-
-
-@pytest.fixture(scope="module")
-def page(house: House) -> Iterator[Page]:
-    """A browser's page; `page.address` is where ui is served."""
-    with serve_ui(house.path) as address, open_browser() as browser:
-        page = browser.open_page()
-        page.address = address
-        page.show_as()
-        yield page
 
 
 def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:

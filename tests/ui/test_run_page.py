@@ -8,12 +8,6 @@ import re
 import pytest
 from cli_house import House
 from starlette.testclient import TestClient
-from ui_house import make_client
-
-
-@pytest.fixture(scope="module")
-def client(house: House) -> TestClient:
-    return make_client(str(house.path))
 
 
 def read_section(text: str, heading: str) -> str:

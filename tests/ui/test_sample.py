@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from accessibility import find_barriers
-from browser import Page, open_browser
+from browser import Page
 from cli_house import HOSTILE_ID, House
 from starlette.testclient import TestClient
-from ui_house import make_client, serve_ui
 
-from evalhouse.flows.ui.sample import find_flow_run_page, quote_argument
+from evalhouse.flows.ui.pages import find_flow_run_page
+from evalhouse.flows.ui.sample import quote_argument
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
-
-
-@pytest.fixture(scope="module")
-def client(house: House) -> TestClient:
-    return make_client(str(house.path))
-
-
-@pytest.fixture(scope="module")
-def page(house: House) -> Iterator[Page]:
-    with serve_ui(house.path) as address, open_browser() as browser:
-        page = browser.open_page()
-        page.address = address
-        page.show_as()
-        yield page
 
 
 def read_record(text: str) -> dict[str, Any]:

@@ -10,14 +10,8 @@ from urllib.parse import quote, urlencode
 import pytest
 from cli_house import HOSTILE_ID, House
 from starlette.testclient import TestClient
-from ui_house import make_client
 
 from evalhouse.warehouse.store import Warehouse
-
-
-@pytest.fixture(scope="module")
-def client(house: House) -> TestClient:
-    return make_client(str(house.path))
 
 
 def list_found(client: TestClient, house: House, **asked: object) -> list[str]:

@@ -7,7 +7,6 @@ was answered since its last write, from the journal beside it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -114,8 +113,7 @@ def read_means_so_far(warehouse: Warehouse, run: RunRow, wanted: Sequence[str]) 
 
 def list_metric_files(run: RunRow) -> list[MetricFile]:
     """The files of a run's metrics, as far as they are where they were."""
-    folder = run.config.get("metric_files")
-    files = load_metrics(Path(folder) if folder and Path(folder).is_dir() else None)
+    files = load_metrics(run.metric_folder)
     return [files[name] for name in run.metrics if name in files]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import duckdb
@@ -65,6 +66,19 @@ class RunRow:
     def plan(self) -> str:
         """How its judge was asked; runs from before there was a choice have no such setting."""
         return str(self.config.get("plan", SEPARATE))
+
+    @property
+    def series(self) -> str | None:
+        """The series that it is compared in, as the view `run_series` names it; None for what is no evaluation."""
+        if self.kind != "evaluation":
+            return None
+        return f"dataset {self.dataset or ''}" if self.suite is None else f"suite {self.suite}"
+
+    @property
+    def metric_folder(self) -> Path | None:
+        """The folder of its own metrics, if it is where it was."""
+        folder = self.config.get("metric_files")
+        return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def now_utc() -> datetime:

@@ -87,9 +87,7 @@ def _complete(runs: Sequence[RunRow], base: str, candidate: str) -> tuple[str, s
 
 def is_of_series(run: RunRow, other: RunRow) -> bool:
     """Whether both are evaluations that are compared from night to night, as `run_series` has them."""
-    of_suite = run.suite is not None and run.suite == other.suite
-    of_dataset = run.suite is None and other.suite is None and run.dataset == other.dataset
-    return run.kind == other.kind == "evaluation" and (of_suite or of_dataset)
+    return run.series is not None and run.series == other.series
 
 
 def describe_form(runs: Sequence[RunRow], base: str, candidate: str, pair: RunPair | None = None) -> dict[str, Any]:

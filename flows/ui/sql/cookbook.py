@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 _GUIDE: Final = Path(__file__).parents[2] / "guides" / "cookbook.md"
-_BLOCK = re.compile(r"<!-- cookbook -->\n(.*?)<!-- end -->", re.DOTALL)
 _FENCE = re.compile(r"```sql\n-- (?P<title>[^\n]+)\n-- gives (?P<columns>[^\n]+)\n(?P<sql>.*?)```\n", re.DOTALL)
 
 
@@ -23,8 +22,8 @@ class Recipe:
 @cache
 def read_cookbook() -> str:
     """The part of the guide that holds the queries."""
-    (block,) = _BLOCK.findall(_GUIDE.read_text(encoding="utf-8"))
-    return str(block)
+    _, _, after = _GUIDE.read_text(encoding="utf-8").partition("<!-- cookbook -->\n")
+    return after.partition("<!-- end -->")[0]
 
 
 @cache

@@ -1,0 +1,24 @@
+"""`evalhouse ui` over the session's warehouse, for tests that change nothing in it."""
+
+from collections.abc import Iterator
+
+import pytest
+from browser import Browser, Page
+from cli_house import House
+from starlette.testclient import TestClient
+from ui_house import make_client, serve_ui
+
+
+@pytest.fixture(scope="module")
+def client(house: House) -> TestClient:
+    return make_client(str(house.path))
+
+
+@pytest.fixture(scope="module")
+def page(house: House, browser: Browser) -> Iterator[Page]:
+    """A browser's page; `page.address` is where ui is served."""
+    with serve_ui(house.path) as address:
+        page = browser.open_page()
+        page.address = address
+        page.show_as()
+        yield page
