@@ -3,7 +3,7 @@ answer of the application under test.
 
 What is known to be one is noted where it is read (`note_secret`); keys, tokens and passwords of the environment are
 found by the names of their variables. Rows lose them where rows are made (`tables`, `mover`), messages in
-`tasks/messages.py`. A secret is found as it is and as JSON, an address, a page or base64 would spell it.
+`warehouse/messages.py`. A secret is found as it is and as JSON, an address, a page or base64 would spell it.
 """
 
 import base64

@@ -18,7 +18,7 @@ from evalhouse.flows.display.output import (
     write_interval,
 )
 from evalhouse.flows.documents.diagnosis import CAUSES, LANGUAGES, Cause, Language, read_diagnosis
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

@@ -35,11 +35,11 @@ from evalhouse.flows.preparing.suites import load_suite
 from evalhouse.flows.server.api import ask_health, explain_unreachable
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.tasks.judge.names import list_judges
-from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.models.providers import list_variables
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.messages import hide_credentials
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.scores import try_metrics
 from evalhouse.warehouse.store import Warehouse

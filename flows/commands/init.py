@@ -16,8 +16,8 @@ from evalhouse.flows.documents.run_origin import print_responses, read_response_
 from evalhouse.flows.errors import INCOMPLETE, SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.preparing.suites import load_suite
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 

@@ -17,7 +17,7 @@ from rich.tree import Tree
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION
 from evalhouse.flows.display.output import clean_text, make_console, name_support, print_json, write_json, write_value
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import explain_no_sample

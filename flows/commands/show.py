@@ -36,8 +36,8 @@ from evalhouse.flows.documents.run_origin import (
     read_silent,
 )
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import list_acceptances

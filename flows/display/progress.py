@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingCo
 from rich.text import Text
 
 from evalhouse.flows.display.output import make_console, print_notice, write_dollars
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun

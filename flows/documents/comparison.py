@@ -20,8 +20,8 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_value,
 )
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, CorrectedPair
+from evalhouse.warehouse.messages import shorten
 
 Document = Mapping[str, Any]
 

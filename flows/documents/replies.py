@@ -10,7 +10,7 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import COPIED
 from evalhouse.tasks.judge.errors import NOT_TAKEN
 from evalhouse.tasks.judge.names import list_judges
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 

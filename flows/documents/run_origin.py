@@ -7,7 +7,7 @@ from typing import Any
 
 from evalhouse.flows.display.output import print_line, print_section, sort_by_metric
 from evalhouse.flows.errors import SettingsError
-from evalhouse.tasks.messages import list_names, shorten
+from evalhouse.warehouse.messages import list_names, shorten
 from evalhouse.warehouse.metric_files import load_metrics, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import count_responses, list_response_errors

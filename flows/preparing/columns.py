@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from evalhouse.prompts import Prompt
 from evalhouse.tasks.datasets.read import StagedDataset
-from evalhouse.tasks.messages import list_names
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import MetricFile
 from evalhouse.warehouse.steps import GRADE_STEP, add_earlier, find_step
 

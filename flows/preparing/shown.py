@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from evalhouse.flows.errors import explain
-from evalhouse.tasks.messages import hide_credentials
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.messages import hide_credentials
 
 
 def show_target(target: TargetSettings) -> str:

@@ -22,10 +22,10 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name, explain_bad_timezone
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
-from evalhouse.tasks.messages import quote_value
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.messages import quote_value
 from evalhouse.warehouse.names import suggest
 
 KeyPath = tuple[str | int, ...]

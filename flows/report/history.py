@@ -28,7 +28,7 @@ from evalhouse.flows.report.head import (
 )
 from evalhouse.flows.report.page import render_page
 from evalhouse.flows.report.sections import Addresses
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.history import CAUSE_RUNS, FLAKY_RUNS, SeriesData
 from evalhouse.warehouse.rows.report import Row, read_gate

@@ -23,7 +23,7 @@ from rapidfuzz import fuzz
 
 from evalhouse.flows.display.output import name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
 from evalhouse.warehouse.rows.run_pairs import RunPair
 

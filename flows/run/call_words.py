@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evalhouse.flows.preparing.settings import find_flag
-from evalhouse.tasks.messages import list_names
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import list_names
 
 SAMPLES = "samples"
 """What they are called, on record as well."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.server.environment import API_URL, LOOPBACK, find_api_url, read_user_settings
-from evalhouse.tasks.messages import hide_credentials
+from evalhouse.warehouse.messages import hide_credentials
 
 _TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 10.0

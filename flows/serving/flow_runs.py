@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from evalhouse.flows.preparing.request import Update
 from evalhouse.flows.preparing.triggers import check_kb_name
 from evalhouse.flows.server.api import PrefectApi
-from evalhouse.tasks.messages import cut
+from evalhouse.warehouse.messages import cut
 
 if TYPE_CHECKING:
     from evalhouse.flows.preparing.suites import Suite

@@ -22,8 +22,8 @@ from evalhouse.flows.documents.baseline import find_previous
 from evalhouse.flows.documents.gate import describe_finding, describe_verdict, name_check
 from evalhouse.flows.preparing.request import Trigger
 from evalhouse.flows.server.api import BadAddress, NoAnswer, send_request
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_address
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse

@@ -37,9 +37,9 @@ from evalhouse.flows.serving.backlog import catch_up, queue_resume, sweep_crashe
 from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
 from evalhouse.flows.serving.lines import Print, RunLines, ServeLog
 from evalhouse.flows.serving.suite_runs import resolve_suite
-from evalhouse.tasks.messages import hide_credentials
 from evalhouse.warehouse.engine.locks import hold_file
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
+from evalhouse.warehouse.messages import hide_credentials
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 

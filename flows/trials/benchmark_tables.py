@@ -17,13 +17,13 @@ from evalhouse.flows.trials.benchmark import BenchmarkOutcome, JudgedPart
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.bootstrap import Estimate, Measure, average
 from evalhouse.tasks.judge.names import LEXICAL
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.label_agreement import JUDGE, Figure, Line, SetAgreement, measure_labels
 from evalhouse.tasks.trials.labelled_sets import Half, Labelled, Part
 from evalhouse.tasks.trials.labelled_verdicts import Judged
 from evalhouse.tasks.trials.published import explain_published, list_published
 from evalhouse.tasks.trials.rating_agreement import list_unrated, measure_ratings, measure_splits
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.steps import SEPARATE
 
 _FIGURES: Final[tuple[Figure, ...]] = get_args(Figure)

@@ -20,8 +20,8 @@ from evalhouse.flows.trials.prompts import (
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import Change
 from evalhouse.tasks.comparing.bootstrap import Measure
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.settings.run import RunSettings, list_settings
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.reviews import list_reviewed_runs
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse

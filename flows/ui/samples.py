@@ -15,7 +15,7 @@ from evalhouse.flows.report.charts import write_change
 from evalhouse.flows.report.head import sort_headline
 from evalhouse.flows.ui.pages import find_warehouse, link, render
 from evalhouse.flows.ui.wanted import LABELS, METADATA, SORTS, TESTS, VERDICTS, Parameters, Wanted, read_wanted
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.found_samples import (
     Scores,
     Search,

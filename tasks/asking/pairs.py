@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from evalhouse.tasks.lexical.split import split_statements
-from evalhouse.tasks.messages import shorten
+from evalhouse.warehouse.messages import shorten
 
 _MOST_TOGETHER: Final = 4
 _SHOWN: Final = 60

@@ -18,7 +18,7 @@ from typing import Final, Literal, get_args
 import orjson
 
 from evalhouse.tasks.datasets.errors import DatasetError, ReadingStopped, refuse_dataset
-from evalhouse.tasks.messages import list_names
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.names import suggest
 
 Field = Literal[

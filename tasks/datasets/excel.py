@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from evalhouse.tasks.datasets.errors import Complain, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.rows import RawRow
-from evalhouse.tasks.messages import list_names
+from evalhouse.warehouse.messages import list_names
 
 if TYPE_CHECKING:
     from python_calamine import CalamineSheet, CalamineWorkbook

@@ -33,8 +33,8 @@ from evalhouse.tasks.datasets.errors import (
 )
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
 from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
-from evalhouse.tasks.messages import list_names
 from evalhouse.tasks.settings.run import is_sample
+from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging
 from evalhouse.warehouse.sample_data import SAMPLE_PATH
 

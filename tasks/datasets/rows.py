@@ -21,7 +21,7 @@ from evalhouse.tasks.datasets.columns import MISSING, SAID, ColumnPath, Columns,
 from evalhouse.tasks.datasets.errors import Complain, ProblemKind
 from evalhouse.tasks.datasets.traces import COLUMNS as TRACED
 from evalhouse.tasks.datasets.traces import find_text, is_recorded, list_texts
-from evalhouse.tasks.messages import list_names, name_kind, quote_value
+from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
 TEXT_KEYS = ("text", "content", "page_content")
 

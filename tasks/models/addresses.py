@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.messages import redact
+from evalhouse.warehouse.messages import redact
 
 # Where OpenAI's models answer at Azure.
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")

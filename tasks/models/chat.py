@@ -38,7 +38,6 @@ from evalhouse.tasks.judge.protocol import (
     require_prompt,
 )
 from evalhouse.tasks.judge.rate_headers import read_rate_limits
-from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.addresses import compiles_schemas, is_openai
 from evalhouse.tasks.models.completions import (
     Access,
@@ -52,6 +51,7 @@ from evalhouse.tasks.models.errors import OPENAI_VARIABLES, Variables, translate
 from evalhouse.tasks.models.openai_batches import OpenAIBatches
 from evalhouse.tasks.models.thoughts import part_thoughts, read_blocks, read_text, read_thoughts
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import redact, shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 _OPTIONS = ("temperature", "max_completion_tokens", "seed", "logprobs", "top_logprobs", "reasoning_effort")

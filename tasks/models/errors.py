@@ -24,7 +24,7 @@ from evalhouse.tasks.judge.errors import (
     UnusableReply,
 )
 from evalhouse.tasks.judge.rate_headers import read_date, read_rate_limits
-from evalhouse.tasks.messages import redact, shorten
+from evalhouse.warehouse.messages import redact, shorten
 
 # So much of an error is read; what is said of it has a few hundred characters.
 MOST_ERROR_BYTES = 64 * 1024

@@ -31,7 +31,6 @@ from evalhouse.tasks.judge.protocol import (
     plain_data,
     require_prompt,
 )
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.models.classifiers import (
     Classifier,
     GoldenPair,
@@ -40,6 +39,7 @@ from evalhouse.tasks.models.classifiers import (
     parse_classifier,
     read_filler,
 )
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.steps import REPLY_VERSIONS
 
 LOCAL_VERSION: Final = "1"  # part of every request's key: raise it whenever any verdict may come out differently

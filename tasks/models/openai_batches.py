@@ -16,8 +16,8 @@ from openai.types import Batch
 from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchState, describe_lost, translated
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeError
 from evalhouse.tasks.judge.protocol import ModelReply, ModelRequest
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.models.errors import translate_error
+from evalhouse.warehouse.messages import shorten
 
 LIMITS: Final = BatchLimits(requests=50_000, size=200_000_000)
 _PATH: Final = "/v1/chat/completions"

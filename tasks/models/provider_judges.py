@@ -28,7 +28,6 @@ from pydantic import SecretStr
 from evalhouse.tasks.asking.tokens import count_tokens
 from evalhouse.tasks.judge.batches import BatchService
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.messages import redact, shorten
 from evalhouse.tasks.models.chat import (
     ChatModelJudge,
     make_compatible_judge,
@@ -41,6 +40,7 @@ from evalhouse.tasks.models.errors import ErrorBody, Variables
 from evalhouse.tasks.models.provider_errors import find_answer
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.warehouse.messages import redact, shorten
 from evalhouse.warehouse.secrets import note_secret
 
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]

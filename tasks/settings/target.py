@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from evalhouse.tasks.messages import cut
+from evalhouse.warehouse.messages import cut
 from evalhouse.warehouse.names import suggest
 
 Stream = Literal["sse", "jsonl", "text"]

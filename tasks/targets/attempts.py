@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff
 from evalhouse.tasks.datasets.rows import TEXT_KEYS, is_absent, read_contexts, read_ids
-from evalhouse.tasks.messages import list_names, name_kind, quote_value
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.protocol import LateAnswer, PassingFailure, QuestionFailed, Response, TargetError
+from evalhouse.warehouse.messages import list_names, name_kind, quote_value
 
 # Who asks to come back later than this is not waited for: a night is too short for many such questions.
 _NAMED_MOST_S = 300.0

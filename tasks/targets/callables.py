@@ -25,7 +25,6 @@ from typing import Any, Protocol, cast
 
 from pydantic.errors import PydanticUserError
 
-from evalhouse.tasks.messages import name_kind, redact, shorten
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import Answer, Attempts, make_failed, read_returned
 from evalhouse.tasks.targets.protocol import (
@@ -36,6 +35,7 @@ from evalhouse.tasks.targets.protocol import (
     TargetError,
     TargetQuestion,
 )
+from evalhouse.warehouse.messages import name_kind, redact, shorten
 
 _EXTRAS = ("metadata", "sample_id")
 _CALLED_WITH = "it is called with the question, and by name with metadata and sample_id where it names those"

@@ -22,12 +22,12 @@ from yarl import URL
 
 from evalhouse.tasks.asking.http_session import HttpSession, make_ssl_context
 from evalhouse.tasks.judge.rate_headers import read_date
-from evalhouse.tasks.messages import list_names, shorten
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import Answer, Attempts, make_answer, make_failed
 from evalhouse.tasks.targets.protocol import PassingFailure, QuestionFailed, Response, TargetQuestion
 from evalhouse.tasks.targets.streams import JsonLines, Path, SseEvents, StreamedAnswer, compile_path
 from evalhouse.tasks.targets.templates import fill_headers, fill_json, fill_url
+from evalhouse.warehouse.messages import list_names, shorten
 
 _PASSING = (408, 425, 429)
 # Bytes of a stream that are kept for messages.

@@ -19,9 +19,9 @@ from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
 from jsonpath.segments import JSONPathRecursiveDescentSegment, JSONPathSegment
 from jsonpath.selectors import Filter, SliceSelector
 
-from evalhouse.tasks.messages import name_kind, shorten
 from evalhouse.tasks.targets.attempts import Answer, make_answer
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError
+from evalhouse.warehouse.messages import name_kind, shorten
 
 _DONE = "[DONE]"
 _LINE_ENDS = re.compile(r"\r\n|\n|\r")

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import orjson
 
-from evalhouse.tasks.messages import list_names, redact, shorten
 from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
+from evalhouse.warehouse.messages import list_names, redact, shorten
 from evalhouse.warehouse.secrets import note_secret, spell_secret
 
 # A shorter value is no secret, and taking it out would take out parts of words.

@@ -41,8 +41,8 @@ from evalhouse.flows.display.output import (
 from evalhouse.flows.display.progress import describe_progress, shorten_number
 from evalhouse.flows.documents.run_origin import print_responses
 from evalhouse.tasks.asking.tokens import Usage
-from evalhouse.tasks.messages import shorten
 from evalhouse.tasks.pipeline.live_run import Progress
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 
 

@@ -15,9 +15,9 @@ from endpoint import Raw, running_endpoint
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to
 
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.messages import redact
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse import secrets
+from evalhouse.warehouse.messages import redact
 from evalhouse.warehouse.secrets import hide_in, hide_secrets, note_environment, note_secret
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
