@@ -1,0 +1,259 @@
+"""A folder of documents, or a table of passages, as passages: what is kept, where it is cut, what is refused."""
+
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalhouse.tasks.testsets.documents import Document, Passage, read_documents
+from evalhouse.tasks.testsets.errors import TestsetError
+from evalhouse.tasks.testsets.markdown_text import read_markdown, read_plain
+from evalhouse.tasks.testsets.passages import ENOUGH, LONGEST, cut_document, find_language
+
+RETURNS = """---
+title: Shop handbook
+updated: 2026-01-05
+---
+# Returns
+
+Goods may be sent back within 30 days.
+
+## Who pays?
+
+| country | postage |
+| --- | --- |
+| Germany | free |
+
+<!-- nobody reads this -->
+
+## Who pays? {#again}
+
+- you, from abroad
+- we, at home
+"""
+LEAVE = "# 休假\n\n## 年假\n\n新员工每年有 24 天年假。\n\n## 病假\n\n病假须在当天上午九点之前报告。\n"
+
+
+def write(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def list_passages(documents: list[Document]) -> list[Passage]:
+    for document in documents:
+        for passage in document.passages:
+            assert document.text[passage.start : passage.start + len(passage.text)] == passage.text
+    return [passage for document in documents for passage in document.passages]
+
+
+def test_a_folder_is_read_by_its_headings_in_the_order_of_its_files(tmp_path: Path) -> None:
+    notes: list[str] = []
+    write(tmp_path, zh__leave_md=LEAVE, returns_md=RETURNS, notes_txt="One.\n\nTwo.", _hidden_md="# x\n\ny", a_rst="x")
+    documents = read_documents(tmp_path, note=notes.append)
+    passages = list_passages(documents)
+    assert [document.document_id for document in documents] == ["notes.txt", "returns.md", "zh/leave.md"]
+    assert [(passage.passage_id, passage.headings, passage.language) for passage in passages] == [
+        ("notes.txt#text", (), "en"),
+        ("returns.md#shop-handbook/returns", ("Shop handbook", "Returns"), "en"),
+        ("returns.md#shop-handbook/returns/who-pays", ("Shop handbook", "Returns", "Who pays?"), "en"),
+        ("returns.md#shop-handbook/returns/who-pays-2", ("Shop handbook", "Returns", "Who pays?"), "en"),
+        ("zh/leave.md#休假/年假", ("休假", "年假"), "zh"),
+        ("zh/leave.md#休假/病假", ("休假", "病假"), "zh"),
+    ]
+    assert [passage.ordinal for passage in passages] == list(range(1, 7))
+    assert [passage.text for passage in passages[:4]] == [
+        "One.\n\nTwo.",
+        "Goods may be sent back within 30 days.",
+        "| country | postage |\n| --- | --- |\n| Germany | free |",
+        "- you, from abroad\n- we, at home",
+    ]
+    assert notes == [
+        "left out as hidden: .hidden.md",
+        "left out as not readable here: .rst (1); read are .md, .markdown, .txt, .text",
+    ]
+
+
+def test_a_hash_follows_the_words_and_headings_and_nothing_else() -> None:
+    def read(text: str) -> Document:
+        return cut_document("a.md", read_markdown(text))
+
+    before = read("# A\n\nSome words\nof a text.\n\n# B\n\nMore.")
+    wrapped = read("---\ndate: 1\n---\n# A\n\nSome words of\na text.\n\n\n# B\n\nMore.")
+    edited = read("# A\n\nSome words of a text.\n\n# B\n\nLess.")
+    assert wrapped.document_hash == before.document_hash != edited.document_hash
+    hashes = [[passage.passage_hash for passage in document.passages] for document in (before, edited)]
+    assert hashes[0][0] == hashes[1][0]
+    assert hashes[0][1] != hashes[1][1]
+    assert len(hashes[0][0]) == 16
+
+
+@pytest.mark.parametrize("read", [read_plain, read_markdown])
+@given(text=st.lists(st.sampled_from(
+    ["| a | b |\n", "word " * 40 + "end. ", "三十天之内可以退货。" * 30, "x" * 700, "\n", "\n\n", "# Head\n",
+     "- item\n", "<!-- no -->\n", "| --- | --- |\n", "```\n", "> q\n", "1. one\n", "  ", "\u2028",
+     "---\n", "A short one. ", "You need:\n"]),
+    max_size=40).map("".join))  # fmt: skip
+def test_passages_are_verbatim_short_enough_and_leave_no_words_out(read: type, text: str) -> None:
+    layout = read(text)
+    document = cut_document("d", layout)
+    passages = list_passages([document])
+    assert all(0 < len(passage.text) <= LONGEST and passage.text == passage.text.strip() for passage in passages)
+    assert len({passage.passage_id for passage in passages}) == len(passages)
+    said = "".join(layout.text[block.start : block.end] for block in layout.blocks if block.kind != "heading")
+    assert "".join("".join(passage.text for passage in passages).split()) == "".join(said.split())
+    assert cut_document("d", layout) == document
+
+
+def test_paragraphs_are_put_together_until_there_is_enough() -> None:
+    short = "Send the goods back to us. "
+    long = "".join(f"Sentence number {number} of many says a thing or two. " for number in range(60))
+    text = f"# A\n\n{short * 8}\n\n{short * 6}\n\nYou need:\n\n- {short}\n\n{short * 20}\n\n{short}\n\n# B\n\n{long}"
+    *first, last = list_passages([cut_document("d", read_markdown(text))])
+    of_a = [passage for passage in first if passage.headings == ("A",)]
+    assert [(passage.text.count("\n\n"), passage.text[-len(short) :].strip()) for passage in of_a] == [
+        (3, short.strip()),  # two paragraphs are not enough, and a lead-in takes the list after it along
+        (1, short.strip()),  # what would be too short by itself goes with what stands before it
+    ]
+    of_b = [passage for passage in [*first, last] if passage.headings == ("B",)]
+    assert [passage.passage_id for passage in of_b] == ["d#b", "d#b-2", "d#b-3"]
+    assert all(passage.text.endswith("thing or two.") and len(passage.text) > ENOUGH for passage in of_b)
+
+
+def test_an_edit_changes_the_passages_around_it_and_no_others() -> None:
+    paragraphs = [f"Paragraph {number}. " + f"It says {number} things about this. " * 9 for number in range(20)]
+    before = cut_document("d", read_plain("\n\n".join(paragraphs)))
+    paragraphs[7] = paragraphs[7].replace("things", "other and more things")
+    after = cut_document("d", read_plain("\n\n".join(paragraphs)))
+    changed = {p.passage_hash for p in after.passages} - {p.passage_hash for p in before.passages}
+    assert len(changed) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("The 年假 policy for staff", "en"),
+        ("员工使用 VPN 的规定", "zh"),
+        ("42", "en"),
+        ("", "en"),
+        ("退货 return", "zh"),
+    ],
+)
+def test_the_language_is_told_by_letters(text: str, language: str) -> None:
+    assert find_language(text) == language
+
+
+ROWS = [
+    {"id": "p1", "text": "Goods come back in 30 days.", "document": "returns", "title": "Returns"},
+    {"id": "p2", "text": "新员工有 24 天年假。", "document": "leave", "title": None},
+    {"id": "p3", "text": "Postage is free.", "document": "returns", "title": "Postage"},
+]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "parquet", "xlsx", "duckdb"])
+def test_a_table_of_passages_keeps_its_ids(tmp_path: Path, ending: str) -> None:
+    frame, path = pl.DataFrame(ROWS), tmp_path / f"passages.{ending}"
+    source = str(path)
+    match ending:
+        case "jsonl":
+            frame.write_ndjson(path)
+        case "json":
+            frame.write_json(path)
+        case "csv":
+            frame.write_csv(path)
+        case "parquet":
+            frame.write_parquet(path)
+        case "xlsx":
+            frame.write_excel(path)
+        case _:
+            with duckdb.connect(str(path)) as connection:
+                connection.execute("create table passages as select * from frame")
+            source = f"{path}#passages"
+    documents = read_documents(source)
+    assert [document.document_id for document in documents] == ["returns", "leave"]
+    assert [(p.passage_id, p.headings, p.text, p.ordinal) for p in list_passages(documents)] == [
+        ("p1", ("Returns",), "Goods come back in 30 days.", 1),
+        ("p3", ("Postage",), "Postage is free.", 2),
+        ("p2", (), "新员工有 24 天年假。", 3),
+    ]
+
+
+def test_a_table_may_name_its_columns_as_others_do(tmp_path: Path) -> None:
+    path = write(tmp_path, p_jsonl='{"page_content": "Free.", "metadata": {"id": 7, "source": "a.md"}}\n') / "p.jsonl"
+    (document,) = read_documents(path)
+    assert (document.document_id, document.passages[0].passage_id, document.text) == ("a.md", "7", "Free.")
+
+
+def test_a_table_is_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
+    lines = [
+        '{"id": "a", "text": "x"}',
+        '{"id": "a", "text": "y"}',
+        '{"id": "b"}',
+        '{"id": "c", "text": " "}',
+        "{",
+        "[]",
+    ]
+    path = write(tmp_path, p_jsonl="\n".join(lines)) / "p.jsonl"
+    with pytest.raises(TestsetError) as refused:
+        read_documents(path)
+    message = str(refused.value)
+    assert message.startswith(f"{path}: 5 problems; nothing was read")
+    for said in (
+        "line 2: id 'a' is that of line 1 already",
+        "line 3: no text; columns: id",
+        "line 4: text is empty",
+        "line 5: broken JSON",
+        "line 6: a list, not a JSON object",
+        "to do: an id names one passage",
+    ):
+        assert said in message
+
+
+def test_text_in_other_encodings_is_read(tmp_path: Path) -> None:
+    (tmp_path / "zh.txt").write_bytes("新员工每年有二十四天的年假，可以在系统中申请。".encode("gb18030"))
+    (tmp_path / "de.md").write_bytes("# Rückgabe\r\n\r\nGrößere Pakete können Sie zurückgeben.".encode("cp1252"))
+    (tmp_path / "u16.txt").write_bytes("Free postage.".encode("utf-16"))
+    (tmp_path / "bom.md").write_bytes("\ufeff# Title\n\nWords.".encode())
+    passages = {passage.passage_id: passage.text for passage in list_passages(read_documents(tmp_path))}
+    assert passages == {
+        "bom.md#title": "Words.",
+        "de.md#rückgabe": "Größere Pakete können Sie zurückgeben.",
+        "u16.txt#text": "Free postage.",
+        "zh.txt#text": "新员工每年有二十四天的年假，可以在系统中申请。",
+    }
+
+
+def test_all_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    write(tmp_path, good_md="# A\n\nWords.")
+    (tmp_path / "a.txt").write_bytes("дом".encode("cp1251"))
+    (tmp_path / "b.md").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TestsetError) as refused:
+        read_documents(tmp_path)
+    message = str(refused.value)
+    assert "2 problems; nothing was read" in message
+    assert "a.txt: not UTF-8; line 1 reads" in message
+    assert "'дом' with --encoding cp1251" in message
+    assert "b.md: not utf-16" in message
+    (tmp_path / "b.md").unlink()
+    assert "дом" in [passage.text for passage in list_passages(read_documents(tmp_path, encoding="cp1251"))]
+
+
+def test_a_source_without_documents_says_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(TestsetError, match=r"nowhere: no such file or folder; allowed: a folder of documents"):
+        read_documents(tmp_path / "nowhere")
+    write(tmp_path, a_rst="x", b_rst="y")
+    with pytest.raises(TestsetError, match=r"has no documents; left out as not readable here: \.rst \(2\)"):
+        read_documents(tmp_path)
+    write(tmp_path, a_md="# Only a heading\n")
+    with pytest.raises(TestsetError, match="no text in it"):
+        read_documents(tmp_path)
+    notes: list[str] = []
+    write(tmp_path, b_md="# A\n\nWords.")
+    assert [document.document_id for document in read_documents(tmp_path, note=notes.append)] == ["b.md"]
+    assert notes[-1] == "without any text: a.md"
+    assert [d.document_id for d in read_documents(tmp_path / "b.md")] == ["b.md"]
