@@ -69,6 +69,8 @@ STEPS: Final[Mapping[str, Step]] = {name: _make_step(name, record) for name, rec
 PLANS: Final[Mapping[str, Step]] = {name: _make_step(name, record) for name, record in _RECORDS["plans"].items()}
 """Other ways to ask what steps ask, by the name of the plan; without one each step asks by itself."""
 SEPARATE: Final = "separate"
+APART_PROMPTS: Final = tuple(_RECORDS["apart"]["prompts"])
+"""The prompts that test sets are made and kept true with. No step asks with them; the lexical judge knows them."""
 _STEPS: Final = tuple(STEPS.values())
 _ASKING: Final = (*_STEPS, *PLANS.values())
 _GRADE_SETTINGS = ("contexts_role", "logprobs")
@@ -83,9 +85,11 @@ JUDGED_TASKS: Final = tuple(
 """Those of them that ask a judge of their own; that of a plan is the judge of the steps it joins."""
 LEXICAL_TASKS: Final = frozenset(step.task for step in _ASKING if step.lexical)
 """Those of them that the built-in lexical judge can answer."""
-REPLY_VERSIONS: Final[Mapping[str, int]] = {step.prompt: step.version for step in _ASKING if step.prompt}
+REPLY_VERSIONS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(APART_PROMPTS, 1), **{step.prompt: step.version for step in _ASKING if step.prompt}
+}  # fmt: skip
 """By prompt the version of the code that reads its replies; of a rubric's it is 1."""
-LEXICAL_PROMPTS: Final = frozenset(step.prompt for step in _ASKING if step.lexical)
+LEXICAL_PROMPTS: Final = frozenset((*APART_PROMPTS, *(step.prompt for step in _ASKING if step.lexical and step.prompt)))
 JUDGE_SETTINGS: Final = tuple(
     dict.fromkeys((*_EVERYWHERE, *(name for step in _STEPS for name in step.settings), *_GRADE_SETTINGS))
 )

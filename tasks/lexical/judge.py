@@ -26,6 +26,7 @@ from evalhouse.tasks.lexical.match import (
     rate_contexts,
     score_contexts,
 )
+from evalhouse.tasks.lexical.questions import Source, answer_question, read_source, renew_question, write_questions
 from evalhouse.tasks.lexical.split import split_statements
 from evalhouse.warehouse.steps import LEXICAL_TASKS, REPLY_VERSIONS
 
@@ -141,17 +142,40 @@ def _fuse(data: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+def _write_questions(data: Mapping[str, object]) -> dict[str, object]:
+    kind, count = _read_text(data, "question_kind"), int(_read_text(data, "count"))
+    return {
+        "reason": "cloze-like questions, a stand-in",
+        "questions": write_questions(kind, count, _read_sources(data)),
+    }
+
+
+def _answer_question(data: Mapping[str, object]) -> dict[str, object]:
+    return answer_question(_read_text(data, "question"), _read_sources(data))
+
+
+def _renew_question(data: Mapping[str, object]) -> dict[str, object]:
+    return renew_question(_read_text(data, "question"), _read_text(data, "ground_truth"), _read_sources(data))
+
+
+def _read_sources(data: Mapping[str, object]) -> list[Source]:
+    return [read_source(entry.id, entry.text) for entry in _read_items(data, "contexts")]
+
+
 _ANSWERS: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
     "extract": _extract,
     "classify": _classify,
     "attribute": _attribute,
     "rank": _rank,
     "fused": _fuse,
+    "write_question": _write_questions,
+    "answer_question": _answer_question,
+    "renew_question": _renew_question,
 }
 
 
 def judge_lexically(prompt: str, data: Mapping[str, object]) -> dict[str, object]:
-    """The reply to the request named `prompt` (extract, classify, attribute, rank, fused) about its wire data."""
+    """The reply to the request named `prompt`, one of `_ANSWERS`, about its wire data."""
     answer = _ANSWERS.get(prompt)
     if answer is None:
         raise ValueError(f"the lexical judge cannot answer the prompt '{prompt}'; it answers: {', '.join(_ANSWERS)}")
