@@ -1,0 +1,327 @@
+"""A knowledge base of sixty documents in two versions with forty known edits between them, made for test sets.
+
+`write_base(folder, version=1)` writes it. Half of it is English, half Chinese; the pages of one type of entity share
+their wording and differ in their facts. `EDITS` says what the second version changes, and `Edit.outcome` what is to
+become of questions about it. `find_statements` says which document states which fact.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from port_handbook import (
+    LANGUAGES,
+    Entity,
+    Handbook,
+    Language,
+    draw,
+    find_attribute,
+    find_entity,
+    load_handbook,
+    read_yaml,
+)
+from port_pages import Document, Part, Section, Sentence
+
+Outcome = Literal["same", "repointed", "still_true", "changed", "contradicted", "void", "new"]
+"""What `refresh` should do with a question: nothing; point it to the new place; judge it and keep it; propose another
+ground truth; report two documents that disagree; drop it. `new` is of facts that had no question before."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+EditKind = Literal[
+    "moved_within", "moved_to", "renamed", "reworded", "number_changed", "deleted_sentence", "deleted_document",
+    "added_sentence", "added_section", "added_document", "contradicted", "white_space", "order",
+]  # fmt: skip
+_OUTCOMES: Mapping[EditKind, Outcome] = {
+    "moved_within": "repointed",
+    "moved_to": "repointed",
+    "renamed": "repointed",
+    "reworded": "still_true",
+    "number_changed": "changed",
+    "deleted_sentence": "void",
+    "deleted_document": "void",
+    "added_sentence": "new",
+    "added_section": "new",
+    "added_document": "new",
+    "contradicted": "contradicted",
+    "white_space": "same",
+    "order": "same",
+}
+Base = dict[str, Document]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """One difference between the versions. `facts` are those it touches, as `document` states them in the version that
+    has the document; `to` is the document that takes what is moved, said otherwise or renamed."""
+
+    kind: EditKind
+    document: str
+    facts: tuple[str, ...]
+    outcome: Outcome
+    to: str = ""
+    section: str = ""
+    value: str = ""
+    text: str = ""
+    entity: str = ""
+
+    @property
+    def language(self) -> Language:
+        return "en" if self.document.startswith("en/") else "zh"
+
+    @property
+    def changed_documents(self) -> frozenset[str]:
+        """Paths whose files differ between the versions because of this edit, those gone and those new too."""
+        if self.kind == "contradicted":
+            return frozenset({self.to})
+        return frozenset({self.document, self.to} - {""})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A section of a document states a fact; `text` is its sentence, or the row where a table states it."""
+
+    fact: str
+    value: str
+    document: str
+    section: str
+    text: str
+
+
+def write_base(folder: Path, *, version: Literal[1, 2]) -> list[Path]:
+    """Write all documents of a version into a folder, which need not exist; nothing that lies there is removed."""
+    written = []
+    for path, text in render_base(version=version).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        written.append(target)
+    return written
+
+
+def render_base(*, version: Literal[1, 2]) -> dict[str, str]:
+    """The texts of all documents of a version by path."""
+    return {path: document.write() for path, document in build_base(EDITS if version == 2 else ()).items()}
+
+
+def build_base(edits: Iterable[Edit]) -> Base:
+    """The first version with these edits applied, in their order."""
+    base = pickle.loads(_pack_first())
+    for edit in edits:
+        _APPLY[edit.kind](base, edit)
+    return base
+
+
+def find_statements(base: Mapping[str, Document]) -> list[Statement]:
+    """Who states what, in the order of documents."""
+    return [
+        Statement(
+            fact=sentence.fact,
+            value=sentence.value,
+            document=path,
+            section=section.heading,
+            text=part.quote(position),
+        )
+        for path, document in base.items()
+        for section in document.sections
+        for part in section.parts
+        for position, sentence in enumerate(part.sentences)
+        if sentence.fact
+    ]
+
+
+def expect_outcome(facts: Iterable[str], documents: Iterable[str]) -> Outcome:
+    """What is to become of a question that rests on these facts as stated in these documents of the first version."""
+    places = {(fact, document) for fact in facts for document in documents}
+    outcomes = {edit.outcome for edit in EDITS if any((fact, edit.document) in places for fact in edit.facts)}
+    return max(outcomes - {"new"}, key=OUTCOMES.index, default="same")
+
+
+@cache
+def _pack_first() -> bytes:
+    """A copy of it is unpacked in a tenth of the time that `copy.deepcopy` takes."""
+    return pickle.dumps(_build_first())
+
+
+@cache
+def _build_first() -> Base:
+    documents = (document for language in LANGUAGES for document in _build_half(load_handbook(language)))
+    return {document.path: document for document in documents}
+
+
+def _build_half(book: Handbook) -> Iterator[Document]:
+    for path, data in book.documents.items():
+        yield _build_document(book, path, data["title"], data["sections"])
+    for entity in book.entities.values():
+        if entity.type.path and entity.since == 1:
+            yield _build_page(book, entity)
+
+
+def _build_page(book: Handbook, entity: Entity) -> Document:
+    path = entity.type.path.format(slug=entity.name.lower().replace(" ", "-"))
+    return _build_document(book, path, entity.name, entity.type.page, entity)
+
+
+def _build_document(
+    book: Handbook, path: str, title: str, sections: Mapping[str, Sequence[Any]], entity: Entity | None = None
+) -> Document:
+    built = [
+        Section(heading=heading, parts=[_build_part(book, entry, entity) for entry in entries])
+        for heading, entries in sections.items()
+    ]
+    return Document(path=path, language=book.language, title=title, sections=built)
+
+
+def _build_part(book: Handbook, entry: Any, entity: Entity | None) -> Part:  # noqa: ANN401
+    if isinstance(entry, list):
+        sentences = (_build_sentence(item, entity) for item in entry)
+        return Part(sentences=[sentence for sentence in sentences if sentence])
+    if "bullets" in entry:
+        return Part(kind="bullets", sentences=[Sentence(text=text) for text in entry["bullets"]])
+    if "steps" in entry:
+        doing = entity or book.entities[entry["steps"]]
+        lead = book.steps.format(do=doing.type.do.format(e=doing.name))
+        steps = [Sentence(text=text, fact=f"{doing.key}.steps", value=text) for text in doing.steps]
+        return Part(kind="steps", lead=lead, sentences=steps)
+    return _build_table(book, entry["table"])
+
+
+def _build_table(book: Handbook, data: Mapping[str, Any]) -> Part:
+    own = book.types[data["type"]]
+    entities = [entity for entity in book.entities.values() if entity.type is own and entity.since == 1]
+    cells = []
+    for entity in entities:
+        cells.append(Sentence(text=entity.name))
+        for column in data["columns"]:
+            value = entity.values[column]
+            cells.append(Sentence(text=value, fact=f"{entity.key}.{column}", value=value))
+    head = "Name" if book.language == "en" else "名称"
+    return Part(
+        kind="table", sentences=cells, header=(head, *(own.attributes[column].label for column in data["columns"]))
+    )
+
+
+def _build_sentence(item: Any, entity: Entity | None) -> Sentence | None:  # noqa: ANN401
+    if isinstance(item, dict):
+        return state_fact(item["fact"], item["value"])
+    if not item.startswith("$"):
+        wordings = item.split("||")
+        text = wordings[draw(f"{entity.key}{item}", len(wordings)) if entity else 0].strip()
+        return Sentence(text=text)
+    fact = item[1:] if "." in item else f"{entity.key if entity else ''}.{item[1:]}"
+    value = find_entity(fact).values.get(fact.partition(".")[2])
+    return state_fact(fact, value) if value is not None else None
+
+
+def state_fact(fact: str, value: str, wording: int | None = None) -> Sentence:
+    """A sentence that states a fact, in the first version's wording unless another one is asked for."""
+    attribute, entity = find_attribute(fact), find_entity(fact)
+    wording = attribute.pick_wording(entity) if wording is None else wording
+    return Sentence(text=attribute.state(entity, value, wording), fact=fact, value=value)
+
+
+def _take(base: Base, edit: Edit) -> Sentence:
+    """The sentence that states the edit's fact, taken out of its document."""
+    for section in base[edit.document].sections:
+        for part in section.parts:
+            for sentence in part.sentences:
+                if sentence.fact in edit.facts:
+                    part.sentences.remove(sentence)
+                    return sentence
+    raise LookupError(f"{edit.document} does not state {edit.facts}")
+
+
+def _find(base: Base, edit: Edit) -> Sentence:
+    return next(sentence for sentence in base[edit.document].list_sentences() if sentence.fact in edit.facts)
+
+
+def _put(base: Base, edit: Edit, sentence: Sentence) -> None:
+    """Behind the first sentence of the section's first paragraph that has one to stand behind."""
+    parts = base[edit.to or edit.document].find_section(edit.section).parts
+    part = next(part for part in parts if part.kind == "prose")
+    part.sentences.insert(1, sentence)
+
+
+def _move(base: Base, edit: Edit) -> None:
+    _put(base, edit, _take(base, edit))
+
+
+def _rename(base: Base, edit: Edit) -> None:
+    document = base.pop(edit.document)
+    document.path = edit.to
+    base[edit.to] = document
+
+
+def _reword(base: Base, edit: Edit) -> None:
+    sentence = _find(base, edit)
+    sentence.text = state_fact(edit.facts[0], sentence.value, -1).text
+
+
+def _change_value(base: Base, edit: Edit) -> None:
+    sentence = _find(base, edit)
+    sentence.text = sentence.text.replace(sentence.value, edit.value)
+    sentence.value = edit.value
+
+
+def _add(base: Base, edit: Edit) -> None:
+    _put(base, edit, state_fact(edit.facts[0], edit.value))
+
+
+def _add_section(base: Base, edit: Edit) -> None:
+    sentences = [Sentence(text=edit.text), state_fact(edit.facts[0], edit.value)]
+    base[edit.document].sections.append(Section(heading=edit.section, parts=[Part(sentences=sentences)]))
+
+
+def _add_document(base: Base, edit: Edit) -> None:
+    document = _build_page(load_handbook(edit.language), find_entity(edit.entity))
+    assert document.path == edit.document
+    base[document.path] = document
+
+
+def _delete_document(base: Base, edit: Edit) -> None:
+    del base[edit.document]
+
+
+def _loosen(base: Base, edit: Edit) -> None:
+    base[edit.document].loose = True
+
+
+def _swap(base: Base, edit: Edit) -> None:
+    parts = base[edit.document].find_section(edit.section).parts
+    parts[0], parts[1] = parts[1], parts[0]
+
+
+_APPLY: Mapping[EditKind, Callable[[Base, Edit], None]] = {
+    "moved_within": _move,
+    "moved_to": _move,
+    "renamed": _rename,
+    "reworded": _reword,
+    "number_changed": _change_value,
+    "deleted_sentence": lambda base, edit: _take(base, edit) and None,
+    "deleted_document": _delete_document,
+    "added_sentence": _add,
+    "added_section": _add_section,
+    "added_document": _add_document,
+    "contradicted": _add,
+    "white_space": _loosen,
+    "order": _swap,
+}
+
+
+def _read_edit(data: dict[str, Any]) -> Edit:
+    kind: EditKind = data["kind"]
+    facts = data.pop("facts", None)
+    if facts is None:  # the edit touches all that the document states
+        document = (
+            _build_page(load_handbook(find_entity(data["entity"]).language), find_entity(data["entity"]))
+            if "entity" in data
+            else _build_first()[data["document"]]
+        )
+        facts = dict.fromkeys(sentence.fact for sentence in document.list_sentences() if sentence.fact)
+    return Edit(**{"outcome": _OUTCOMES[kind], **data, "facts": tuple(facts)})
+
+
+EDITS: tuple[Edit, ...] = tuple(map(_read_edit, read_yaml("edits.yaml")))
