@@ -13,9 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 from prefect_holder import copy_database
 
 from evalhouse.flows.server.environment import (
@@ -25,6 +27,7 @@ from evalhouse.flows.server.environment import (
     server_environment,
 )
 from evalhouse.flows.server.local import LocalServer, LocalServerError
+from evalhouse.flows.server.process import _has_all_migrations
 
 ROOT = Path(__file__).resolve().parents[2]
 N_TASKS = 50
@@ -266,6 +269,24 @@ def test_a_database_of_a_newer_prefect_is_refused_with_advice(clean_environ: Pat
     server.stop()
     assert server.log_path.exists()
     server.log_path.unlink()
+
+
+def test_prefects_migrations_are_left_out_only_where_all_of_them_were_applied(clean_environ: Path) -> None:
+    copy_database(clean_environ / "home")
+    database = clean_environ / "home" / "prefect.db"
+    folder = files("prefect.server.database").joinpath("_migrations")
+    migrations = ScriptDirectory(str(folder), version_locations=[str(folder.joinpath("versions/sqlite"))])
+    newest, *earlier = [script.revision for script in migrations.walk_revisions()]
+
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("select version_num from alembic_version").fetchall() == [(newest,)]
+    assert _has_all_migrations(database)
+    for revision in (earlier[0], earlier[-1], "fedcba987654"):
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("update alembic_version set version_num = ?", [revision])
+        assert not _has_all_migrations(database)
+    database.write_text("no database")
+    assert not _has_all_migrations(database)
 
 
 def test_a_server_that_died_is_reported_without_a_wait(clean_environ: Path) -> None:
