@@ -41,10 +41,12 @@ def main() -> None:
     os.dup2(2, 1)  # the pipe is for our lines alone, whatever a library prints
     parent, n_runs = os.getppid(), 0
     sys.stdout = sys.stderr = _Relay(send)
+    gc.disable()  # as the command does, until the first run is registered
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), hold_server():
         while (request := _next_request(parent)) is not None and is_server_alive():
             send({"begun": True})
             send(_answer(request, send))
+            gc.enable()
             n_runs += 1
             if n_runs % _RUNS_BETWEEN_COLLECTIONS == 0:  # each run freezes what it finds
                 gc.unfreeze()

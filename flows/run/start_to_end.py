@@ -219,13 +219,13 @@ class _RunProcess:
         """Run the flow to its end and put on record how it ended."""
         from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
 
-        register_live_run(live_run)
         try:
             self.interrupts.raise_if_taken()
             import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
 
             if self.wait_for_prefect is not None:
                 self.wait_for_prefect()
+            register_live_run(live_run)
             problem = asyncio.run(self._run_flow(live_run, run.kind))
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")

@@ -16,9 +16,9 @@ from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import orjson
 import polars as pl
-import pyarrow as pa
 
 from evalhouse.tasks.datasets.columns import Columns, ColumnUse, suggest_columns
 from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
@@ -124,9 +124,7 @@ class DuplicateIds:
 
     def _find_candidates(self) -> "array[int]":
         """The hashes that came more than once, sorted."""
-        buffer = pa.py_buffer(self._hashes)
-        hashes = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, buffer])
-        ordered = pl.Series(hashes).sort()
+        ordered = pl.Series(np.frombuffer(self._hashes, dtype=np.int64)).sort()
         repeated = ordered.filter(ordered == ordered.shift()).unique().sort()
         return array("q", repeated.to_arrow().buffers()[1].to_pybytes())
 

@@ -199,6 +199,7 @@ def register_live_run(live_run: LiveRun) -> None:
     """Make a live run findable by its run's id within this process."""
     # A million objects of imported modules would otherwise be walked through now and then while requests wait.
     gc.freeze()
+    gc.enable()
     _live_runs[live_run.run_id] = live_run
 
 
