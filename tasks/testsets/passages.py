@@ -26,6 +26,7 @@ LONGEST: Final = 1200
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _WORD = re.compile(r"[^\W\d_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _CHINESE_SHARE: Final = 0.3  # of the words, of which Chinese has one in two characters
+_ITEM = re.compile(r"\s*+(?:[-*+•>]|\d{1,3}[.)])\s")
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _LONGEST_SLUG = 60
 _UNNAMED: Final = "text"
@@ -116,10 +117,11 @@ class SentenceSpan:
 
 
 def find_sentences(text: str) -> list[SentenceSpan]:
-    """Where the sentences of a text stand. A single line break ends none: lines of a paragraph may be wrapped."""
+    """Where the sentences of a text stand. A line break ends one only where an item or a row of a table begins or ends:
+    the lines of a paragraph may be wrapped."""
     spans: list[SentenceSpan] = []
     end = 0
-    unwrapped = _WRAP.sub(" ", text)
+    unwrapped = _unwrap(text)
     for sentence in split_sentences(unwrapped):
         start = unwrapped.index(sentence, end)
         end = start + len(sentence)
@@ -127,7 +129,15 @@ def find_sentences(text: str) -> list[SentenceSpan]:
     return spans
 
 
-_WRAP = re.compile(r"(?<![\n])\n(?!\n)")
+def _unwrap(text: str) -> str:
+    """The text with a space for each line break inside of a paragraph; as long as before."""
+    before, *lines = text.split("\n")
+    parts = [before]
+    for line in lines:
+        stays = not before.strip() or not line.strip() or "|" in before or "|" in line or _ITEM.match(line)
+        parts += ["\n" if stays else " ", line]
+        before = line
+    return "".join(parts)
 
 
 def _cut_sections(blocks: Iterable[Block]) -> Iterator[_Section]:
