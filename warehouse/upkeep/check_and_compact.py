@@ -6,6 +6,7 @@ compacting a lake merges its small files, forgets snapshots but the last of each
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import duckdb
@@ -78,9 +79,7 @@ def _check_neighbours(location: Location) -> Iterator[Finding]:
 
 def _check_files(warehouse: Warehouse) -> Finding:
     """Read every column of every file of a lake: a missing or broken one says so."""
-    names = warehouse.read(
-        "select table_name from duckdb_tables() where not internal and database_name = current_database() order by 1"
-    )
+    names = warehouse.read(read_query("upkeep/table_names"))
     for name in names["table_name"]:
         try:
             with open_reader(warehouse.location) as connection:
@@ -106,12 +105,7 @@ def _compact_file(location: Location) -> Compacted:
     # The writer's lock keeps others of ours out from the first row to the last.
     with open_writer(location, patience_s=FLUSH_PATIENCE_S) as connection:
         try:
-            own = connection.execute("select current_database()").fetchone()
-            assert own is not None
-            quoted = str(fresh).replace("'", "''")
-            connection.execute(f"attach '{quoted}' as fresh (storage_version 'v1.5.0')")
-            connection.execute(f'copy from database "{own[0]}" to fresh')
-            connection.execute("checkpoint fresh")
+            copy_database(connection, fresh, "fresh")
             connection.execute("detach fresh")
         except duckdb.Error as error:
             fresh.unlink(missing_ok=True)
@@ -121,6 +115,16 @@ def _compact_file(location: Location) -> Compacted:
         except OSError as error:
             raise WarehouseError(f"cannot replace {location.path}: {error.strerror or error}") from None
     return Compacted(before=before, after=location.path.stat().st_size, detail="written again")
+
+
+def copy_database(connection: duckdb.DuckDBPyConnection, path: Path, name: str) -> None:
+    """Copy all that the connection's file holds into a new one, which stays attached as `name`."""
+    own = connection.execute("select current_database()").fetchone()
+    assert own is not None
+    quoted = str(path).replace("'", "''")
+    connection.execute(f"attach '{quoted}' as {name} (storage_version 'v1.5.0')")
+    connection.execute(f'copy from database "{own[0]}" to {name}')
+    connection.execute(f"checkpoint {name}")
 
 
 def _compact_lake(warehouse: Warehouse) -> Compacted:

@@ -1,0 +1,157 @@
+"""`evalhouse warehouse backup`: one moment of a warehouse as a file of its own, while others write; and what takes how
+much room."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_house import House
+from cli_process import Finished
+from warehouse_processes import ROOT, count_rows, make_batch, make_warehouse
+
+from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.upkeep import backup as backup_module
+from evalhouse.warehouse.upkeep.backup import back_up
+from evalhouse.warehouse.upkeep.move import move_warehouse
+from evalhouse.warehouse.upkeep.size import measure_size
+
+Ask = Callable[..., Finished]
+
+_N_BATCHES = 30
+_WRITER = f"""
+import sys
+from evalhouse.warehouse.store import Warehouse
+from warehouse_processes import make_batch
+warehouse = Warehouse(sys.argv[1])
+for number in range({_N_BATCHES}):
+    warehouse.append(make_batch(f"b{{number:02}}", n=20))
+    print(number, flush=True)
+warehouse.flush()
+"""
+
+
+def test_a_backup_beside_a_writer_is_one_moment_and_the_writer_loses_nothing(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path / "live")
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(warehouse.location.path)],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}:{':'.join(sys.path)}", "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        while writer.stdout.readline().strip() != "3":
+            pass
+        done = back_up(warehouse, str(tmp_path / "copies" / "one.duckdb"))
+        writer.communicate(timeout=60)
+    copy = Warehouse(str(done.path))
+    keys = copy.read("select batch_key from batches order by batch_key")["batch_key"].to_list()
+    assert keys == [f"b{number:02}" for number in range(len(keys))]
+    assert len(keys) >= 4
+    assert count_rows(copy, "statements") == 20 * len(keys) == done.tables["statements"]
+    assert count_rows(warehouse, "batches") == _N_BATCHES
+    assert count_rows(warehouse, "statements") == 20 * _N_BATCHES
+    assert [path.name for path in done.path.parent.iterdir()] == ["one.duckdb"]
+
+
+def test_a_backup_overwrites_nothing_and_names_itself_in_a_folder(house: House, tmp_path: Path, ask: Ask) -> None:
+    place = tmp_path / "taken.duckdb"
+    place.write_bytes(b"mine")
+    refused = ask("warehouse", "backup", str(place), "--warehouse", str(house.path))
+    assert refused.status == 2
+    assert "overwrites nothing" in refused.stderr
+    assert place.read_bytes() == b"mine"
+    folder = tmp_path / "nights"
+    folder.mkdir()
+    made = ask("warehouse", "backup", str(folder), "--warehouse", str(house.path), "--json")
+    assert made.status == 0
+    (copy,) = folder.iterdir()
+    assert copy.name.startswith("evalhouse-20")
+    assert made.document == {
+        "warehouse": Warehouse(str(house.path)).location.url, "backup": str(copy), "bytes": copy.stat().st_size,
+        "rows": made.document["rows"],
+    }  # fmt: skip
+
+
+def test_what_was_backed_up_is_restored_by_putting_it_in_place(house: House, tmp_path: Path, ask: Ask) -> None:
+    url = ("--warehouse", str(house.path))
+    before = ask("show", "latest", "--json", *url).document
+    copy = tmp_path / "copy.duckdb"
+    assert ask("warehouse", "backup", str(copy), *url).status == 0
+    house.path.write_bytes(b"the disk has failed")
+    assert ask("show", "latest", *url).status == 2
+    house.path.unlink()
+    copy.rename(house.path)
+    assert ask("show", "latest", "--json", *url).document == before
+    assert ask("rescore", "latest", *url).status == 0
+    assert ask("warehouse", "check", *url).status == 0
+
+
+@pytest.mark.slow  # ends a run in a process of its own
+def test_a_run_that_was_under_way_is_resumed_from_a_backup(house: House, tmp_path: Path, ask: Ask) -> None:
+    url = ("--warehouse", str(house.path))
+    scores = f"select sample_id, metric, value from scores where run_id = '{house.run_id}' order by all"
+    before = Warehouse(str(house.path)).read(scores)
+    with open_writer(Warehouse(str(house.path)).location, patience_s=5) as connection:
+        connection.execute(f"update runs set status = 'running', finished_at = null where run_id = '{house.run_id}'")
+        for table in ("outcomes", "scores", "classifications"):
+            connection.execute(f"delete from {table} where run_id = '{house.run_id}' and sample_id = 'zh-1'")
+    copy = tmp_path / "copy.duckdb"
+    assert ask("warehouse", "backup", str(copy), *url).status == 0
+    resumed = house.place.call("resume", house.run_id, "--warehouse", str(copy), "--json")
+    assert resumed.status == 0, resumed.stderr
+    assert Warehouse(str(copy)).read(scores).equals(before)
+
+
+def test_a_copy_with_other_rows_is_no_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = make_warehouse(tmp_path)
+    warehouse.append(make_batch("b"))
+    copy_database = backup_module.copy_database
+
+    def lose_a_row(connection: object, path: Path, name: str) -> None:
+        copy_database(connection, path, name)  # type: ignore[arg-type]
+        connection.execute(f"delete from {name}.statements where sample_id = 'b-1'")  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(backup_module, "copy_database", lose_a_row)
+    with pytest.raises(WarehouseError, match=r"the copy of statements is not what was copied \(2 rows of 3\)"):
+        back_up(warehouse, str(tmp_path / "copy.duckdb"))
+    assert not list(tmp_path.glob("copy*"))
+
+
+@pytest.mark.slow  # the tables of a lake take seconds to make
+def test_a_lake_is_backed_up_into_a_file(house: House, tmp_path: Path) -> None:
+    source = Warehouse(str(house.path))
+    lake = Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
+    counts = move_warehouse(source, lake, lambda *_: None)
+    done = back_up(lake, str(tmp_path / "copy.duckdb"))
+    assert {name: n for name, n in done.tables.items() if name in counts} == counts
+    scores = "select * from run_scores order by run_id, metric"
+    assert Warehouse(str(done.path)).read(scores).equals(lake.read(scores))
+
+
+def test_size_is_told_by_what_takes_it(house: House, ask: Ask) -> None:
+    warehouse = Warehouse(str(house.path))
+    before = measure_size(warehouse)
+    assert before.n_bytes == house.path.stat().st_size
+    assert before.n_samples == count_rows(warehouse, "run_samples")
+    assert sum(before.groups.values()) + before.n_free == pytest.approx(before.n_bytes, abs=len(before.groups))
+    with open_writer(warehouse.location, patience_s=5) as connection:
+        connection.execute(
+            "insert into llm_calls by name select 'c' || i as call_id, 'r' as run_id, 'rank' as step, 'j' as judge, "
+            "'h' as request_hash, i::ubigint as request_key, 'ok' as status, 1 as attempts, "
+            "now()::timestamp as started_at, "
+            "array_to_string([md5((i * j)::varchar) for j in range(1, 50)], ' ') as reply from range(5000) as t (i)"
+        )
+    after = measure_size(warehouse)
+    assert after.groups["calls"] - before.groups["calls"] > 0.8 * (after.n_bytes - before.n_bytes) > 1_000_000
+    told = ask("warehouse", "check", "--warehouse", str(house.path), "--json").document["size"]
+    assert told["bytes_by_group"] == dict(after.groups)
+    assert told["bytes_per_1000_samples"] == pytest.approx((after.n_bytes - after.n_free) * 1000 / after.n_samples)
+    shown = ask("warehouse", "check", "--warehouse", str(house.path)).stdout
+    assert "MB a 1,000 samples" in shown
