@@ -266,6 +266,7 @@ def _to_document(suite_outcome: "SuiteOutcome", rows: list[dict[str, Any]], ware
             "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
         ),
         "noise": outcome.noise.to_plain() if outcome.noise else None,
+        "repeats": outcome.repeats.to_plain() if outcome.repeats else None,
         "warehouse": warehouse.location.url,
         **of_suite,
     }
@@ -298,6 +299,8 @@ def _print_outcome(
     print_responses(responses)
     if outcome.noise is not None:
         print_line(outcome.noise.describe())
+    if outcome.repeats is not None:
+        print_line(outcome.repeats.describe())
     _print_stop(outcome)
     if suite_outcome.gate is not None:
         from evalhouse.flows.documents.gate import print_gate  # noqa: PLC0415  # imports the statistics

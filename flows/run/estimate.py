@@ -23,6 +23,7 @@ from evalhouse.flows.display.output import (
     print_line,
     print_notice,
     print_table,
+    write_count,
     write_dollars,
 )
 from evalhouse.flows.documents.run_origin import explain_surface
@@ -265,16 +266,35 @@ def _write_usage(usage: Usage, name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepeatsEstimate:
+    """What asking a share of the questions again would need on top: so many of them, in so many rounds.
+
+    `requests` to the judge and their `cost_usd` are what it takes if no answer is what it was, None where nobody knows.
+    """
+
+    n_questions: int
+    n_rounds: int
+    requests: int | None = None
+    cost_usd: float | None = None
+
+    @property
+    def n_answers(self) -> int:
+        """How often the application is asked."""
+        return self.n_questions * self.n_rounds
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetEstimate:
     """How much the application would be asked, and on how many answers the rest of the estimate stands.
 
-    `asked` is None where nothing is asked because the responses of a run are judged.
+    `asked` is None where nothing is asked because the responses of a run are judged, and then there are no `repeats`.
     """
 
     asked: str | None
     n_questions: int
     n_answers_known: int
     answers_of: str | None
+    repeats: RepeatsEstimate | None = None
 
 
 @dataclass(kw_only=True)
@@ -308,6 +328,7 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
         n_questions=0 if settings.responses else n_samples,
         n_answers_known=answers.n_known if answers else 0,
         answers_of=parent.run_id if parent else None,
+        repeats=_estimate_repeats(settings, n_samples, estimate),
     )
     if as_json:
         judging = (
@@ -319,11 +340,37 @@ def print_target_estimate(settings: RunSettings, *, as_json: bool) -> None:
     if estimate is not None:
         print_line()
         print_estimate(estimate, as_json=False)
+    if (repeats := target.repeats) and repeats.requests is not None:
+        cost = f", cost {write_dollars(repeats.cost_usd)}" if repeats.cost_usd is not None else ""
+        print_line(
+            f"On top comes the judging of the {repeats.n_answers:,} repeated answers: at most about "
+            f"{repeats.requests:,} requests{cost}, and none for an answer that is what it was."
+        )
+
+
+def _estimate_repeats(settings: RunSettings, n_samples: int, estimate: Estimate | None) -> RepeatsEstimate | None:
+    """None where nothing is asked again. Answers are taken to need as many requests as they do on average."""
+    if settings.target is None or settings.responses or not settings.target.repeats:
+        return None
+    from evalhouse.tasks.comparing.noise import count_picked  # noqa: PLC0415  # imports the statistics
+
+    n_questions = count_picked(n_samples, settings.target.repeat_share)
+    repeats = RepeatsEstimate(n_questions=n_questions, n_rounds=settings.target.repeats)
+    if estimate is None or not estimate.n_samples:
+        return repeats
+    usage = estimate.usage
+    requests = round((usage.requests + usage.reused) * repeats.n_answers / estimate.n_samples)
+    cost_usd = None if usage.cost_usd is None or not usage.requests else usage.cost_usd / usage.requests * requests
+    return replace(repeats, requests=requests, cost_usd=cost_usd)
 
 
 def _print_target(target: TargetEstimate, n_samples: int) -> None:
     if target.asked is not None:
-        print_line(f"{target.asked} will be asked {target.n_questions:,} questions.")
+        more = ""
+        if repeats := target.repeats:
+            times = write_count(repeats.n_rounds, "more time")
+            more = f", and {repeats.n_questions:,} of them {times}: {target.n_questions + repeats.n_answers:,} requests"
+        print_line(f"{target.asked} will be asked {target.n_questions:,} questions{more}.")
     if target.answers_of is None:
         print_line(
             "Its answers are not known yet, so nobody can say what judging them will cost. `evalhouse collect` "
@@ -342,7 +389,7 @@ def _find_parent(settings: RunSettings) -> RunRow | None:
     if not warehouse.location.path.exists():
         return None
     asked = (run for run in list_runs(warehouse) if run.suite == settings.suite and run.config.get("target"))
-    ended = (run for run in asked if run.kind != "noise" and run.status in ("completed", "incomplete"))
+    ended = (run for run in asked if not run.is_part_of_run and run.status in ("completed", "incomplete"))
     return next(ended, None)
 
 

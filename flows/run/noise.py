@@ -87,7 +87,7 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
     live_run.progress.what = "samples judged again"
     try:
         # The samples first: a noise run on record has some.
-        copy_samples(warehouse, run_id=run.run_id, noise_run_id=again.run_id, sample_ids=selection.sample_ids)
+        copy_samples(warehouse, run_id=run.run_id, again_run_id=again.run_id, sample_ids=selection.sample_ids)
         insert_run(warehouse, again)
     except BaseException:
         live_run.asker.record.close()

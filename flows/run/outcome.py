@@ -1,11 +1,12 @@
-"""How a run ended, and how the measuring of its judge's noise did; what Prefect's pages show of that."""
+"""How a run ended, and how measuring its judge's noise and its bot's did; what Prefect's pages show of that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from evalhouse.flows.display.output import print_notice, write_dollars
+from evalhouse.flows.display.output import print_notice, write_count, write_dollars
+from evalhouse.warehouse.rows.repeats import RepeatCounts
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ Watch = Callable[["LiveRun"], AbstractContextManager[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended. `problem` says why when it did not complete; `noise` is there where it was to be measured."""
+    """How a run ended. `problem` says why when it did not complete; `noise` and `repeats` are there where the
+    judge's noise and the bot's were to be measured."""
 
     run: RunRow
     status: RunStatus
     counts: "Usage"
     problem: str | None
     noise: "NoiseOutcome | None" = None
+    repeats: "RepeatsOutcome | None" = None
 
 
 def explain_incomplete(outcome: RunOutcome) -> str | None:
@@ -102,6 +105,59 @@ class NoiseOutcome:
             "n_changed": self.n_changed,
             "requests": outcome.counts.requests if outcome else 0,
             "cost_usd": outcome.counts.cost_usd if outcome else 0.0,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatsOutcome:
+    """What came of asking questions again: how each round that was asked now ended, and what all rounds gave.
+
+    `counts` is None where the record could not be read; `problem` says why something is missing.
+    """
+
+    outcomes: "Sequence[RunOutcome]" = ()
+    counts: RepeatCounts | None = None
+    problem: str | None = None
+
+    @property
+    def requests(self) -> int:
+        """Requests to the judge."""
+        return sum(outcome.counts.requests for outcome in self.outcomes)
+
+    @property
+    def reused(self) -> int:
+        """Replies of the judge that were on record, as those to an answer that is what it was."""
+        return sum(outcome.counts.reused for outcome in self.outcomes)
+
+    @property
+    def cost_usd(self) -> float:
+        """Dollars for the judge's replies, as far as they have a price."""
+        return sum(outcome.counts.cost_usd or 0.0 for outcome in self.outcomes)
+
+    def describe(self) -> str:
+        """What came of it, in a sentence for the person who started the run."""
+        counts = self.counts
+        if counts is None or not counts.n_answers:
+            return f"bot's noise: not measured, {self.problem or 'no question was answered again'}"
+        text = (
+            f"bot's noise: {write_count(counts.n_questions, 'question')} asked again, "
+            f"{write_count(counts.n_answers, 'answer')}; {counts.n_otherwise} answered otherwise at least once; "
+            f"{self.requests:,} more requests to the judge, {self.reused:,} reused, cost {write_dollars(self.cost_usd)}"
+        )
+        if self.outcomes:
+            text += f" (runs {', '.join(outcome.run.run_id for outcome in self.outcomes)})"
+        return f"{text}; it stopped: {self.problem}" if self.problem else text
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same for programs."""
+        counts = self.counts or RepeatCounts(n_questions=0, n_answers=0, n_otherwise=0)
+        return {
+            "runs": [{"run_id": outcome.run.run_id, "status": outcome.status} for outcome in self.outcomes],
+            **asdict(counts),
+            "requests": self.requests,
+            "reused": self.reused,
+            "cost_usd": self.cost_usd,
             "problem": self.problem,
         }
 

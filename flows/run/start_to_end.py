@@ -112,6 +112,11 @@ def resume_run(
         raise WarehouseError(
             f"run {run.run_id} measured the noise of {run.parent_run_id}; the next run measures it again"
         )
+    if run.kind == "repeats":
+        raise WarehouseError(
+            f"run {run.run_id} asks questions of {run.parent_run_id} again; `evalhouse resume {run.parent_run_id}` "
+            "goes on with both"
+        )
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
@@ -194,7 +199,7 @@ class _RunProcess:
     finish: Finish
 
     def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
-        """Run what was prepared to its end, and measure the judge's noise where the settings ask for it."""
+        """Run what was prepared to its end, and measure the judge's noise and the bot's where settings ask for it."""
         live_run = prepared.make_live_run(self.warehouse)
         # Putting it on record is not broken off: a person who interrupts a run on record is given its id.
         with self.interrupts.noted():
@@ -212,6 +217,12 @@ class _RunProcess:
 
             noise = measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, noise=noise)
+        target = prepared.tools.settings.target if prepared.target is not None else None
+        if target is not None and target.repeats and self.interrupts.taken is None:
+            from evalhouse.flows.run.repeats import ask_again  # noqa: PLC0415
+
+            repeats = ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
+            outcome = replace(outcome, repeats=repeats)
         show_end(outcome.run, self.finish(outcome))
         return outcome
 

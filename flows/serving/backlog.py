@@ -236,12 +236,12 @@ def _mark_runs(warehouse: Warehouse, suite: str, alive: Collection[str | None]) 
 
 
 def _mark_run(warehouse: Warehouse, run: RunRow) -> bool:
-    holder = run.run_id if run.kind != "noise" else run.parent_run_id or run.run_id
+    holder = (run.is_part_of_run and run.parent_run_id) or run.run_id
     with _tried_to_hold(warehouse, holder) as is_ours:
         if not is_ours or find_run(warehouse, run.run_id).status != "running":
             return False
         why = f" ({run.problem})" if run.problem else ""
-        problem = f"{_GONE}{why}; `evalhouse resume {run.run_id}` goes on with it"
+        problem = f"{_GONE}{why}; `evalhouse resume {holder}` goes on with it"
         update_run(
             warehouse,
             run.run_id,

@@ -99,7 +99,7 @@ class RunLines:
         for warehouse in map(Warehouse, self._urls):
             with contextlib.suppress(WarehouseMissing):
                 all_kept += [_Kept(run=run, warehouse=warehouse) for run in list_runs(warehouse, limit=_NEWEST)]
-        return [kept for kept in all_kept if kept.run.suite in self._names and kept.run.kind != "noise"]
+        return [kept for kept in all_kept if kept.run.suite in self._names and not kept.run.is_part_of_run]
 
 
 def _is_before_its_gate(run: RunRow) -> bool:

@@ -13,6 +13,7 @@ scores on the whole than it did, as when its provider has exchanged the model be
 there the texts are the same, and the mean of d is not 0.
 """
 
+import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,13 +128,24 @@ def pick_samples(sample_ids: Sequence[str], *, share: float, seed: str) -> list[
     return [sample_ids[place] for place in sorted(places)]
 
 
+def pick_steadily(sample_ids: Sequence[str], *, share: float) -> list[str]:
+    """A random share of the samples in their order, at least LEAST_SAMPLES of them, the same ones every night.
+
+    Each sample has its place in an order of its own, that of its id's hash: where samples come or go, those that stay
+    are drawn as they were, but for the few at the end of the share.
+    """
+    drawn = sorted(sample_ids, key=lambda sample_id: hashlib.sha256(f"repeats {sample_id}".encode()).digest())
+    picked = frozenset(drawn[: count_picked(len(sample_ids), share)])
+    return [sample_id for sample_id in sample_ids if sample_id in picked]
+
+
 def has_noise(judge: str, embeddings: str | None) -> bool:
     """Whether the judge or the embeddings may say something else the second time. Those without a model do not."""
     return not all(map(is_fixed, list_judges(judge))) or embeddings not in (None, "hashing")
 
 
 def count_picked(n_samples: int, share: float) -> int:
-    """How many of so many samples `pick_samples` picks."""
+    """How many of so many samples are picked."""
     return min(n_samples, max(ceil(share * n_samples), LEAST_SAMPLES))
 
 

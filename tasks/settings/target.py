@@ -59,6 +59,8 @@ class TargetSettings(BaseModel):
     concurrency: int = Field(default=4, ge=1, le=1024, description="questions in flight at once")
     rpm: int | None = Field(default=None, ge=1, description="questions per minute")
     stop_early: bool = Field(default=True, description="end the asking when the first questions all fail")
+    repeats: int = Field(default=0, ge=0, le=20, description="further times a share of the questions is asked")
+    repeat_share: float = Field(default=0.1, gt=0, le=1, description="share of the questions that is asked again")
 
     @field_validator("url")
     @classmethod

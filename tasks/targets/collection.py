@@ -33,7 +33,7 @@ from evalhouse.warehouse.store import Warehouse
 ReadSamples = Callable[[int, int], list[StoredSample]]
 SEPARATORS = "#:/|@"
 # They say how the application is asked, not what or whom.
-_MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early"}
+_MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
 
 
 def make_target(settings: TargetSettings) -> Target:
@@ -121,7 +121,7 @@ def find_unaffected(warehouse: Warehouse, run: RunRow, target: TargetSettings) -
     earlier = [
         other
         for other in list_runs(warehouse)
-        if other.suite == run.suite and other.kind != "noise" and other.started_at < run.started_at
+        if other.suite == run.suite and not other.is_part_of_run and other.started_at < run.started_at
     ]
     announced: dict[str, datetime] = {}
     unnamed_changes = []

@@ -18,6 +18,7 @@ import asyncio
 import dataclasses
 import math
 import os
+import random
 import re
 import signal
 import threading
@@ -63,6 +64,7 @@ class BotOptions:
     refuse: str | None = None  # a question that holds this text always gets `fail_status`
     slow_s: float = 0.0  # before an answer
     hold_after: int | None = None  # later requests wait until this is changed
+    waver: float = 0.0  # chance that it says it does not know, drawn again each time it is asked the same question
     chunk_bytes: int = 0  # a stream's bytes are sent in pieces of this size, wherever that cuts; 0: event by event
 
 
@@ -217,6 +219,10 @@ class RagBot:
         if fault := self._make_fault(request, question, ordinal):
             return fault
         reply = answer_question(self.folder, question, n_contexts=self.options.n_contexts)
+        if self.options.waver:
+            n_asked = self.stats.questions.count(question)
+            if random.Random(f"{question} {n_asked}").random() < self.options.waver:
+                reply["answer"] = UNKNOWN
         stream = request.query.get("stream")
         if stream is None:
             return _send_json(reply)

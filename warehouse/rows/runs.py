@@ -27,7 +27,7 @@ WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 YARDSTICKS: Final = ("judge", "embeddings", "language", "plan")
 """What a run was measured with: columns of `runs`, and the plan in its settings."""
-RunKind = Literal["evaluation", "collection", "noise", "prompts", "benchmark"]
+RunKind = Literal["evaluation", "collection", "noise", "repeats", "prompts", "benchmark"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,11 @@ class RunRow:
     def plan(self) -> str:
         """How its judge was asked; runs from before there was a choice have no such setting."""
         return str(self.config.get("plan", SEPARATE))
+
+    @property
+    def is_part_of_run(self) -> bool:
+        """Whether it was made at the end of its parent, in the same process, to see what chance does to that."""
+        return self.kind in ("noise", "repeats")
 
     @property
     def series(self) -> str | None:

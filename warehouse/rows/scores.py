@@ -45,11 +45,11 @@ def list_equal_inputs(warehouse: Warehouse, *, base: str, candidate: str) -> lis
     return _list(warehouse, read_query("noise/equal_inputs"), {"base": base, "candidate": candidate})
 
 
-def copy_samples(warehouse: Warehouse, *, run_id: str, noise_run_id: str, sample_ids: Collection[str]) -> None:
-    """Give a noise run these samples of its parent."""
-    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=noise_run_id) as connection:
+def copy_samples(warehouse: Warehouse, *, run_id: str, again_run_id: str, sample_ids: Collection[str]) -> None:
+    """Give a run that judges or asks some samples of its parent again these samples."""
+    with warehouse.writing(patience_s=FLUSH_PATIENCE_S, run_id=again_run_id) as connection:
         connection.register("picked_samples", pl.DataFrame({"sample_id": list(sample_ids)}).to_arrow())
-        connection.execute(read_query("noise/copy"), {"run_id": run_id, "noise_run_id": noise_run_id})
+        connection.execute(read_query("noise/copy"), {"run_id": run_id, "again_run_id": again_run_id})
         connection.unregister("picked_samples")
 
 

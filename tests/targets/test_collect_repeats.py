@@ -1,0 +1,213 @@
+"""Questions that a bot is asked again in the same run: what is asked and judged, and that nothing else moves by it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Place
+from rag_bot import RagBot, start_rag_bot
+
+from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
+from evalhouse.warehouse.rows.runs import update_run
+from evalhouse.warehouse.store import Warehouse
+
+N, SHARE, ROUNDS, WAVER = 30, 0.5, 2, 0.4
+N_DRAWN = 15
+SUITE = """\
+dataset = "berths.jsonl"
+judge = "lexical"
+metrics = ["factual_f1", "context_recall"]
+
+[target]
+url = "{url}"
+contexts = "$.contexts[*].text"
+attempts = 1
+"""
+REPEATS = f"repeats = {ROUNDS}\nrepeat_share = {SHARE}\n"
+IDS = [f"berth-{number}" for number in range(1, N + 1)]
+DRAWN = set(pick_steadily(IDS, share=SHARE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A folder with a suite that asks a bot again (`port.toml`) and one that does not (`once.toml`)."""
+
+    place: Place
+    bot: RagBot
+
+    def run(self, *arguments: str, status: int = 0) -> dict[str, Any]:
+        finished = self.place.call(*arguments, "--json")
+        assert finished.status == status, finished.stderr
+        document: dict[str, Any] = finished.document
+        return document
+
+    def read(self, sql: str, warehouse: str = "evalhouse.duckdb", **parameters: object) -> list[dict[str, Any]]:
+        return Warehouse(str(self.place.folder / warehouse)).read_rows(sql, parameters)
+
+
+def build_port(folder: Path, prefect_home: Path) -> Port:
+    (folder / "documents").mkdir(parents=True)
+    texts = [f"Berth {number} takes ships of {number * 7} metres." for number in range(1, N + 1)]
+    (folder / "documents" / "berths.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    rows = [
+        {"id": name, "question": f"Which ships does berth {number} take?", "ground_truth": text}
+        for number, (name, text) in enumerate(zip(IDS, texts, strict=True), start=1)
+    ]
+    (folder / "berths.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    bot = start_rag_bot(folder / "documents", waver=WAVER)
+    suite = SUITE.format(url=bot.url)
+    (folder / "once.toml").write_text(f'name = "port"\n{suite}', encoding="utf-8")
+    (folder / "port.toml").write_text(suite + REPEATS, encoding="utf-8")
+    return Port(place=Place(folder=folder, variables={"PREFECT_HOME": str(prefect_home)}), bot=bot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """A run with repeats, what the bot was asked in it, and the same run without any, in `once.duckdb`."""
+
+    port: Port
+    document: dict[str, Any]
+    asked: list[str]
+    once: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.document["run_id"])
+
+    @property
+    def rounds(self) -> list[str]:
+        return [one["run_id"] for one in self.document["repeats"]["runs"]]
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Night]:
+    port = build_port(tmp_path_factory.mktemp("port") / "port", prefect_home)
+    with port.bot:
+        once = port.run("run", "once.toml", "--warehouse", "once.duckdb")
+        port.bot.reset()  # so that it says the same the first time
+        document = port.run("run", "port.toml")
+        yield Night(port=port, document=document, asked=list(port.bot.stats.questions), once=once)
+
+
+def test_the_drawn_questions_are_asked_again_and_no_others(night: Night) -> None:
+    times = Counter(night.asked)
+    numbers = {question: question.split()[-2] for question in times}
+    again = {f"berth-{numbers[question]}" for question, n in times.items() if n == 1 + ROUNDS}
+    assert again == DRAWN
+    assert set(times.values()) == {1, 1 + ROUNDS}
+    assert len(again) == N_DRAWN
+
+
+def test_repeats_are_runs_of_their_own_under_the_same_ids(night: Night) -> None:
+    rows = night.port.read("select * from runs where kind = 'repeats' order by started_at")
+    assert [row["run_id"] for row in rows] == night.rounds
+    assert {(row["parent_run_id"], row["status"], row["n_samples"]) for row in rows} == {
+        (night.run_id, "completed", N_DRAWN)
+    }
+    assert [row["tags"] for row in rows] == [["repeat 1 of 2"], ["repeat 2 of 2"]]
+    for run_id in night.rounds:
+        samples = night.port.read("select sample_id from run_samples where run_id = $run_id", run_id=run_id)
+        assert {row["sample_id"] for row in samples} == DRAWN
+        scored = night.port.read("select count(value) as n from scores where run_id = $run_id", run_id=run_id)
+        assert scored == [{"n": 2 * N_DRAWN}], "each answer by each metric, by the same SQL"
+
+
+def test_the_runs_own_numbers_are_those_of_the_first_answers(night: Night) -> None:
+    assert night.document["metrics"] == night.once["metrics"]
+    assert night.document["calls"] == night.once["calls"]
+    assert night.once["repeats"] is None
+    names = "sample_id, metric, value"
+    order = f"select {names} from scores where run_id = $run_id order by all"
+    first = night.port.read(order, "once.duckdb", run_id=night.once["run_id"])
+    assert night.port.read(order, run_id=night.run_id) == first
+
+
+def test_no_word_and_no_history_has_a_round_as_a_night(night: Night) -> None:
+    assert night.port.run("show", "latest")["run"]["run_id"] == night.run_id
+    assert night.port.read("select distinct run_id from score_history") == [{"run_id": night.run_id}]
+    listed = [run["run_id"] for run in night.port.run("runs")]
+    assert listed == [night.run_id]
+    assert {run["kind"] for run in night.port.run("runs", "--all")} == {"evaluation", "repeats"}
+
+
+def test_an_answer_that_is_what_it_was_costs_no_request(night: Night) -> None:
+    """The bot says one of two things to a question, and each is judged once."""
+    answers = night.port.read(
+        """
+        select run_id, sample_id, answer,
+            row_number() over (partition by sample_id, answer order by runs.started_at) as n
+        from responses join runs using (run_id)
+        """
+    )
+    is_new = {(row["run_id"], row["sample_id"]): row["n"] == 1 for row in answers}
+    sent = night.port.read(
+        """
+        select run_id, sample_id, count(*) filter (where status = 'ok') as n
+        from llm_calls where sample_id is not null and run_id <> $run_id group by all
+        """,
+        run_id=night.run_id,
+    )
+    assert len(sent) == ROUNDS * N_DRAWN
+    assert all(row["n"] == 0 for row in sent if not is_new[row["run_id"], row["sample_id"]])
+    repeats = night.document["repeats"]
+    assert repeats["requests"] == sum(row["n"] for row in sent)
+    assert repeats["reused"] > 0
+
+
+def test_what_came_of_it_is_counted_and_told(night: Night) -> None:
+    said = night.port.read("select sample_id, count(distinct answer) > 1 as is_other from responses group by sample_id")
+    n_other = sum(row["is_other"] for row in said)
+    assert 0 < n_other < N_DRAWN
+    repeats = night.document["repeats"]
+    assert (repeats["n_questions"], repeats["n_answers"], repeats["n_otherwise"]) == (N_DRAWN, 2 * N_DRAWN, n_other)
+    assert repeats["problem"] is None
+    refused = night.port.place.call("resume", night.rounds[0])
+    assert refused.status == 2
+    assert f"`evalhouse resume {night.run_id}` goes on with both" in refused.stderr
+
+
+def test_the_dry_run_says_what_repeats_will_ask(night: Night) -> None:
+    printed = night.port.place.call("run", "port.toml", "--dry-run").stdout
+    assert f"will be asked {N} questions, and {N_DRAWN} of them 2 more times: {N + 2 * N_DRAWN} requests." in printed
+    target = night.port.run("run", "port.toml", "--dry-run")["target"]["repeats"]
+    assert (target["n_questions"], target["n_rounds"]) == (N_DRAWN, ROUNDS)
+    n_calls = night.document["calls"]["requests"] + night.document["calls"]["reused"]
+    assert target["requests"] == pytest.approx(n_calls * 2 * N_DRAWN / N, rel=0.1)
+    assert night.port.run("run", "once.toml", "--dry-run")["target"]["repeats"] is None
+
+
+def test_a_round_that_was_stopped_goes_on_where_it_was(night: Night, tmp_path: Path) -> None:
+    """As a process that was killed in the second round leaves it, with some of its responses on record."""
+    copied = tmp_path / "copy.duckdb"
+    shutil.copy(night.port.place.folder / "evalhouse.duckdb", copied)
+    warehouse, stopped = Warehouse(str(copied)), night.rounds[1]
+    kept = sorted(DRAWN)[:5]
+    with warehouse.writing(patience_s=10, run_id=stopped) as connection:
+        connection.execute(
+            "delete from responses where run_id = ? and sample_id not in (select unnest(?))", [stopped, kept]
+        )
+    update_run(warehouse, stopped, status="failed", finished_at=None)
+    before = len(night.port.bot.stats.questions)
+    again = night.port.run("resume", night.run_id, "--warehouse", str(copied))
+    assert len(night.port.bot.stats.questions) - before == N_DRAWN - len(kept)
+    assert again["metrics"] == night.document["metrics"]
+    assert again["repeats"]["runs"] == [{"run_id": stopped, "status": "completed"}]
+    assert again["repeats"]["n_answers"] == 2 * N_DRAWN
+    assert night.port.run("resume", night.run_id, "--warehouse", str(copied))["repeats"] is None, "nothing is left"
+
+
+def test_what_is_drawn_stays_drawn_when_samples_come_and_go() -> None:
+    assert pick_steadily(IDS, share=SHARE) == [name for name in IDS if name in DRAWN], "in their order"
+    more = [f"pier-{number}" for number in range(N)]
+    among_more = set(pick_steadily([*more, *IDS], share=SHARE))
+    assert len(among_more) == N
+    assert len(among_more & DRAWN) >= 0.8 * N_DRAWN
+    assert len(pick_steadily(IDS, share=0.01)) == LEAST_SAMPLES
+    assert pick_steadily(IDS[:3], share=0.01) == IDS[:3]
