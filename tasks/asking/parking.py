@@ -328,6 +328,8 @@ class Parking:
         self._batches.append(batch)
         self._out.update(dict.fromkeys(by_id.values(), batch))
         self._begin(self._wait_and_fetch(batch))
+        if self._late.is_set():  # the deadline has passed while the provider made it
+            self._begin(self._cancel(batch))
 
     async def _wait_and_fetch(self, batch: _Sent) -> None:
         """Wait for the end of a batch, hand its results out, and note that nothing more comes of it."""
@@ -412,7 +414,10 @@ class Parking:
         unsent, self._unsent = self._unsent, {}
         self._put_back(unsent)
         for batch in list(self._batches):
-            await self._persist(lambda: self.service.cancel(batch.provider_id))  # noqa: B023  # awaited at once
+            await self._cancel(batch)
+
+    async def _cancel(self, batch: _Sent) -> None:
+        await self._persist(lambda: self.service.cancel(batch.provider_id))
 
     async def _persist(self, do: Callable[[], Awaitable[T]]) -> T:
         """Do something over the network until it works; errors that a later try cannot mend are raised."""

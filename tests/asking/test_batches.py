@@ -24,6 +24,7 @@ from evalhouse.tasks.asking.parking import BatchUnderWay
 from evalhouse.tasks.asking.record import CallRecord
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.extract import extract_statements
+from evalhouse.tasks.judge.batches import BatchState
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
 from evalhouse.tasks.pipeline.live_run import LiveRun
@@ -255,6 +256,25 @@ async def test_after_the_deadline_the_rest_is_asked_by_itself(endpoint: BatchEnd
     assert batch.status == "cancelled"
     by_batch = Counter(call["batch_id"] is not None for call in read_calls(tmp_path))
     assert by_batch == {True: len({*batch.answered}) - 1, False: 6 * N_SAMPLES - (len({*batch.answered}) - 1)}
+    assert not endpoint.paid_twice
+
+
+async def test_a_batch_that_is_made_as_the_deadline_passes_is_cancelled_too(
+    endpoint: BatchEndpoint, tmp_path: Path
+) -> None:
+    endpoint.takes_s = None
+    async with lay_out_night(tmp_path, deadline="1s") as live_run:
+        service = live_run.parkings[0].service
+        create = service.create
+
+        async def create_slowly(file: Path, tag: str) -> BatchState:
+            created = await create(file, tag)
+            await asyncio.sleep(1.1)
+            return created
+
+        service.create = create_slowly  # type: ignore[method-assign]
+        await asyncio.wait_for(extract_statements(live_run, make_work(make_sample())), timeout=60)
+    assert [batch.status for batch in endpoint.batches.values()] == ["cancelled"]
     assert not endpoint.paid_twice
 
 
