@@ -4,7 +4,7 @@ A kind of file is read by one reader, which makes a `Layout` of it; `passages` c
 is collected, and the whole is refused with all of it.
 """
 
-from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,6 @@ _ALLOWED: Final = (
     f"a folder of documents, a document ({', '.join(KINDS)}), or a table of passages "
     "(.jsonl, .json, .csv, .parquet, .xlsx, FILE.duckdb#TABLE)"
 )
-Read = Callable[[DocumentFile, str | None], Layout]
-_READERS: Final[Mapping[Kind, Read]] = {
-    "markdown": lambda file, encoding: read_markdown(read_file_text(file.path, encoding)),
-    "plain": lambda file, encoding: read_plain(read_file_text(file.path, encoding)),
-}
 
 
 def _keep_quiet(_line: str) -> None:
@@ -71,7 +66,7 @@ def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note
     n_passages = 0
     for file in files:
         try:
-            layout = _READERS[file.kind](file, encoding)
+            layout = _read_layout(file, encoding, note)
         except UnreadableFile as error:
             problems.append(f"{file.document_id}: {error}")
             advice[error.to_do] = None
@@ -92,3 +87,28 @@ def _read_files(name: str, files: list[DocumentFile], encoding: str | None, note
     if not n_passages:
         raise refuse(f"{name}: no text in it", allowed="documents with something to ask about", to_do="fill them in")
     return [document for document in documents if document.passages]
+
+
+_PACKAGES: Final[dict[Kind, tuple[str, ...]]] = {"html": ("lxml",), "pdf": ("pypdf",), "word": ("docx", "lxml")}
+
+
+def _read_layout(file: DocumentFile, encoding: str | None, note: Note) -> Layout:
+    if any(find_spec(package) is None for package in _PACKAGES.get(file.kind, ())):
+        raise UnreadableFile(f"reading {file.path.suffix} needs a package", 'pip install "evalhouse[documents]"')
+    match file.kind:
+        case "markdown":
+            return read_markdown(read_file_text(file.path, encoding))
+        case "plain":
+            return read_plain(read_file_text(file.path, encoding))
+        case "html":
+            from evalhouse.tasks.testsets.web_text import read_html  # noqa: PLC0415  # comes with the extra
+
+            return read_html(read_file_text(file.path, encoding))
+        case "pdf":
+            from evalhouse.tasks.testsets.pdf_text import read_pdf  # noqa: PLC0415
+
+            return read_pdf(file.path, note)
+        case "word":
+            from evalhouse.tasks.testsets.word_text import read_word  # noqa: PLC0415
+
+            return read_word(file.path)

@@ -4,6 +4,7 @@ Hidden files, and files of kinds that nobody here can read, are left out; what w
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,13 +12,23 @@ from pathlib import Path
 from typing import Final, Literal
 from unicodedata import normalize
 
-from evalhouse.tasks.datasets.encodings import find_mark, is_utf8, propose, weigh
+from evalhouse.tasks.datasets.encodings import check_known, find_mark, is_utf8, propose, weigh
 from evalhouse.warehouse.messages import list_names
 
-Kind = Literal["markdown", "plain"]
+Kind = Literal["markdown", "plain", "html", "pdf", "word"]
 Note = Callable[[str], None]
 
-KINDS: Final[dict[str, Kind]] = {".md": "markdown", ".markdown": "markdown", ".txt": "plain", ".text": "plain"}
+KINDS: Final[dict[str, Kind]] = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "plain",
+    ".text": "plain",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".pdf": "pdf",
+    ".docx": "word",
+}
 _WORD_LOCK: Final = "~$"  # what Word puts beside a document while it is open
 
 
@@ -81,8 +92,8 @@ def _raise(error: OSError) -> None:
 
 
 def read_text(path: Path, encoding: str | None = None) -> str:
-    """The text of a file with `\\n` at the ends of lines: UTF-8, else what its byte order mark says, else `encoding`,
-    else what its bytes are certain to be. Raises UnreadableFile."""
+    """The text of a file with `\\n` at the ends of lines: in the encoding of its byte order mark, else UTF-8, else
+    `encoding`, else what a page of HTML says of itself or its bytes are certain to be. Raises UnreadableFile."""
     data = path.read_bytes()
     try:
         text = data.decode(_find_encoding(data, encoding))
@@ -91,6 +102,8 @@ def read_text(path: Path, encoding: str | None = None) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
+_DECLARED = re.compile(rb"<meta[^<>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+_DECLARED_WITHIN: Final = 4096
 _SAVE: Final = "save it as UTF-8, or name its encoding with --encoding"
 
 
@@ -99,7 +112,9 @@ def _find_encoding(data: bytes, named: str | None) -> str:
     if mark is not None or is_utf8(data):
         return mark or "utf-8"
     lines = data.splitlines(keepends=True)
-    found = named or weigh(lines)
+    declared = _DECLARED.search(data[:_DECLARED_WITHIN])
+    said = declared[1].decode() if declared else ""
+    found = named or (said if said and check_known(said) else weigh(lines))
     if found is None:
         number, line = next((number, line) for number, line in enumerate(lines, start=1) if not is_utf8(line))
         raise UnreadableFile(f"not UTF-8; line {number:,} reads {propose(line)}", _SAVE)

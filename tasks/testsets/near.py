@@ -149,7 +149,7 @@ def _squeeze(text: str) -> tuple[str, list[int]]:
 
 def align(span: str, text: str) -> Aligned | None:
     """Where a span of an older text stands in a newer one: itself where its words are still there, else the sentences
-    that are most like it, with a score below 1. None where either is empty.
+    that are most like it, with a score below 1. None where nothing is like it.
 
     The score counts letters that have to be changed; of a span that is part of a sentence, in the stretch that is most
     like it.
@@ -162,6 +162,8 @@ def align(span: str, text: str) -> Aligned | None:
         return None
     start, end = (found.dest_start, found.dest_end) if len(span) <= len(text) else (0, len(text))
     touched = [sentence for sentence in find_sentences(text) if sentence.start < end and sentence.end > start]
+    if not touched:
+        return None
     whole = _pick_sentences(span, text, touched)
     alike = fuzz.ratio(span, text[whole.start : whole.end])
     score = max(alike, found.score if len(span) <= len(text) else 0.0) / 100

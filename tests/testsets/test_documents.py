@@ -75,7 +75,8 @@ def test_a_folder_is_read_by_its_headings_in_the_order_of_its_files(tmp_path: Pa
     ]
     assert notes == [
         "left out as hidden: .hidden.md",
-        "left out as not readable here: .rst (1); read are .md, .markdown, .txt, .text",
+        "left out as not readable here: .rst (1); read are .md, .markdown, .txt, .text, .html, .htm, .xhtml, .pdf, "
+        ".docx",
     ]
 
 

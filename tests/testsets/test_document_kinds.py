@@ -1,0 +1,197 @@
+"""HTML, PDF and Word: what of a file is text, under which headings, and what is refused with the other problems."""
+
+import importlib.util
+from pathlib import Path
+
+import docx
+import pytest
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
+from pdf_files import write_pdf
+
+from evalhouse.tasks.testsets import documents as documents_module
+from evalhouse.tasks.testsets.documents import Document, Passage, read_documents
+from evalhouse.tasks.testsets.errors import TestsetError
+
+PAGE = """<!DOCTYPE html><html><head><title>Shop</title><style>p {}</style></head><body>
+<nav><a href=/>Home</a></nav><h1>Returns</h1><h2>Sending goods <em>back</em></h2>
+<p>Goods may be<br>sent back within <b>30</b>
+days.</p>loose text &amp; more
+<ul><li>one <ul><li>inner</ul></li><li><p>two</p><p>two more</p></li></ul><ol><li>first<li>second</ol>
+<table><caption>Fees</caption><tr><th>Land<th>Fee</tr><tr><td>DE</td><td><p>free</p> of charge</td></tr></table>
+<pre>a = 1
+  b = 2</pre>
+<table><tr><td><h3>Layout</h3><p>In a layout table.</p></td></tr></table>
+<script>evil()</script><p>before<!-- hidden -->after</p><p hidden>hidden</p><footer>Imprint</footer></body></html>"""
+
+
+def read(source: Path, notes: list[str] | None = None) -> list[Passage]:
+    documents: list[Document] = read_documents(source, note=(notes if notes is not None else []).append)
+    for document in documents:
+        for passage in document.passages:
+            assert document.text[passage.start : passage.start + len(passage.text)] == passage.text
+    return [passage for document in documents for passage in document.passages]
+
+
+def test_a_page_is_read_without_what_surrounds_its_text(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
+    first, second = read(tmp_path)
+    assert first.headings == ("Returns", "Sending goods back")
+    assert first.passage_id == "page.html#returns/sending-goods-back"
+    assert first.text.split("\n\n") == [
+        "Goods may be\nsent back within 30 days.",
+        "loose text & more",
+        "- one\n  - inner\n- two\n  two more",
+        "1. first\n2. second",
+        "Fees",
+        "Land | Fee\nDE | free of charge",
+        "a = 1\n  b = 2",
+    ]
+    assert (second.headings[-1], second.text) == ("Layout", "In a layout table.\n\nbeforeafter")
+
+
+@pytest.mark.parametrize(
+    ("html", "headings", "text"),
+    [
+        ("<title>Leave</title><body><p>Words</p>", ("Leave",), "Words"),
+        ("<p>Menu<main><h1>年假</h1><p>二十四天</main><p>Imprint", ("年假",), "二十四天"),
+        ('<div role="navigation">x</div><article><h2>A</h2>Words</article>', ("A",), "Words"),
+        ("<h1></h1><ul><p>x</ul></ol></td>y", (), "x\n\ny"),
+        ("<div>" * 900 + "deep" + "</div>" * 900, (), "deep"),
+        ("Words only", (), "Words only"),
+    ],
+)
+def test_a_page_may_be_anything(tmp_path: Path, html: str, headings: tuple[str, ...], text: str) -> None:
+    (tmp_path / "page.htm").write_text(html, encoding="utf-8")
+    (passage,) = read(tmp_path)
+    assert (passage.headings, passage.text) == (headings, text)
+
+
+def test_a_page_may_declare_its_encoding(tmp_path: Path) -> None:
+    page = '<html><head><meta charset="big5"></head><body><h1>退貨</h1><p>三十天之內可以退貨。</p></body></html>'
+    (tmp_path / "page.html").write_bytes(page.encode("big5"))
+    (passage,) = read(tmp_path)
+    assert (passage.headings, passage.text, passage.language) == (("退貨",), "三十天之內可以退貨。", "zh")
+
+
+def test_a_page_of_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<nav>Home</nav>", encoding="utf-8")
+    with pytest.raises(TestsetError, match="no text in it"):
+        read(tmp_path)
+    (tmp_path / "page.html").write_text("", encoding="utf-8")
+    with pytest.raises(TestsetError, match="no text in it"):
+        read(tmp_path)
+
+
+LEAVE = [
+    ["Handbook, page 1", "1. Returns", "Goods may be sent back within thirty days of delivery, and the cus-",
+     "tomer pays the postage unless the goods were faulty when they", "arrived.", "• one form", "• two passports",
+     "A long line that is not at its end at the foot of this page but"],
+    ["Handbook, page 2", "goes on at the head of the next one.", "年假",
+     "新员工每年有二十四天年假，可以在系统中申请，病假",
+     "须在当天上午九点之前报告。"],
+    ["Handbook, page 3", "The end."],
+]  # fmt: skip
+
+
+def test_a_pdf_is_read_by_its_outline(tmp_path: Path) -> None:
+    path = write_pdf(tmp_path / "leave.pdf", LEAVE, outline=[("Returns", 1, 1), ("年假", 2, 2)])
+    first, second = read(path)
+    assert (first.passage_id, first.headings) == ("leave.pdf#returns", ("Returns",))
+    assert first.text.split("\n\n") == [
+        "Goods may be sent back within thirty days of delivery, and the customer pays the postage unless the goods "
+        "were faulty when they arrived.",
+        "• one form\n• two passports",
+        "A long line that is not at its end at the foot of this page but goes on at the head of the next one.",
+    ]
+    assert second.headings == ("Returns", "年假")
+    assert second.text == "新员工每年有二十四天年假，可以在系统中申请，病假须在当天上午九点之前报告。\n\nThe end."
+
+
+def test_a_pdf_without_an_outline_is_read_by_its_pages(tmp_path: Path) -> None:
+    passages = read(write_pdf(tmp_path / "leave.pdf", LEAVE))
+    assert [passage.passage_id.split("#")[1] for passage in passages] == ["page-1", "page-2", "page-3"]
+    assert all(passage.headings == () for passage in passages)
+    assert passages[0].text.endswith("the head of the next one.")  # the page on which it begins
+    # A page more before it moves the words, and leaves them the same.
+    later = read(write_pdf(tmp_path / "later.pdf", [["Handbook, page 0", "A cover."], *LEAVE]))
+    assert [passage.passage_hash for passage in later[1:]] == [passage.passage_hash for passage in passages]
+
+
+def test_pdfs_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    write_pdf(tmp_path / "locked.pdf", LEAVE, password="secret")
+    write_pdf(tmp_path / "scanned.pdf", [[], []])
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing of the kind")
+    (tmp_path / "locked.docx").write_bytes(b"\xd0\xcf\x11\xe0 and more")
+    (tmp_path / "broken.docx").write_bytes(b"PK not a zip")
+    (tmp_path / "good.txt").write_text("Words.", encoding="utf-8")
+    with pytest.raises(TestsetError) as refused:
+        read(tmp_path)
+    lines = str(refused.value).splitlines()
+    assert lines[0] == f"{tmp_path}: 5 problems; nothing was read"
+    assert lines[1].startswith("  broken.docx: cannot be read as .docx: ")
+    assert lines[2].startswith("  broken.pdf: cannot be read as PDF: ")
+    assert lines[3:6] == [
+        "  locked.docx: locked with a password, or of Word before 2007",
+        "  locked.pdf: locked with a password",
+        "  scanned.pdf: no text, only pictures of it",
+    ]
+    assert "to do: have the text of scanned pages recognised (OCR) first" in lines
+
+
+def test_pages_without_text_are_noted(tmp_path: Path) -> None:
+    notes: list[str] = []
+    (passage,) = read(write_pdf(tmp_path / "a.pdf", [["Words."], [], []]), notes)
+    assert (passage.text, notes) == ("Words.", ["a.pdf: no text on page 2, 3"])
+
+
+def make_word(path: Path) -> Path:
+    document = docx.Document()
+    document.add_heading("Handbook", 0)
+    document.add_heading("Returns", 1)
+    paragraph = document.add_paragraph("Goods may be sent back within ")
+    paragraph._p.append(parse_xml(f"<w:del {nsdecls('w')}><w:r><w:delText>14</w:delText></w:r></w:del>"))
+    paragraph._p.append(parse_xml(f"<w:ins {nsdecls('w')}><w:r><w:t>30</w:t></w:r></w:ins>"))
+    paragraph.add_run(" days.")
+    document.add_paragraph("You need:")
+    document.add_paragraph("one form", style="List Bullet")
+    document.add_paragraph("two passports", style="List Number 2")
+    table = document.add_table(rows=2, cols=2)
+    for cell, text in zip(table._cells, ["Land", "Fee", "DE", "free of\ncharge"], strict=True):
+        cell.text = text
+    contents = "<w:sdtPr><w:docPartObj><w:docPartGallery w:val='Table of Contents'/></w:docPartObj></w:sdtPr>"
+    for properties, text in ((contents, "Returns ..... 1"), ("", "In a content control.")):
+        inner = f"<w:sdtContent><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:sdtContent>"
+        control = parse_xml(f"<w:sdt {nsdecls('w')}>{properties}{inner}</w:sdt>")
+        document.element.body.sectPr.addprevious(control)
+    styled = document.styles.add_style("Own heading", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    styled.base_style = document.styles["Heading 2"]
+    document.add_paragraph("年假", style="Own heading")
+    document.add_paragraph("新员工每年有 24 天年假。")
+    document.save(str(path))
+    return path
+
+
+def test_a_word_document_is_read_by_its_styles(tmp_path: Path) -> None:
+    first, second = read(make_word(tmp_path / "handbook.docx"))
+    assert first.headings == ("Handbook", "Returns")
+    assert first.text.split("\n\n") == [
+        "Goods may be sent back within 30 days.",
+        "You need:",
+        "- one form\n- two passports",
+        "Land | Fee\nDE | free of charge",
+        "In a content control.",
+    ]
+    assert (second.headings, second.text, second.language) == (
+        ("Handbook", "Returns", "年假"), "新员工每年有 24 天年假。", "zh"
+    )  # fmt: skip
+
+
+def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> object:
+        return None if name == "pypdf" else importlib.util.find_spec(name)
+
+    monkeypatch.setattr(documents_module, "find_spec", find)
+    write_pdf(tmp_path / "a.pdf", LEAVE)
+    with pytest.raises(TestsetError, match=r"a\.pdf: reading \.pdf needs a package\nto do: pip install \"evalhouse\["):
+        read(tmp_path)
