@@ -53,7 +53,6 @@ from endpoint_replies import (
     build_completion,
     build_embeddings,
     can_show,
-    compose_reply,
     count_tokens,
     read_chat,
     read_embeddings,
@@ -285,7 +284,7 @@ class Endpoint:
         """A status 200 with the canned content or the endpoint's own, and with the fault of content if there is one."""
         if asked.kind == "embeddings":
             return Raw(body=build_embeddings(asked, self.options.dimensions) if canned is None else canned)
-        choice = spoil_reply(compose_reply(asked) if canned is None else canned, fault)
+        choice = spoil_reply(self.options.compose(asked) if canned is None else canned, fault)
         return Raw(body=build_completion(asked, choice, ordinal, *self._count_cached(asked)))
 
     def _count_cached(self, asked: Asked) -> tuple[int, int]:

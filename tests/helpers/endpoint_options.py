@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from endpoint_limits import Window
-from endpoint_replies import FAULTS, Asked, Fault, count_tokens
+from endpoint_replies import FAULTS, Asked, Fault, compose_reply, count_tokens
 
 TAIL_CAP = 100.0  # a heavy tail ends at this multiple of its least latency
 MAX_INPUTS = 2048  # of one embeddings request, as at OpenAI
@@ -65,6 +65,7 @@ class Options:
     cached_from: int = 0  # tokens of a beginning that the cache takes at least
     no_json_schema: bool = False
     no_temperature: bool = False
+    compose: Callable[[Asked], dict[str, Any] | str] = compose_reply  # the endpoint's own replies; faults show in them
     script: Script = field(default_factory=dict)  # by kind: replies in turn, then the own ones; or a function
     keep_bodies: bool = False
     dimensions: int = 256

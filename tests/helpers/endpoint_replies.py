@@ -20,7 +20,10 @@ from typing import Any, Literal, get_args
 import orjson
 from endpoint_schemas import compose_for_stranger
 
-Kind = Literal["extract", "classify", "attribute", "rank", "fused", "embeddings", "other"]
+Kind = Literal[
+    "extract", "classify", "attribute", "rank", "fused", "write_question", "answer_question", "renew_question",
+    "embeddings", "other",
+]  # fmt: skip
 
 HttpFault = Literal[
     "rate_limit", "insufficient_quota", "server_error", "unavailable", "reset", "hang", "context_length_exceeded"
@@ -37,7 +40,14 @@ ID_FAULTS = frozenset({"missing_id", "doubled_id", "invented_id", "unknown_label
 SHARED_STATEMENT = 0.6  # share of a statement's words that must stand in another text for it to be supported there
 SHARED_CONTEXT = 0.3  # share of the ground truth's words that makes a context useful
 
-_KINDS: frozenset[str] = frozenset({"extract", "classify", "attribute", "rank", "fused"})
+_KINDS: frozenset[str] = frozenset(get_args(Kind)) - {"embeddings", "other"}
+# A block that only one prompt has.
+_TELLING: Mapping[str, Kind] = {
+    "text": "extract",
+    "question_kind": "write_question",
+    "old_contexts": "renew_question",
+    "conversation": "answer_question",
+}
 _OPENING = re.compile(r"^<([a-z_]+) ([0-9a-f]+)>\n", re.MULTILINE)
 _ITEM = re.compile(r"\[([A-Z]\d+)\] ?(.*)")
 _ONLY = re.compile(r"Give verdicts for these ids only: ([^.]*)\.")
@@ -261,8 +271,8 @@ def _message_text(message: Mapping[str, Any]) -> str:
 
 def _kind_of_blocks(blocks: Mapping[str, str]) -> Kind:
     names = blocks.keys()
-    if "text" in names:
-        return "extract"
+    if telling := next((kind for block, kind in _TELLING.items() if block in names), None):
+        return telling
     statements = names & {"answer_statements", "ground_truth_statements"}
     if "contexts" in names and "ground_truth" in names and statements:
         return "fused"

@@ -1,0 +1,244 @@
+"""Replies about the port authority's handbook as an honest and competent model would give them, from what a request
+holds: `PortAnswers(...).compose` is an endpoint's `compose`, `port_endpoint` an endpoint that has it.
+
+It writes, answers and renews questions of test sets and does the steps of a run. Where a request is about something
+else, the endpoint's own rule replies. `port_mischief` makes it spoil a share of the questions it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from endpoint import Asked, Endpoint, running_endpoint
+from endpoint_replies import Kind, collect_telling_words, compose_reply, share_words
+from port_handbook import LANGUAGES, find_entity, load_handbook
+from port_mischief import Mischief, Spoilt
+from port_questions import Written, compare_values, join_sentences, say_answer, write_questions
+from port_reading import Claim, Demand, find_claims, find_steps, read_question, read_winner
+
+KNOWN: tuple[str, ...] = tuple(
+    f"{entity.key}.size"
+    for language in LANGUAGES
+    for entity in load_handbook(language).entities.values()
+    if entity.type.name == "unit"
+)
+"""What this model knows without any document: how long a mile is."""
+_INDENT = "\n    "
+_ALIKE = 0.8  # share of the words of a statement about something else that must stand in a text that supports it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a context states of a fact, in words that stand in it; the lines of steps are its value."""
+
+    context_id: str
+    value: str
+    quote: str
+
+
+class PortAnswers:
+    """A model that knows how to read. `spoilt` lists the questions it spoilt on purpose, in the order of requests."""
+
+    def __init__(self, *, mischief: Mischief | None = None, knowledge: Sequence[str] = KNOWN) -> None:
+        self.mischief = mischief or Mischief()
+        self.knowledge = frozenset(knowledge)
+        self.spoilt: list[Spoilt] = []
+        self._asked: dict[str, str] = {}
+        self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
+            "write_question": self._write,
+            "answer_question": self._answer,
+            "renew_question": _renew,
+            "classify": _classify,
+            "attribute": _attribute,
+            "rank": _rank,
+        }
+
+    def compose(self, asked: Asked) -> dict[str, Any] | str:
+        """The reply to a request."""
+        own = self._replies.get(asked.kind)
+        return own(asked) if own else compose_reply(asked)
+
+    def _write(self, asked: Asked) -> dict[str, Any]:
+        contexts = read_contexts(asked)
+        count = int(asked.blocks["count"])
+        written = write_questions(asked.blocks["question_kind"].strip(), count, contexts)
+        questions, spoilt = self.mischief.spoil(written, contexts, self._asked)
+        self.spoilt += spoilt
+        reason = f"They hold {len(written)} of the {count} asked for." if written else "They hold nothing of the kind."
+        return {"reason": reason, "questions": [_show(question) for question in questions]}
+
+    def _answer(self, asked: Asked) -> dict[str, Any]:
+        question, conversation = asked.blocks.get("question", ""), asked.blocks.get("conversation", "")
+        demand = read_question(question, conversation)
+        found = look_up(demand, read_contexts(asked)) if demand else {}
+        if demand and all(found[fact] for fact in demand.facts):
+            used = {one.context_id: None for fact in demand.facts for one in found[fact]}
+            values = {fact: list(dict.fromkeys(one.value for one in found[fact])) for fact in demand.facts}
+            answer = say_answer(demand, values)
+            return {"reason": "They state it.", "basis": "contexts", "answer": answer, "used": list(used)}
+        if demand and self.knowledge.issuperset(demand.facts):
+            values = {fact: [find_entity(fact).values[fact.partition(".")[2]]] for fact in demand.facts}
+            answer = say_answer(demand, values)
+            return {"reason": "Everybody knows it.", "basis": "knowledge", "answer": answer, "used": []}
+        return {"reason": "Nothing says it.", "basis": "none", "answer": "", "used": []}
+
+
+@contextlib.contextmanager
+def port_endpoint(
+    *,
+    mischief: Mischief | None = None,
+    knowledge: Sequence[str] = KNOWN,
+    **options: Any,  # noqa: ANN401
+) -> Iterator[tuple[Endpoint, PortAnswers]]:
+    """An endpoint that answers from the documents; `options` are those of `running_endpoint`, faults too."""
+    answers = PortAnswers(mischief=mischief, knowledge=knowledge)
+    with running_endpoint(compose=answers.compose, **options) as endpoint:
+        yield endpoint, answers
+
+
+def read_contexts(asked: Asked, block: str = "contexts") -> dict[str, str]:
+    """The texts of a block's items by id, as they stand in their documents."""
+    return {key: text.replace(_INDENT, "\n") for key, text in asked.items(block).items()}
+
+
+def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found]]:
+    """What the contexts state of each fact that is asked for."""
+    found: dict[str, list[Found]] = {fact: [] for fact in demand.facts}
+    for context_id, text in contexts.items():
+        for claim in find_claims(text):
+            quote = text[claim.start : claim.end]
+            found.get(claim.fact, []).append(Found(context_id=context_id, value=claim.value, quote=quote))
+        for steps in find_steps(text):
+            value, quote = "\n".join(steps.lines), text[steps.start : steps.end]
+            found.get(steps.fact, []).append(Found(context_id=context_id, value=value, quote=quote))
+    return found
+
+
+def _show(written: Written) -> dict[str, Any]:
+    return {
+        "question": written.question,
+        "ground_truth": written.ground_truth,
+        "quotes": [{"id": quote.context_id, "quote": quote.text} for quote in written.quotes],
+        "turns": list(written.turns),
+    }
+
+
+def _renew(asked: Asked) -> dict[str, Any]:
+    truth = asked.blocks.get("ground_truth", "")
+    # A follow-up names nothing by itself, but its ground truth does.
+    conversation = "\n".join((asked.blocks.get("conversation", ""), truth))
+    demand = read_question(asked.blocks["question"], conversation)
+    found = look_up(demand, read_contexts(asked)) if demand else {}
+    missing = not found or not all(found.values())
+    if missing and truth.strip():
+        return {"reason": "Nothing says it any more.", "verdict": "void", "ground_truth": "", "quotes": []}
+    if missing or demand is None:
+        return {"reason": "Nothing says it still.", "verdict": "still_true", "ground_truth": "", "quotes": []}
+    kept = {fact: next((one for one in ones if _says(truth, fact, one.value)), None) for fact, ones in found.items()}
+    ones = [one or found[fact][0] for fact, one in kept.items()]
+    quotes = [{"id": one.context_id, "quote": one.quote} for one in ones]
+    if all(kept.values()):
+        return {"reason": "They say the same.", "verdict": "still_true", "ground_truth": truth, "quotes": quotes}
+    renewed = say_answer(demand, {fact: [one.value] for fact, one in zip(kept, ones, strict=True)})
+    return {"reason": "They say otherwise now.", "verdict": "changed", "ground_truth": renewed, "quotes": quotes}
+
+
+def _says(text: str, fact: str, value: str) -> bool:
+    """Whether a text states a fact with this value."""
+    if fact.endswith(".steps"):
+        return all(_squeeze(line) in _squeeze(text) for line in value.split("\n"))
+    return any(claim.fact == fact and claim.value == value for claim in find_claims(text))
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _list_statements(asked: Asked) -> dict[str, str]:
+    return read_contexts(asked, "answer_statements") | read_contexts(asked, "ground_truth_statements")
+
+
+def _attribute(asked: Asked) -> dict[str, Any]:
+    contexts = read_contexts(asked)
+    demand = read_question(asked.blocks.get("question", ""))
+    verdicts = []
+    for key, statement in _list_statements(asked).items():
+        alone = [context_id for context_id, text in contexts.items() if _supports(statement, [text], demand)]
+        together = [] if alone else _find_together(statement, contexts, demand)
+        reason = f"{len(alone)} contexts say it, {len(together)} do together."
+        verdicts.append({"id": key, "reason": reason, "contexts": alone, "together": together})
+    return {"verdicts": verdicts}
+
+
+def _find_together(statement: str, contexts: Mapping[str, str], demand: Demand | None) -> list[str]:
+    """The contexts that bear a statement out together: those without which it would not be."""
+    if not _supports(statement, list(contexts.values()), demand):
+        return []
+    needed = dict(contexts)
+    for context_id in contexts:
+        rest = [text for key, text in needed.items() if key != context_id]
+        if _supports(statement, rest, demand):
+            del needed[context_id]
+    return list(needed)
+
+
+def _supports(statement: str, texts: Sequence[str], demand: Demand | None) -> bool:
+    """Whether texts bear a statement out; one that names no fact is known by the question or by its words."""
+    claims = find_claims(statement)
+    if claims:
+        return all(_has(texts, claim) for claim in claims)
+    if winner := read_winner(statement):
+        stated = {claim.fact: claim.value for text in texts for claim in find_claims(text)}
+        facts = demand.facts if demand and demand.compared else ()
+        return len(facts) == 2 and set(facts) <= stated.keys() and compare_values(facts, stated) is winner
+    if demand and any(fact.endswith(".steps") for fact in demand.facts):
+        texts = ["\n".join(steps.lines) for text in texts for steps in find_steps(text) if steps.fact in demand.facts]
+        return any(_squeeze(statement) in _squeeze(text) for text in texts)
+    words = collect_telling_words(statement)
+    return any(share_words(words, collect_telling_words(text)) >= _ALIKE for text in texts)
+
+
+def _has(texts: Iterable[str], claim: Claim) -> bool:
+    return any(_says(text, claim.fact, claim.value) for text in texts)
+
+
+def _classify(asked: Asked) -> dict[str, Any]:
+    sides = ("answer_statements", "ground_truth_statements")
+    answer, truth = (read_contexts(asked, side) for side in sides)
+    lists: dict[str, list[dict[str, str]]] = {side: [] for side in sides}
+    for side, own, others, miss in ((sides[0], answer, truth, "FP"), (sides[1], truth, answer, "FN")):
+        text = join_sentences(others.values())
+        for key, statement in own.items():
+            label = "TP" if _implies(text, statement) else miss
+            lists[side].append({"id": key, "reason": "By what the other side says.", "label": label})
+    return lists
+
+
+def _implies(text: str, statement: str) -> bool:
+    """Whether a text says all that a statement says, and nothing else of the same facts."""
+    stated: dict[str, set[str]] = {}
+    for claim in find_claims(text):
+        stated.setdefault(claim.fact, set()).add(claim.value)
+    own: dict[str, set[str]] = {}
+    for claim in find_claims(statement):
+        own.setdefault(claim.fact, set()).add(claim.value)
+    if own:
+        return all(stated.get(fact) == values for fact, values in own.items())
+    if winner := read_winner(statement):
+        return read_winner(text) is winner
+    words = collect_telling_words(statement)
+    return _squeeze(statement) in _squeeze(text) or share_words(words, collect_telling_words(text)) >= _ALIKE
+
+
+def _rank(asked: Asked) -> dict[str, Any] | str:
+    demand = read_question(asked.blocks.get("question", ""), asked.blocks.get("ground_truth", ""))
+    if demand is None:
+        return compose_reply(asked)
+    verdicts = []
+    for context_id, text in read_contexts(asked).items():
+        label = "useful" if any(look_up(demand, {context_id: text}).values()) else "not_useful"
+        verdicts.append({"id": context_id, "reason": "By what it states.", "label": label})
+    return {"verdicts": verdicts}

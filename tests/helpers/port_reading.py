@@ -1,0 +1,244 @@
+"""Finds the facts of the port authority's handbook in texts, and understands questions about them.
+
+Only wordings and names are known here, never what any document says: what is answered by this was read in the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from port_handbook import LANGUAGES, Attribute, Entity, Handbook, Language, Type, list_entities, load_handbook
+
+_VALUES: Mapping[tuple[str, Language], str] = {
+    ("number", "en"): r"\d+(?:[.,:]\d+)*",
+    ("number", "zh"): r"\d+(?:[.,:]\d+)*",
+    ("date", "en"): r"\d{1,2}\s[A-Z][a-z]+(?:\s\d{4})?",
+    ("date", "zh"): r"(?:\d{4}年)?\d{1,2}月\d{1,2}日",
+    ("text", "en"): r"[^.;|?!]{1,80}?",
+    ("text", "zh"): r"[^。；|？！，]{1,40}?",
+}
+_BOUNDARY = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*\n\s*")
+_STEP = re.compile(r"\s*\d{1,2}\.[ \t]+([^\n]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A text states a fact: `text[start:end]` are its words, a whole row where a table states it."""
+
+    fact: str
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """A text lists the steps of an entity; `text[start:end]` are the words from the first step to the last."""
+
+    fact: str
+    lines: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a question asks for: the values of `facts`, the steps of an entity among them (`alder.steps`); `compared`
+    where it asks which of two is more."""
+
+    facts: tuple[str, ...]
+    compared: bool = False
+
+
+def name_all(entities: Iterator[Entity] | list[Entity]) -> str:
+    """A pattern for any of their names, the longest first."""
+    return "|".join(sorted((_escape(entity.name) for entity in entities), key=len, reverse=True))
+
+
+def _escape(text: str) -> str:
+    """A pattern for the words of a text, however it is broken into lines."""
+    return r"\s+".join(map(re.escape, text.split(" ")))
+
+
+@cache
+def _names() -> tuple[re.Pattern[str], dict[str, Entity]]:
+    entities = list(list_entities())
+    return re.compile(name_all(entities)), {entity.name: entity for entity in entities}
+
+
+@cache
+def _list_patterns(type_name: str, language: Language) -> list[tuple[Attribute, re.Pattern[str]]]:
+    """How the facts of a type are worded, `{e}` being any of its names."""
+    own = load_handbook(language).types[type_name]
+    return [
+        (attribute, re.compile(_fill(wording, own, attribute)))
+        for attribute in own.attributes.values()
+        for wording in attribute.say
+    ]
+
+
+def _fill(wording: str, own: Type, attribute: Attribute) -> str:
+    names = name_all(_list_of_type(own))
+    value = f"(?P<v>{_VALUES[attribute.value, own.language]})"
+    return _escape(wording).replace(r"\{e\}", f"(?P<e>{names})").replace(r"\{v\}", value)
+
+
+def _list_of_type(own: Type) -> list[Entity]:
+    return [entity for entity in load_handbook(own.language).entities.values() if entity.type is own]
+
+
+def find_claims(text: str) -> list[Claim]:
+    """All facts that a text states in sentences or in rows of a table, in their order."""
+    claims, start = [], 0
+    for boundary in [*_BOUNDARY.finditer(text), None]:
+        end = boundary.start() if boundary else len(text)
+        for claim in _read_sentence(text[start:end]):
+            moved = {"start": start + claim.start, "end": start + claim.end}
+            claims.append(Claim(fact=claim.fact, value=claim.value, **moved))
+        start = boundary.end() if boundary else end
+    return claims
+
+
+@lru_cache(maxsize=8192)
+def _read_sentence(sentence: str) -> tuple[Claim, ...]:
+    pattern, entities = _names()
+    found = {" ".join(name.split()) for name in pattern.findall(sentence)}
+    types = {entities[name].type.name: entities[name].type for name in found}
+    if sentence.count("|") > 2:
+        return tuple(_read_rows(sentence))
+    return tuple(
+        Claim(
+            fact=f"{entities[' '.join(match['e'].split())].key}.{attribute.name}",
+            value=" ".join(match["v"].split()),
+            start=match.start(),
+            end=match.end(),
+        )
+        for own in types.values()
+        for attribute, wording in _list_patterns(own.name, own.language)
+        for match in wording.finditer(sentence)
+    )
+
+
+def _read_rows(table: str) -> Iterator[Claim]:
+    """What rows state whose first cell names an entity, under a header that names attributes."""
+    _, entities = _names()
+    header: list[str] = []
+    start = 0
+    for line in table.split("\n"):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        entity = entities.get(cells[0])
+        if entity is None:
+            header = header or (cells if len(cells) > 1 else [])
+        else:
+            labels = {attribute.label: attribute.name for attribute in entity.type.attributes.values()}
+            for head, value in zip(header, cells, strict=False):
+                if labels.get(head):
+                    at = start + line.index(line.strip())
+                    yield Claim(fact=f"{entity.key}.{labels[head]}", value=value, start=at, end=at + len(line.strip()))
+        start += len(line) + 1
+
+
+def find_steps(text: str) -> list[Steps]:
+    """The numbered steps behind the lead sentences of a text."""
+    found = []
+    for entity in _names()[1].values():
+        lead = name_steps(entity)
+        position = text.find(lead) if lead else -1
+        if position < 0:
+            continue
+        lines: list[str] = []
+        start = end = position + len(lead)
+        while match := _STEP.match(text, end):
+            start = start if lines else match.start(0) + len(match[0]) - len(match[0].lstrip())
+            lines.append(match[1].strip())
+            end = match.end(1)
+        if lines:
+            found.append(Steps(fact=f"{entity.key}.steps", lines=tuple(lines), start=start, end=end))
+    return found
+
+
+def name_steps(entity: Entity) -> str:
+    """The sentence before an entity's steps; nothing where its type has none."""
+    return _fill_do(load_handbook(entity.language).steps, entity.type, entity.name)
+
+
+def _fill_do(template: str, own: Type, name: str) -> str:
+    return template.format(do=own.do.format(e=name)) if own.do else ""
+
+
+@cache
+def _list_questions(language: Language) -> list[tuple[Type, str, bool, re.Pattern[str]]]:
+    """Type, attribute (`steps` too), whether two are compared, and the wording, for all that can be asked."""
+    book = load_handbook(language)
+    found = []
+    for own in book.types.values():
+        names = f"(?P<e>{name_all(_list_of_type(own))}|{_escape(own.pronoun)})"
+        pair = [f"(?P<{side}>{name_all(_list_of_type(own))})" for side in "ab"]
+        for attribute in own.attributes.values():
+            for wording in attribute.ask:
+                found.append((own, attribute.name, False, _compile(wording, {"e": names})))
+            if attribute.more:
+                slots = {"more": _escape(attribute.more), "a": pair[0], "b": pair[1]}
+                found.append((own, attribute.name, True, _compile(book.more, slots)))
+        if own.do:
+            found.append((own, "steps", False, _compile(_fill_do(book.how, own, "{e}"), {"e": names})))
+    return found
+
+
+def _compile(wording: str, slots: Mapping[str, str]) -> re.Pattern[str]:
+    pattern = _escape(wording.rstrip("?？"))
+    for slot, filling in slots.items():
+        pattern = pattern.replace(rf"\{{{slot}\}}", filling)
+    return re.compile(pattern, re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def read_question(question: str, conversation: str = "") -> Demand | None:
+    """What a question asks for; None where it asks for nothing of the handbook. What it calls "that quay" is the last
+    quay of the conversation."""
+    matches = sorted(
+        (
+            (match, own, attribute, compared)
+            for language in LANGUAGES
+            for own, attribute, compared, pattern in _list_questions(language)
+            for match in pattern.finditer(question)
+        ),
+        key=lambda entry: entry[0].start(),
+    )
+    facts: dict[str, None] = {}
+    for match, own, attribute, compared in matches:
+        for name in (match["a"], match["b"]) if compared else (match["e"],):
+            entity = _resolve(name, own, conversation)
+            if entity is None:
+                return None
+            facts[f"{entity.key}.{attribute}"] = None
+    return Demand(facts=tuple(facts), compared=any(entry[3] for entry in matches)) if facts else None
+
+
+def _resolve(name: str, own: Type, conversation: str) -> Entity | None:
+    by_name = {entity.name.lower(): entity for entity in _list_of_type(own)}
+    if entity := by_name.get(" ".join(name.lower().split())):
+        return entity
+    mentioned = list(re.finditer(name_all(_list_of_type(own)), conversation))
+    return by_name[" ".join(mentioned[-1][0].lower().split())] if mentioned else None
+
+
+def read_winner(statement: str) -> Entity | None:
+    """The entity that a sentence says to have the greater figure."""
+    for language in LANGUAGES:
+        pattern = _escape(_strip(load_handbook(language))).replace(r"\{e\}", f"({_names()[0].pattern})")
+        if match := re.search(pattern, statement):
+            return _names()[1][match[1]]
+    return None
+
+
+def _strip(book: Handbook) -> str:
+    return book.greater.rstrip(".。")
+
+
+def find_language(text: str) -> Language:
+    """Chinese where any of its characters is."""
+    return "zh" if re.search(r"[一-鿿]", text) else "en"
