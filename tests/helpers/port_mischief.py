@@ -109,7 +109,11 @@ def _is_chinese(question: Written) -> bool:
 
 def _translate(question: Written, _: _Surroundings) -> Written:
     name = find_entity(question.facts[0]).name
-    asked = f"What do they say of {name} here?" if _is_chinese(question) else f"关于{name}，这里是怎么规定的？"
+    asked = (
+        f"What is it that the people who wrote this have to say of {name}?"
+        if _is_chinese(question)
+        else f"关于{name}，这里是怎么规定的？"
+    )
     return replace(question, question=asked)
 
 
