@@ -61,7 +61,7 @@ class _Evalhouse(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in its module; a server that it will need is on its way by then."""
         if args[0] in _RUNNING and not set(_RUNS_NOTHING).intersection(args):
-            from evalhouse.flows.server.held import hold_server  # noqa: PLC0415  # reading commands do without
+            from evalhouse.flows.server.local import hold_server  # noqa: PLC0415  # reading commands do without
 
             # Until the run is registered hardly anything is made that does not stay: looking for garbage takes 0.1 s.
             gc.disable()

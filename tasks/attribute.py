@@ -17,7 +17,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.tokens import estimate_items, leave_room, split_by_tokens
+from evalhouse.tasks.asking.tokens import (
+    ask_in_parts,
+    estimate_items,
+    leave_room,
+    set_apart,
+    split_by_tokens,
+    split_items,
+)
 from evalhouse.tasks.asking.verdicts import (
     Inquiry,
     JudgedItem,
@@ -28,10 +35,8 @@ from evalhouse.tasks.asking.verdicts import (
     read_supports,
 )
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, Source
-from evalhouse.tasks.pipeline.text_parts import ask_in_parts, set_apart, split_items
 
 ATTRIBUTE_STEPS: dict[Source, str] = {"answer": "attribute_answer", "ground_truth": "attribute_ground_truth"}
 

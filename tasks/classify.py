@@ -3,17 +3,21 @@
 TP and FP are counted over the answer's statements and FN over the ground truth's; a ground-truth statement labelled
 TP was found in the answer, and is no second true positive. When one of the texts makes no statement there is
 nothing to ask: everything the other one says is then missing (FN) or unfounded (FP).
-What is asked, and how lists longer than a request are split, stands in `pipeline/labels`.
+Lists longer than a request holds are split, and each part of one side meets each part of the other: a statement is
+TP when it is found in any part.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
-from evalhouse.tasks.asking.verdicts import JudgedItem
+from evalhouse.prompts import BlockValue, Item
+from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_items, leave_room, split_by_tokens
+from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.labels import ask_labels, pick_telling
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork
+from evalhouse.warehouse.rows.samples import StoredSample
+from evalhouse.warehouse.steps import collect_labels
 
 
 async def classify_statements(live_run: LiveRun, work: SampleWork) -> None:
@@ -67,3 +71,64 @@ def _label_by_rule(work: SampleWork, answer: Extraction, truth: Extraction) -> N
 
 def _add(work: SampleWork, statement_id: str, label: str, reason: str, call_id: str | None) -> None:
     work.add_row("classifications", statement_id=statement_id, label=label, reason=reason, call_id=call_id)
+
+
+# The answer's statements (A1, A2, …) are TP or FP, those of the ground truth (G1, G2, …) TP or FN.
+_LABELS = collect_labels("classify")
+
+
+async def ask_labels(
+    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
+) -> dict[str, list[JudgedItem]]:
+    """By id of a statement of either side its verdicts, one from each part it met; raises JudgeFailed."""
+    most = leave_room(live_run.settings.request_tokens, sample.question)
+    replies = await ask_in_parts(most, partial(_ask_pairs, live_run, sample, answers, truths))
+    return {item.id: [judged[item.id] for judged in replies if item.id in judged] for item in (*answers, *truths)}
+
+
+async def _ask_pairs(
+    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item], most: int
+) -> list[dict[str, JudgedItem]]:
+    if estimate_items([*answers, *truths]) > most:
+        most //= 2  # a part of each side
+    pairs = [
+        (some_answers, some_truths)
+        for some_answers in split_by_tokens(answers, most)
+        for some_truths in split_by_tokens(truths, most)
+    ]
+    return await gather_all([_ask_pair(live_run, sample, *pair) for pair in pairs])
+
+
+def pick_telling(verdicts: Sequence[JudgedItem]) -> JudgedItem:
+    """The verdict that counts: that of the first part that holds the statement, else of the first that does not."""
+    return next((part for part in verdicts if part.verdict.label == "TP"), verdicts[0])
+
+
+async def _ask_pair(
+    live_run: LiveRun, sample: StoredSample, answers: Sequence[Item], truths: Sequence[Item]
+) -> dict[str, JudgedItem]:
+    def build_data(ids: Collection[str]) -> Mapping[str, BlockValue]:
+        # When one side alone is asked for it is narrowed to that; the other one is needed whole to judge by.
+        sides = {item_id[0] for item_id in ids}
+        return {
+            "question": sample.question,
+            "answer_statements": _narrow(answers, ids) if sides == {"A"} else answers,
+            "ground_truth_statements": _narrow(truths, ids) if sides == {"G"} else truths,
+        }
+
+    def read(text: str, ids: Collection[str]) -> Verdicts:
+        return read_labels(text, {item_id: _LABELS[item_id[0]] for item_id in ids})
+
+    inquiry = Inquiry(
+        step="classify",
+        sample_id=sample.sample_id,
+        prompt=live_run.prompts["classify"],
+        build_data=build_data,
+        read=read,
+        votes=live_run.settings.votes,
+    )
+    return await ask_verdicts(live_run.asker, inquiry, [item.id for item in (*answers, *truths)])
+
+
+def _narrow(side: Sequence[Item], ids: Collection[str]) -> list[Item]:
+    return [item for item in side if item.id in ids]

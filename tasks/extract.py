@@ -1,10 +1,15 @@
 """Extract: split an answer and a ground truth into statements, once a run, for every metric that wants them.
 
-A text that no request holds is cut into parts (`text_parts`), which are asked for side by side, each with the question.
-Nothing of the neighbouring parts goes along, because it would come back as statements a second time. When one part
-fails the whole text has failed: half of its statements would pass for all of them.
+A text that no request holds is cut into parts (`asking/tokens`), which are asked for side by side, each with the
+question. Nothing of the neighbouring parts goes along, because it would come back as statements a second time. When one
+part fails the whole text has failed: half of its statements would pass for all of them.
 
 The answer of an application that said nothing at all has no statements, and nobody has to be asked about that.
+
+A dataset may name several right answers (`ground_truths`). A judge that reads the ground truth as a text is shown them
+all, one a line. Statements, though, are held against one of them: each is split and classified, and the one that gives
+the answer the highest factual_f1 counts, the earlier one among equals. Where nothing is classified it is the one that
+is spelled most like the answer. `similarities` names it, under `accepted_answer`.
 """
 
 from collections.abc import Sequence
@@ -12,15 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from evalhouse.prompts import Item
-from evalhouse.tasks.asking.tokens import estimate_tokens, leave_room
-from evalhouse.tasks.asking.verdicts import COPIED, gather_all, read_statements
+from evalhouse.tasks.asking.embedders import compare_spelling
+from evalhouse.tasks.asking.tokens import ask_in_parts, estimate_tokens, leave_room, split_to_judge
+from evalhouse.tasks.asking.verdicts import COPIED, JudgedItem, gather_all, read_statements
+from evalhouse.tasks.classify import ask_labels, pick_telling
 from evalhouse.tasks.judge.errors import CutReply, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.accepted import AcceptedAnswer, pick_accepted
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import ID_PREFIXES, Extraction, LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import ID_PREFIXES, Extraction, SampleWork, Source
-from evalhouse.tasks.pipeline.text_parts import ask_in_parts, split_to_judge
 
 # A shorter text is not what made a reply too long.
 _LEAST_CUT = 40
@@ -151,3 +155,42 @@ def _add_rows(work: SampleWork, source: Source, split: _Split) -> Extraction:
             "statements", statement_id=item.id, source=source, ordinal=ordinal, text=item.text, call_id=call_id
         )
     return Extraction(items=split.items, call_id=split.call_id)
+
+
+KIND = "accepted_answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedAnswer:
+    """One accepted answer with its statements as they would be numbered were it the only one."""
+
+    text: str
+    items: Sequence[Item]
+
+
+async def pick_accepted(live_run: LiveRun, work: SampleWork, accepted: Sequence[AcceptedAnswer]) -> int:
+    """The place of the accepted answer that counts, put on record; raises JudgeFailed where one cannot be judged.
+
+    What is asked here is what classify asks for the one that counts, so that there it is on record.
+    """
+    if live_run.needs("classify"):
+        answer = await work.wait_for_statements("answer")
+        values = await gather_all([_rate(live_run, work, answer, one.items) for one in accepted])
+    else:
+        values = [compare_spelling(work.sample.answer or "", one.text) for one in accepted]
+    best = max(range(len(values)), key=lambda place: (values[place], -place))
+    work.add_row("similarities", kind=KIND, value=values[best], text=accepted[best].text)
+    return best
+
+
+async def _rate(live_run: LiveRun, work: SampleWork, answer: Extraction, truths: Sequence[Item]) -> float:
+    """factual_f1 of the answer against the statements of one accepted answer."""
+    if not answer.items or not truths:
+        return 0.0
+    return _compute_f1(await ask_labels(live_run, work.sample, answer.items, truths))
+
+
+def _compute_f1(verdicts: dict[str, list[JudgedItem]]) -> float:
+    labels = [(item_id[0], pick_telling(judged).verdict.label) for item_id, judged in verdicts.items()]
+    n_tp, n_fp, n_fn = (labels.count(pair) for pair in (("A", "TP"), ("A", "FP"), ("G", "FN")))
+    return n_tp / max(1.0, n_tp + 0.5 * (n_fp + n_fn))

@@ -16,9 +16,8 @@ from evalhouse.tasks.asking.verdicts import Inquiry, Poll, Verdicts, gather_all,
 from evalhouse.tasks.attribute import ATTRIBUTE_STEPS, add_supports, attribute_statements, is_support_open
 from evalhouse.tasks.classify import add_labels, classify_statements, is_label_open
 from evalhouse.tasks.judge.errors import TooLong
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Source
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork, Source
 from evalhouse.tasks.rank import add_usefulness, is_usefulness_open, join_accepted, rank_contexts
 from evalhouse.warehouse.steps import PLANS, collect_labels
 

@@ -15,9 +15,8 @@ from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import FatalJudgeError, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.expected_ratings import expect_ratings, find_expectable
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import prove_by_running
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.rows.samples import StoredSample

@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork
 from evalhouse.tasks.pipeline.sql_results import RUBRIC as RESULT_SETS
 from evalhouse.tasks.pipeline.sql_results import compare_results
 from evalhouse.tasks.pipeline.tool_calls import RUBRIC as TOOL_CALLS

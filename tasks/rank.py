@@ -15,13 +15,19 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from evalhouse.prompts import BlockValue, Item
-from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens, leave_room
+from evalhouse.tasks.asking.tokens import (
+    ask_in_parts,
+    estimate_items,
+    estimate_tokens,
+    leave_room,
+    set_apart,
+    split_items,
+    split_to_judge,
+)
 from evalhouse.tasks.asking.verdicts import Inquiry, JudgedItem, Verdicts, ask_verdicts, gather_all, read_labels
 from evalhouse.tasks.judge.errors import JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork
-from evalhouse.tasks.pipeline.text_parts import ask_in_parts, set_apart, split_items, split_to_judge
 from evalhouse.warehouse.steps import collect_labels
 
 _LABELS = collect_labels("rank")["C"]

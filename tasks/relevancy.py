@@ -12,9 +12,8 @@ from evalhouse.prompts import Grade
 from evalhouse.tasks.asking.verdicts import gather_all, parse_object
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "regenerated_question"
 RUBRIC = "relevancy"

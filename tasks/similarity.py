@@ -4,9 +4,8 @@ from functools import partial
 
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import BudgetExhausted, JudgeFailed
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork
 from evalhouse.tasks.pipeline.run_step import make_task
-from evalhouse.tasks.pipeline.shard import SampleWork
 
 KIND = "answer_ground_truth"
 

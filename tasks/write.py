@@ -4,9 +4,8 @@ import asyncio
 
 from prefect import task
 
-from evalhouse.tasks.pipeline.live_run import find_live_run
+from evalhouse.tasks.pipeline.live_run import Shard, find_live_run
 from evalhouse.tasks.pipeline.run_step import UNCACHED
-from evalhouse.tasks.pipeline.shard import Shard
 
 
 @task(name="write", task_run_name="write shard {shard}", **UNCACHED)

@@ -49,7 +49,7 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.run.notices import wait_for_warehouse
+from evalhouse.flows.run.outcome import wait_for_warehouse
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept

@@ -1,4 +1,5 @@
-"""From settings to a live run: everything a run needs is made and checked here, before anything is asked."""
+"""From settings to a live run: everything a run needs is made and checked here, before anything is asked. So is what is
+said of a dataset's columns: which was read as what, what is missing, and which metrics will therefore score nothing."""
 
 import hashlib
 import os
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from evalhouse.flows.preparing.batches import add_parking, check_batch
-from evalhouse.flows.preparing.columns import announce_columns
 from evalhouse.flows.preparing.request import RunRequest, make_row
 from evalhouse.flows.preparing.rubric_metrics import make_rubric_metrics
 from evalhouse.flows.preparing.served import ask_servers, recall_servers
@@ -25,14 +25,14 @@ from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import find_form
-from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.judge.protocol import Judge, find_window
-from evalhouse.tasks.models.make import check_embeddings_name, make_judges
+from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
 from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.metric_files import Plan, load_metrics, plan_run, resolve_parameters
+from evalhouse.warehouse.messages import list_names
+from evalhouse.warehouse.metric_files import MetricFile, Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
@@ -42,8 +42,10 @@ from evalhouse.warehouse.steps import (
     GRADE_STEP,
     LEXICAL_PROMPTS,
     SEPARATE,
+    add_earlier,
     arrange_steps,
     find_asking_steps,
+    find_step,
     find_task,
     list_calls,
     list_prompts,
@@ -379,3 +381,35 @@ def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
         language="",
         template=f"No prompt was used: {model} gave its verdicts by the rules in {_RULES[kind]}.",
     )
+
+
+_SHOWN_METRICS = 4
+
+
+def announce_columns(staged: StagedDataset, live_run: LiveRun) -> list[str]:
+    """The same of a run that is about to begin."""
+    return describe_columns(staged, live_run.settings, live_run.metrics, live_run.rubrics)
+
+
+def describe_columns(
+    staged: StagedDataset, settings: RunSettings, metrics: Sequence[MetricFile] = (), rubrics: Sequence[Prompt] = ()
+) -> list[str]:
+    """A line about the columns, then one for each thing to look at."""
+    is_asked = settings.target is not None or settings.responses is not None
+    missing = staged.use.list_missing(is_asked=is_asked)
+    needs = {f"{GRADE_STEP}{prompt.name}": prompt.rubric.needs for prompt in rubrics if prompt.rubric is not None}
+    lines = [staged.use.describe(is_asked=is_asked)]
+    for field in missing:
+        idle = [metric.name for metric in metrics if field in _list_inputs(metric, needs)]
+        if idle:
+            share = f"{len(idle)} of the {len(metrics)} metrics" if len(metrics) > 1 else "the metric"
+            names = list_names(idle, _SHOWN_METRICS)
+            lines.append(f"warning: no sample has {field}, without which {share} cannot be scored: {names}")
+    return [*lines, *staged.use.suggest(is_asked=is_asked)]
+
+
+def _list_inputs(metric: MetricFile, needs: Mapping[str, Sequence[Sequence[str]]]) -> set[str]:
+    """The fields of a sample without which a metric has no value; `needs` are those of rubrics, with alternatives."""
+    steps = add_earlier(metric.needs)
+    inputs = {field for step in steps for field in find_step(step).inputs or ()}
+    return inputs | {need[0] for step in steps for need in needs.get(step, ()) if len(need) == 1}

@@ -28,8 +28,13 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.run_origin import explain_surface
 from evalhouse.flows.preparing.batches import price_as_batches
-from evalhouse.flows.preparing.columns import announce_columns, describe_columns
-from evalhouse.flows.preparing.live_run import explain_cold, make_live_run, make_plan
+from evalhouse.flows.preparing.live_run import (
+    announce_columns,
+    describe_columns,
+    explain_cold,
+    make_live_run,
+    make_plan,
+)
 from evalhouse.flows.preparing.shown import show_target
 from evalhouse.tasks.asking.embedders import AskedEmbedder
 from evalhouse.tasks.asking.record import ReplyFinder
@@ -38,9 +43,8 @@ from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.judge.names import find_judge, list_judges
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import DryRecord, StandInJudge
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.tasks.pipeline.run_step import take_asking_steps
-from evalhouse.tasks.pipeline.shard import make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.targets.collection import KnownResponses, ParentResponses
 from evalhouse.warehouse.metric_files import Plan

@@ -21,7 +21,7 @@ import orjson
 
 from evalhouse.flows.display.progress import count_all_steps, count_steps, describe_progress, repeating, show_run
 from evalhouse.flows.errors import explain
-from evalhouse.flows.server.held import hold_server, is_server_alive
+from evalhouse.flows.server.local import hold_server, is_server_alive
 
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun

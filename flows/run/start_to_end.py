@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
-from evalhouse.flows.run.notices import warnings_shown
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
-from evalhouse.flows.server.held import prefect_server
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end, warnings_shown
 from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.tasks.judge.errors import JudgeError, RunCancelled
 from evalhouse.tasks.settings.run import RunSettings

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from evalhouse.flows.preparing.columns import describe_columns
-from evalhouse.flows.preparing.live_run import make_plan
+from evalhouse.flows.preparing.live_run import describe_columns, make_plan
 from evalhouse.flows.preparing.shown import CheckResult, Finding, count_limits, make_finding, show_target
 from evalhouse.flows.preparing.suites import KnowledgeBase, Schedule, Suite
 from evalhouse.flows.preparing.triggers import list_fires

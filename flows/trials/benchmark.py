@@ -14,8 +14,8 @@ from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
-from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.models.make import Judges
 from evalhouse.tasks.pipeline.live_run import LiveRun
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.trials.labelled_sets import Part

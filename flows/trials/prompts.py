@@ -24,9 +24,8 @@ from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.comparing.agreement import VERDICT, Change, compare_changes, list_moves
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import find_judge, is_fixed
-from evalhouse.tasks.pipeline.live_run import LiveRun
+from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.pipeline.run_step import find_tasks
-from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import Plan
 from evalhouse.warehouse.rows.reviews import JudgedTexts, find_prompts, read_judged_texts, read_reviewed

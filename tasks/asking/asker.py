@@ -15,10 +15,9 @@ from typing import Generic, NoReturn, TypeVar
 
 import orjson
 
-from evalhouse.tasks.asking.activity import Activity
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.parking import Arrival, Parking
-from evalhouse.tasks.asking.patience import Watch
+from evalhouse.tasks.asking.patience import Activity, Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (

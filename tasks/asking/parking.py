@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evalhouse.tasks.asking.activity import Activity
 from evalhouse.tasks.asking.limits import write_span
+from evalhouse.tasks.asking.patience import Activity
 from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchService, BatchState, make_custom_id
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,

@@ -1,14 +1,14 @@
 """From a name after `--judge` or `--embeddings` to the thing itself."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.forms import JOIN, find_form
-from evalhouse.tasks.judge.judges import Judges
 from evalhouse.tasks.judge.names import DEFAULT, LEXICAL, LOCAL, find_judge, list_judges
 from evalhouse.tasks.judge.protocol import Judge
 from evalhouse.tasks.models.classifiers import parse_classifier
@@ -19,6 +19,41 @@ from evalhouse.warehouse.steps import JUDGED_TASKS, PLANS, add_earlier, arrange_
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _EMBEDDINGS_ALLOWED = "allowed: hashing, openai:MODEL, or module:factory (any LangChain embeddings)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """`default` answers for every step that has no judge of its own in `of_tasks`, by task.
+
+    `wrapped` are those that these stand before, where they were changed.
+    """
+
+    default: Judge
+    of_tasks: Mapping[str, Judge] = field(default_factory=dict)
+    wrapped: Sequence[Judge] = ()
+
+    def find(self, task: str) -> Judge:
+        """The judge of a step."""
+        return self.of_tasks.get(task, self.default)
+
+    @property
+    def all(self) -> list[Judge]:
+        """Each judge once, the default first."""
+        return list({id(judge): judge for judge in (self.default, *self.of_tasks.values())}.values())
+
+    @property
+    def made(self) -> Sequence[Judge]:
+        """The judges as they were made."""
+        return self.wrapped or self.all
+
+    def change(self, wrap: Callable[[Judge], Judge]) -> "Judges":
+        """The same with each judge wrapped, once however many steps it answers for."""
+        wrapped = {id(judge): wrap(judge) for judge in self.all}
+        return Judges(
+            default=wrapped[id(self.default)],
+            of_tasks={task: wrapped[id(judge)] for task, judge in self.of_tasks.items()},
+            wrapped=self.made,
+        )
 
 
 def check_judge_name(name: str) -> None:

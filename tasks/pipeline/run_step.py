@@ -20,8 +20,7 @@ from evalhouse.tasks.asking.asker import LAST_CHANCE
 from evalhouse.tasks.asking.record import ORIGIN, Origin
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.judge.errors import EndpointDown
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.shard import SampleWork, Shard
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard, find_live_run
 from evalhouse.warehouse.steps import find_step, list_tasks
 
 SampleStep = Callable[[LiveRun, SampleWork], Awaitable[None]]

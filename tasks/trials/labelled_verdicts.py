@@ -32,8 +32,7 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import RunCancelled
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.lexical.judge import read_score
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.shard import Extraction, SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.trials.labelled_sets import Kind, Part, Row
 from evalhouse.warehouse.rows.samples import StoredSample

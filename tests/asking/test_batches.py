@@ -27,8 +27,7 @@ from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.batches import BatchState
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled
 from evalhouse.tasks.models.make import make_judge
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.pipeline.live_run import LiveRun, make_work
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.store import Warehouse
@@ -40,8 +39,8 @@ STEPS = {"extract_answer", "extract_ground_truth", "classify", "attribute_answer
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, quick_backoff: None) -> None:
     """What is still is so after a twentieth of a second, and a batch is looked after as often."""
-    monkeypatch.setattr("evalhouse.tasks.asking.activity._STILL_S", 0.05)
-    monkeypatch.setattr("evalhouse.tasks.asking.activity._LOOKED_AT_AGAIN_S", 0.01)
+    monkeypatch.setattr("evalhouse.tasks.asking.patience._STILL_S", 0.05)
+    monkeypatch.setattr("evalhouse.tasks.asking.patience._LOOKED_AT_AGAIN_S", 0.01)
     monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_FIRST_S", 0.03)
     monkeypatch.setattr("evalhouse.tasks.asking.parking._LOOK_MOST_S", 0.05)
 

@@ -20,7 +20,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.models.make import make_judges
 from evalhouse.tasks.models.stand_ins import make_stand_in
-from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.tasks.relevancy import regenerate_questions
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.sample_data import SAMPLE_PATH

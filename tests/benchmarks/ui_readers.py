@@ -40,8 +40,7 @@ from history import SUITE, Size  # noqa: E402
 from history_nights import METRICS, write_nights  # noqa: E402
 
 from evalhouse.warehouse.rows.runs import store_ended  # noqa: E402
-from evalhouse.warehouse.store import Warehouse  # noqa: E402
-from evalhouse.warehouse.stored import forget  # noqa: E402
+from evalhouse.warehouse.store import Warehouse, forget  # noqa: E402
 
 MEDIAN_MS, MOST_MS = 500, 1500
 NO_ANSWER = 0

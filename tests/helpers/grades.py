@@ -12,7 +12,7 @@ from rows import fill, open_rows, score
 
 from evalhouse.prompts import Prompt, Rubric
 from evalhouse.tasks.grade import grade_sample, read_grades
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.warehouse.rows.samples import StoredSample
 
 Reply = str | Mapping[str, Any] | Exception

@@ -40,8 +40,7 @@ from evalhouse.tasks.judge.protocol import (
 )
 from evalhouse.tasks.models.chat import make_openai_judge
 from evalhouse.tasks.models.embeddings import make_embedding_model
-from evalhouse.tasks.pipeline.live_run import Asking, LiveRun
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import Asking, LiveRun, SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.similarity import compare_meaning

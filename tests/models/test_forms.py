@@ -22,7 +22,7 @@ from evalhouse.tasks.classify import classify_statements
 from evalhouse.tasks.judge.errors import FatalJudgeError, UnusableReply
 from evalhouse.tasks.judge.forms import find_form, list_forms
 from evalhouse.tasks.models.make import check_judge_name, make_judge
-from evalhouse.tasks.pipeline.shard import Extraction, make_work
+from evalhouse.tasks.pipeline.live_run import Extraction, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.store import Warehouse

@@ -19,7 +19,7 @@ from odd_server import serving
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.extract import extract_statements
 from evalhouse.tasks.judge.errors import JudgeError
-from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.pipeline.live_run import make_work
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_backoff")]
 KEY = "sk-odd-0123456789-abcdef"

@@ -18,7 +18,7 @@ from kill_runs import read_recorded, read_rows
 from warehouse_processes import held_file, make_warehouse
 
 from evalhouse.warehouse.engine.connection import open_reader
-from evalhouse.warehouse.engine.waiting import waiting_for_others
+from evalhouse.warehouse.engine.locks import waiting_for_others
 from evalhouse.warehouse.errors import WarehouseBusy
 from evalhouse.warehouse.rows.runs import list_runs
 

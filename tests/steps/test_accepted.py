@@ -16,7 +16,7 @@ from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Judge, Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.measure import measure_sample
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.rank import rank_contexts
 from evalhouse.tasks.similarity import compare_meaning
 from evalhouse.warehouse.rows.samples import StoredSample

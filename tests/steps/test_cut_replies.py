@@ -11,7 +11,7 @@ from endpoint_replies import Choice, build_completion, compose_reply
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
 from evalhouse.tasks.asking.verdicts import COPIED
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 
 N = 9

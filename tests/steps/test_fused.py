@@ -39,7 +39,7 @@ from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.lexical.judge import LexicalJudge
 from evalhouse.tasks.models import make
 from evalhouse.tasks.models.make import make_judges
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.metric_files import load_metrics, plan_run
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.steps import PLANS, arrange_steps

@@ -14,7 +14,7 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, make_set
 from evalhouse.prompts import Criterion, Rubric, load_prompts
 from evalhouse.tasks.grade import grade_sample, read_grades
 from evalhouse.tasks.judge.errors import FatalJudgeError, RefusedRequest
-from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.pipeline.live_run import make_work
 
 # Relevance: three criteria and a final score
 

@@ -24,7 +24,7 @@ from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.protocol import ModelReply, Question, hash_canonical
 from evalhouse.tasks.models import chat as chat_model
 from evalhouse.tasks.models.chat import make_factory_judge, make_openai_judge
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.warehouse.engine.migrate import migrate
 from evalhouse.warehouse.rows.calls import find_replies
 from evalhouse.warehouse.store import Warehouse

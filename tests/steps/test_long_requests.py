@@ -10,7 +10,7 @@ from endpoint import Asked, Endpoint, Raw, running_endpoint
 from endpoint_options import make_http_fault
 from live_runs import judge_samples, lay_out_run, make_sample, make_settings, point_to, read_calls, read_outcomes
 
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 
 KINDS = ("extract", "classify", "attribute", "rank", "fused")
 N = 8

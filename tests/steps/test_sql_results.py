@@ -17,7 +17,7 @@ from live_runs import PROMPTS, ScriptedJudge, lay_out_run, make_sample, read_out
 from evalhouse.tasks.grade import grade_sample
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.pipeline.sql_results import compare_results, prove_by_running
 from evalhouse.warehouse.rows.samples import StoredSample
 from evalhouse.warehouse.sandbox.result_sets import run_on_tables

@@ -29,7 +29,7 @@ from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 
 TOKENS = 1000
 LONG = " and the keeper writes it down" * 20  # some 150 tokens

@@ -30,7 +30,7 @@ from evalhouse.prompts import BlockValue
 from evalhouse.tasks.asking.tokens import estimate_items, estimate_tokens
 from evalhouse.tasks.judge.errors import RefusedRequest, TransientJudgeError
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 
 TOKENS = 1000
 TEXTS = ("question", "ground_truth")

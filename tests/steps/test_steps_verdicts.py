@@ -31,7 +31,7 @@ from live_runs import (
 from evalhouse.tasks.asking.tokens import Price
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 from evalhouse.warehouse.rows.samples import StoredSample
 
 CHAT = "/v1/chat/completions"

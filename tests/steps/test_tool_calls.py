@@ -16,7 +16,7 @@ from live_runs import ScriptedJudge, lay_out_run, make_sample, read_outcomes
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.measure import measure_sample
 from evalhouse.tasks.pipeline import tool_calls
-from evalhouse.tasks.pipeline.shard import SampleWork, make_work
+from evalhouse.tasks.pipeline.live_run import SampleWork, make_work
 from evalhouse.tasks.pipeline.tool_calls import ToolCall, ToolCallError, grade_tool_calls, read_tool_calls
 
 ASK = ToolCall(name="ask_tide", arguments={"harbour": "Quillon", "day": 1})

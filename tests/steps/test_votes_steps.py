@@ -33,7 +33,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.tasks.judge.errors import RefusedRequest
 from evalhouse.tasks.judge.protocol import Question
-from evalhouse.tasks.pipeline.shard import SampleWork
+from evalhouse.tasks.pipeline.live_run import SampleWork
 
 Said = str | Exception
 

@@ -16,8 +16,7 @@ from warehouse_runs import lay_warehouse, make_run
 
 from evalhouse.warehouse.metric_files import view_scripts
 from evalhouse.warehouse.rows.runs import end_run, insert_run, store_ended
-from evalhouse.warehouse.store import Warehouse
-from evalhouse.warehouse.stored import CHUNK_SAMPLES, FEW_SAMPLES, RESTS_ON, forget, store, store_open
+from evalhouse.warehouse.store import CHUNK_SAMPLES, FEW_SAMPLES, RESTS_ON, Warehouse, forget, store, store_open
 from evalhouse.warehouse.tables import Batch, build_frame
 
 VIEWS = ("run_scores", "sample_causes", "run_causes", "run_costs")
@@ -150,7 +149,7 @@ def test_small_runs_are_stored_together_when_they_are_worth_it() -> None:
 
 
 def test_a_transaction_stores_no_more_than_fits_into_it_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalhouse.warehouse.stored.CHUNK_SAMPLES", FEW_SAMPLES)
+    monkeypatch.setattr("evalhouse.warehouse.store.CHUNK_SAMPLES", FEW_SAMPLES)
     assert CHUNK_SAMPLES > FEW_SAMPLES
     with open_rows() as filled:
         for night in range(FEW_SAMPLES + 5):

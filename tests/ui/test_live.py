@@ -17,8 +17,7 @@ from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
 from warehouse_runs import make_run
 
-from evalhouse.tasks.pipeline.live_run import LiveRun
-from evalhouse.tasks.pipeline.shard import SampleWork, Shard
+from evalhouse.tasks.pipeline.live_run import LiveRun, SampleWork, Shard
 from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.rows.runs import insert_run, now_utc, update_run
 from evalhouse.warehouse.rows.scores import score_run

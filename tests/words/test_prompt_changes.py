@@ -22,7 +22,7 @@ from rubric_replies import fill_reply
 from evalhouse.prompts import load_prompts
 from evalhouse.tasks.asking.verdicts import gather_all
 from evalhouse.tasks.grade import grade_sample
-from evalhouse.tasks.pipeline.shard import make_work
+from evalhouse.tasks.pipeline.live_run import make_work
 from evalhouse.tasks.relevancy import regenerate_questions
 
 N = 3

@@ -22,8 +22,8 @@ import duckdb
 from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.engine.lake import is_broken_off, more_readers, open_lake_reader, open_lake_writer
+from evalhouse.warehouse.engine.locks import ATTEMPT_S, try_again
 from evalhouse.warehouse.engine.shared import SharedReader, end_reading
-from evalhouse.warehouse.engine.waiting import ATTEMPT_S, try_again
 from evalhouse.warehouse.errors import (
     WarehouseBusy,
     WarehouseError,

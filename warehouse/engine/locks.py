@@ -1,20 +1,26 @@
-"""Locks by name: who writes, and who is on a run, a suite or a part of a run.
+"""Locks by name: who writes, and who is on a run, a suite or a part of a run. And waiting for what cannot be had.
 
 All end with their process, however that ends. A lock is one of the operating system on a file beside the
 warehouse, and holds on one machine. Of a lake with its catalogue in PostgreSQL it is an advisory lock of a session
 there and holds over all machines. With SQLite all processes are on one machine.
+
+By itself an opening of a warehouse (a file that another program keeps, a catalogue whose server is down) gives up after
+its patience and raises WarehouseBusy. Within `waiting_for_others`, which a run is, it is tried again for as long as it
+takes, and what is waited for is said. Only threads and tasks that were started with the context of that block wait.
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
-from evalhouse.warehouse.engine.waiting import try_again
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError, WarehouseUnreachable, WarehouseUnwritable
 from evalhouse.warehouse.location import Lake, Location
 from evalhouse.warehouse.queries import read_query
@@ -253,3 +259,73 @@ def _make_key(lake: Lake, name: str) -> int:
     """A key of 63 bits; two warehouses in one database differ by their folder of files."""
     digest = hashlib.sha256(f"evalhouse/{lake.data}/{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+T = TypeVar("T")
+ATTEMPT_S: Final = 5.0
+"""The longest of an attempt: a run that waits anyway shall soon say what it waits for."""
+Say = Callable[[str], None]
+
+
+class _Wait:
+    """One wait at a time for all threads of a run: what is waited for is said once, and so is its end."""
+
+    def __init__(self, say: Say, is_stopped: Callable[[], bool]) -> None:
+        self._say, self._is_stopped = say, is_stopped
+        self._guard = threading.Lock()
+        self._since: datetime | None = None
+        self._said = ""
+
+    def goes_on(self, busy: WarehouseBusy, *, waited_s: float) -> bool:
+        if busy.who == "own code" or self._is_stopped():
+            return False
+        with self._guard:
+            self._since = self._since or datetime.now() - timedelta(seconds=waited_s)
+            if busy.who == "others" and str(busy) != self._said:
+                self._said = str(busy)
+                self._say(f"{datetime.now():%H:%M:%S} the run waits since {self._since:%H:%M:%S}, as {busy}")
+        return True
+
+    def end(self) -> None:
+        with self._guard:
+            if self._since is not None and self._said:
+                seconds = (datetime.now() - self._since).total_seconds()
+                self._say(f"{datetime.now():%H:%M:%S} the run goes on, after {seconds:.0f} s in which it waited")
+            self._since, self._said = None, ""
+
+
+_wait: ContextVar[_Wait | None] = ContextVar("wait", default=None)
+
+
+@contextmanager
+def waiting_for_others(say: Say, *, is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """Wait for the warehouse within this block for as long as it takes, or until `is_stopped`; `say` takes a line."""
+    token = _wait.set(_Wait(say, is_stopped))
+    try:
+        yield
+    finally:
+        _wait.reset(token)
+
+
+def try_again(
+    busy: WarehouseBusy,
+    attempt: Callable[[float], T],
+    *,
+    tried_s: float,
+    patience_s: float,
+    kind: type[WarehouseBusy] = WarehouseBusy,
+) -> T:
+    """Make an attempt again that was `busy` for `tried_s`: until `patience_s` are over, or where the caller waits for
+    others as often as it takes. Raises the last error of this kind."""
+    wait = _wait.get()
+    if wait is None and tried_s < patience_s:
+        return attempt(patience_s - tried_s)
+    while wait is not None and wait.goes_on(busy, waited_s=tried_s):
+        try:
+            result = attempt(tried_s)
+        except kind as error:
+            busy = error
+        else:
+            wait.end()
+            return result
+    raise busy

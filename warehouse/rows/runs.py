@@ -18,8 +18,7 @@ from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.secrets import hide_in_rows
 from evalhouse.warehouse.steps import SEPARATE
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.stored import store_open
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, store_open
 from evalhouse.warehouse.tables import Batch, build_frame
 
 WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")

@@ -21,8 +21,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseUnwritable
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, write_batch
-from evalhouse.warehouse.stored import forget
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, forget, write_batch
 from evalhouse.warehouse.tables import Batch, build_frame
 
 CLUSTER_COLUMNS: Final = ("conversation_id", "thread_id", "session_id", "document_id", "doc_id", "group_id")

@@ -18,8 +18,7 @@ from evalhouse.warehouse.location import parse_location
 from evalhouse.warehouse.metric_files import MetricFile, SetMetric, set_metrics
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.samples import FAILURE_REASONS
-from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
-from evalhouse.warehouse.stored import forget, store_scored
+from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, forget, store_scored
 
 
 def note_no_noise(warehouse: Warehouse, run_id: str) -> None:
