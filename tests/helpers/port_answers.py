@@ -16,7 +16,15 @@ from endpoint import Asked, Endpoint, running_endpoint
 from endpoint_replies import Kind, collect_telling_words, compose_reply, share_words
 from port_handbook import LANGUAGES, find_entity, load_handbook
 from port_mischief import Mischief, Spoilt
-from port_questions import Written, compare_values, join_sentences, say_answer, write_questions
+from port_questions import (
+    Quote,
+    Written,
+    compare_values,
+    join_sentences,
+    quote_claim,
+    say_answer,
+    write_questions,
+)
 from port_reading import Claim, Demand, find_claims, find_steps, read_question, read_winner
 
 KNOWN: tuple[str, ...] = tuple(
@@ -27,6 +35,8 @@ KNOWN: tuple[str, ...] = tuple(
 )
 """What this model knows without any document: how long a mile is."""
 _INDENT = "\n    "
+# Between two quotations of a passage; taken for a line break of the same length.
+_GAP, _BREAK = " … ", " \n "
 _ALIKE = 0.8  # share of the words of a statement about something else that must stand in a text that supports it
 
 
@@ -36,7 +46,7 @@ class Found:
 
     context_id: str
     value: str
-    quote: str
+    quotes: tuple[Quote, ...]
 
 
 class PortAnswers:
@@ -101,7 +111,7 @@ def port_endpoint(
 
 def read_contexts(asked: Asked, block: str = "contexts") -> dict[str, str]:
     """The texts of a block's items by id, as they stand in their documents."""
-    return {key: text.replace(_INDENT, "\n") for key, text in asked.items(block).items()}
+    return {key: text.replace(_INDENT, "\n").replace(_GAP, _BREAK) for key, text in asked.items(block).items()}
 
 
 def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found]]:
@@ -109,11 +119,12 @@ def look_up(demand: Demand, contexts: Mapping[str, str]) -> dict[str, list[Found
     found: dict[str, list[Found]] = {fact: [] for fact in demand.facts}
     for context_id, text in contexts.items():
         for claim in find_claims(text):
-            quote = text[claim.start : claim.end]
-            found.get(claim.fact, []).append(Found(context_id=context_id, value=claim.value, quote=quote))
+            quotes = quote_claim(context_id, text, claim)
+            found.get(claim.fact, []).append(Found(context_id=context_id, value=claim.value, quotes=quotes))
         for steps in find_steps(text):
-            value, quote = "\n".join(steps.lines), text[steps.start : steps.end]
-            found.get(steps.fact, []).append(Found(context_id=context_id, value=value, quote=quote))
+            whole = Quote(context_id=context_id, text=text[steps.start : steps.end])
+            value = "\n".join(steps.lines)
+            found.get(steps.fact, []).append(Found(context_id=context_id, value=value, quotes=(whole,)))
     return found
 
 
@@ -121,9 +132,13 @@ def _show(written: Written) -> dict[str, Any]:
     return {
         "question": written.question,
         "ground_truth": written.ground_truth,
-        "quotes": [{"id": quote.context_id, "quote": quote.text} for quote in written.quotes],
+        "quotes": _show_quotes(written.quotes),
         "turns": list(written.turns),
     }
+
+
+def _show_quotes(quotes: Iterable[Quote]) -> list[dict[str, str]]:
+    return [{"id": quote.context_id, "quote": quote.text} for quote in dict.fromkeys(quotes)]
 
 
 def _renew(asked: Asked) -> dict[str, Any]:
@@ -139,7 +154,7 @@ def _renew(asked: Asked) -> dict[str, Any]:
         return {"reason": "Nothing says it still.", "verdict": "still_true", "ground_truth": "", "quotes": []}
     kept = {fact: next((one for one in ones if _says(truth, fact, one.value)), None) for fact, ones in found.items()}
     ones = [one or found[fact][0] for fact, one in kept.items()]
-    quotes = [{"id": one.context_id, "quote": one.quote} for one in ones]
+    quotes = _show_quotes(quote for one in ones for quote in one.quotes)
     if all(kept.values()):
         return {"reason": "They say the same.", "verdict": "still_true", "ground_truth": truth, "quotes": quotes}
     renewed = say_answer(demand, {fact: [one.value] for fact, one in zip(kept, ones, strict=True)})
@@ -178,7 +193,7 @@ def _find_together(statement: str, contexts: Mapping[str, str], demand: Demand |
     if not _supports(statement, list(contexts.values()), demand):
         return []
     needed = dict(contexts)
-    for context_id in contexts:
+    for context_id in reversed(contexts):
         rest = [text for key, text in needed.items() if key != context_id]
         if _supports(statement, rest, demand):
             del needed[context_id]

@@ -100,7 +100,7 @@ class _Surroundings:
         """A fact that the contexts state, other than those asked for and in other words."""
         quoted = {quote.text for quote in question.quotes}
         others = (one for one in list_stated(self.contexts) if one.fact not in question.facts)
-        return next((one for one in others if one.quote.text not in quoted), None)
+        return next((one for one in others if one.quotes[-1].text not in quoted), None)
 
 
 def _is_chinese(question: Written) -> bool:
@@ -147,7 +147,7 @@ def _repeat(question: Written, around: _Surroundings, *, reworded: bool = False)
     asked = around.asked[again.fact]
     wordings = (ask(again, wording) for wording in range(len(again.attribute.ask)))
     wording = next((wording for wording in wordings if wording != asked), asked) if reworded else asked
-    return Written(question=wording, ground_truth=say(again), facts=(again.fact,), quotes=(again.quote,))
+    return Written(question=wording, ground_truth=say(again), facts=(again.fact,), quotes=again.quotes)
 
 
 def _embroider(question: Written, _: _Surroundings) -> Written | None:
@@ -171,7 +171,7 @@ def _answer_otherwise(question: Written, around: _Surroundings) -> Written | Non
     other = around.find_other(question)
     if not (other and question.quotes and question.ground_truth):
         return None
-    return replace(question, question=ask(other), quotes=(*question.quotes, other.quote), turns=())
+    return replace(question, question=ask(other), quotes=(*question.quotes, *other.quotes), turns=())
 
 
 def _make_answerable(question: Written, around: _Surroundings) -> Written | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from port_handbook import Attribute, Entity, draw, find_attribute, find_entity, load_handbook
-from port_reading import Demand, find_claims, find_language, find_steps
+from port_reading import Claim, Demand, find_claims, find_language, find_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """A fact that a context states."""
+    """A fact that a context states; of a table its header is quoted too, without which a row says little."""
 
     fact: str
     value: str
-    quote: Quote
+    quotes: tuple[Quote, ...]
 
     @property
     def entity(self) -> Entity:
@@ -56,9 +56,15 @@ def list_stated(contexts: Mapping[str, str], salt: str = "") -> list[Stated]:
     stated: dict[str, Stated] = {}
     for context_id, text in contexts.items():
         for claim in find_claims(text):
-            quote = Quote(context_id=context_id, text=text[claim.start : claim.end])
-            stated.setdefault(claim.fact, Stated(fact=claim.fact, value=claim.value, quote=quote))
+            quotes = quote_claim(context_id, text, claim)
+            stated.setdefault(claim.fact, Stated(fact=claim.fact, value=claim.value, quotes=quotes))
     return sorted(stated.values(), key=lambda one: draw(f"{one.fact}{salt}", 2**32))
+
+
+def quote_claim(context_id: str, text: str, claim: Claim) -> tuple[Quote, ...]:
+    """The words in which a context states a fact."""
+    places = [claim.head, (claim.start, claim.end)]
+    return tuple(Quote(context_id=context_id, text=text[place[0] : place[1]]) for place in places if place)
 
 
 def write_questions(kind: str, count: int, contexts: Mapping[str, str]) -> list[Written]:
@@ -116,7 +122,7 @@ def compare_values(facts: Sequence[str], values: Mapping[str, str]) -> Entity | 
 def _write_facts(contexts: Mapping[str, str], values: Sequence[str]) -> Iterator[Written]:
     for one in list_stated(contexts, salt=values[0]):
         if one.attribute.value in values:
-            yield Written(question=ask(one), ground_truth=say(one), facts=(one.fact,), quotes=(one.quote,))
+            yield Written(question=ask(one), ground_truth=say(one), facts=(one.fact,), quotes=one.quotes)
 
 
 def _write_procedures(contexts: Mapping[str, str]) -> Iterator[Written]:
@@ -136,7 +142,7 @@ def _pair(contexts: Mapping[str, str], fits: Callable[[Stated, Stated], bool]) -
 
 
 def _write_several(contexts: Mapping[str, str]) -> Iterator[Written]:
-    for pair in _pair(contexts, lambda one, other: one.quote.context_id != other.quote.context_id):
+    for pair in _pair(contexts, lambda one, other: one.quotes[0].context_id != other.quotes[0].context_id):
         first, second = map(ask, pair)
         if pair[0].entity.language == "en":
             question = f"{first.rstrip('?')}, and {second[0].lower()}{second[1:]}"
@@ -147,7 +153,7 @@ def _write_several(contexts: Mapping[str, str]) -> Iterator[Written]:
 
 def _write_pair(question: str, pair: tuple[Stated, Stated], *more: str) -> Written:
     truth = join_sentences([*map(say, pair), *more])
-    quotes = tuple(dict.fromkeys(one.quote for one in pair))
+    quotes = tuple(dict.fromkeys(quote for one in pair for quote in one.quotes))
     return Written(question=question, ground_truth=truth, facts=tuple(one.fact for one in pair), quotes=quotes)
 
 
@@ -167,7 +173,7 @@ def _write_conversations(contexts: Mapping[str, str]) -> Iterator[Written]:
         own = second.entity
         question = ask(second).replace(own.name, own.type.pronoun)
         question = question[0].upper() + question[1:]
-        quotes = (second.quote,)
+        quotes = second.quotes
         turns = (ask(first), say(first))
         yield Written(question=question, ground_truth=say(second), facts=(second.fact,), quotes=quotes, turns=turns)
 

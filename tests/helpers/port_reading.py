@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from port_handbook import LANGUAGES, Attribute, Entity, Handbook, Language, Type, list_entities, load_handbook
@@ -26,17 +26,24 @@ _STEP = re.compile(r"\s*\d{1,2}\.[ \t]+([^\n]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A text states a fact: `text[start:end]` are its words, a whole row where a table states it."""
+    """A text states a fact: `text[start:end]` are its words, a whole row where a table states it; `head` is then where
+    the table's header stands."""
 
     fact: str
     value: str
     start: int
     end: int
+    head: tuple[int, int] | None = None
+
+    def move(self, by: int) -> Claim:
+        """The same, as a text states it in which it stands so much later."""
+        head = self.head and (self.head[0] + by, self.head[1] + by)
+        return replace(self, start=self.start + by, end=self.end + by, head=head)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """A text lists the steps of an entity; `text[start:end]` are the words from the first step to the last."""
+    """A text lists the steps of an entity; `text[start:end]` are the words from the lead sentence to the last step."""
 
     fact: str
     lines: tuple[str, ...]
@@ -95,9 +102,7 @@ def find_claims(text: str) -> list[Claim]:
     claims, start = [], 0
     for boundary in [*_BOUNDARY.finditer(text), None]:
         end = boundary.start() if boundary else len(text)
-        for claim in _read_sentence(text[start:end]):
-            moved = {"start": start + claim.start, "end": start + claim.end}
-            claims.append(Claim(fact=claim.fact, value=claim.value, **moved))
+        claims += [claim.move(start) for claim in _read_sentence(text[start:end])]
         start = boundary.end() if boundary else end
     return claims
 
@@ -126,18 +131,21 @@ def _read_rows(table: str) -> Iterator[Claim]:
     """What rows state whose first cell names an entity, under a header that names attributes."""
     _, entities = _names()
     header: list[str] = []
+    head: tuple[int, int] | None = None
     start = 0
     for line in table.split("\n"):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        place = (start + len(line) - len(line.lstrip()), start + len(line.rstrip()))
         entity = entities.get(cells[0])
         if entity is None:
-            header = header or (cells if len(cells) > 1 else [])
+            if len(cells) > 1 and not header:
+                header, head = cells, place
         else:
             labels = {attribute.label: attribute.name for attribute in entity.type.attributes.values()}
-            for head, value in zip(header, cells, strict=False):
-                if labels.get(head):
-                    at = start + line.index(line.strip())
-                    yield Claim(fact=f"{entity.key}.{labels[head]}", value=value, start=at, end=at + len(line.strip()))
+            for label, value in zip(header, cells, strict=False):
+                if labels.get(label):
+                    fact = f"{entity.key}.{labels[label]}"
+                    yield Claim(fact=fact, value=value, start=place[0], end=place[1], head=head)
         start += len(line) + 1
 
 
@@ -150,13 +158,12 @@ def find_steps(text: str) -> list[Steps]:
         if position < 0:
             continue
         lines: list[str] = []
-        start = end = position + len(lead)
+        end = position + len(lead)
         while match := _STEP.match(text, end):
-            start = start if lines else match.start(0) + len(match[0]) - len(match[0].lstrip())
             lines.append(match[1].strip())
             end = match.end(1)
         if lines:
-            found.append(Steps(fact=f"{entity.key}.steps", lines=tuple(lines), start=start, end=end))
+            found.append(Steps(fact=f"{entity.key}.steps", lines=tuple(lines), start=position, end=end))
     return found
 
 

@@ -199,6 +199,7 @@ def test_a_good_question_passes_everything_that_it_is_put_to(endpoint: Endpoint,
         assert (said["basis"], bool(said["used"])) == ("contexts", True)
         assert is_right(endpoint, question["question"], said["answer"], truth)
         assert all(list_supporting(endpoint, question, [TEXTS[path] for path in paths]))
+        assert all(list_supporting(endpoint, question, [quote["quote"] for quote in question["quotes"]]))
         others = [path for path in TEXTS if path.startswith(paths[0][:6]) and path not in paths]
         assert answer(endpoint, question["question"], *others, turns=turns)["basis"] == "none"
         assert not any(list_supporting(endpoint, question, [TEXTS[path] for path in others]))
@@ -219,9 +220,10 @@ def test_several_and_comparison_need_both_contexts(endpoint: Endpoint, language:
 
 def test_rows_of_a_table_are_asked_for_and_quoted(endpoint: Endpoint) -> None:
     (question,) = write(endpoint, "number", "en/overview/charges.md", count=1)
-    (quote,) = question["quotes"]
-    assert quote["quote"].startswith("| ")
-    assert quote["quote"] in TEXTS["en/overview/charges.md"].split("\n")
+    header, row = (quote["quote"] for quote in question["quotes"])
+    assert header == "| Name | Charge (crowns) |"
+    assert row in TEXTS["en/overview/charges.md"].split("\n")
+    assert list_supporting(endpoint, question, [row, f"Charges\n{header} … {row}"]) == [["C2"]]
 
 
 def test_a_wrapped_sentence_is_quoted_with_its_line_break_and_told_in_one_line(endpoint: Endpoint) -> None:

@@ -19,6 +19,9 @@ from port_base import (
     write_base,
 )
 from port_handbook import LANGUAGES, find_attribute, find_entity, list_entities, load_handbook
+from port_reading import find_claims, find_steps
+
+from evalhouse.tasks.testsets.documents import read_documents
 
 FIRST, SECOND = render_base(version=1), render_base(version=2)
 TOUCHES = {"white_space", "order"}
@@ -183,3 +186,23 @@ def test_a_reworded_sentence_has_a_wording_that_the_first_version_does_not_use()
         alike = [one for one in STATED if one.fact.endswith(f".{attribute.name}")]
         assert len(alike) > 1
         assert not any(one.text == attribute.state(find_entity(one.fact), one.value, -1) for one in alike)
+
+
+def find_passages(folder: Path, *, later: bool) -> dict[tuple[str, str], str]:
+    """The passage in which each fact stands, by fact and document, as the base is read by evalhouse."""
+    write_base(folder, version=2 if later else 1)
+    passages = [passage for document in read_documents(folder) for passage in document.passages]
+    assert all(passage.document_id.startswith(passage.language) for passage in passages)
+    return {
+        (one.fact, passage.document_id): passage.passage_id
+        for passage in passages
+        for one in [*find_claims(passage.text), *find_steps(passage.text)]
+    }
+
+
+def test_every_fact_is_read_from_a_passage_and_stays_there_unless_an_edit_moves_it(tmp_path: Path) -> None:
+    first, second = find_passages(tmp_path / "1", later=False), find_passages(tmp_path / "2", later=True)
+    assert first.keys() == {(one.fact, one.document) for one in STATED}
+    assert second.keys() == {(one.fact, one.document) for one in STATED_LATER}
+    moved = {place for place in first.keys() & second.keys() if first[place] != second[place]}
+    assert moved == {(edit.facts[0], edit.document) for edit in EDITS if edit.kind == "moved_within"}
