@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from evalhouse.tasks.datasets.encodings import check_known
 from evalhouse.tasks.testsets.errors import refuse, refuse_all
 from evalhouse.tasks.testsets.files import KINDS, DocumentFile, Kind, Note, UnreadableFile, list_documents, name_kind
 from evalhouse.tasks.testsets.files import read_text as read_file_text
@@ -35,6 +36,9 @@ def read_documents(source: str | Path, *, encoding: str | None = None, note: Not
     `encoding` is for text that is not UTF-8. `note` is given a line for each thing that was left out. Raises
     TestsetError with all that is wrong with the source, or DatasetError where a table cannot be opened.
     """
+    if encoding is not None and not check_known(encoding):
+        allowed = "utf-8, utf-16, cp1252, gb18030, latin-1 and the others that Python knows"
+        raise refuse(f"--encoding {encoding} is not known", allowed=allowed, to_do="name that of the files")
     path = Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path, encoding, note)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
-from unicodedata import normalize
 
 from evalhouse.tasks.datasets.encodings import check_known, find_mark, is_utf8, propose, weigh
 from evalhouse.warehouse.messages import list_names
@@ -61,7 +60,7 @@ def list_documents(folder: Path, note: Note) -> list[DocumentFile]:
     unknown: Counter[str] = Counter()
     for path in _walk(folder, hidden):
         kind = name_kind(path)
-        document_id = normalize("NFC", path.relative_to(folder).as_posix())
+        document_id = path.relative_to(folder).as_posix()
         if path.name.startswith((".", _WORD_LOCK)):
             hidden.append(document_id)
         elif kind is None:
@@ -69,7 +68,7 @@ def list_documents(folder: Path, note: Note) -> list[DocumentFile]:
         else:
             found.append(DocumentFile(path=path, document_id=document_id, kind=kind))
     if hidden:
-        note(f"left out as hidden: {list_names(sorted(hidden), 5)}")
+        note(f"left out as hidden or linked: {list_names(sorted(hidden), 5)}")
     if unknown:
         listed = [f"{ending} ({number:,})" for ending, number in unknown.most_common()]
         note(f"left out as not readable here: {list_names(listed, 8)}; read are {', '.join(KINDS)}")

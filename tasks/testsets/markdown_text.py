@@ -29,7 +29,7 @@ _MEMBER = re.compile(r"[\w-]++\s*+[:=]")
 _TITLE = re.compile(r"title\s*[:=]\s*(\S.*)")
 _TAG = re.compile(r"<[^<>]*+>")
 _LETTER = re.compile(r"[^\W_]")
-_ANCHOR = re.compile(r"\{#[^{}]*+\}\s*+$")
+_ANCHOR = re.compile(r"\{\s?[#.][^{}]*+\}$")
 _PARAGRAPH_BREAK = re.compile(r"\n[^\S\n]*+\n")
 
 
@@ -69,7 +69,7 @@ def _read_blocks(tokens: Sequence[Token], text: str, starts: list[int], ends: li
         first, after = token.map
         start, end = starts[first], ends[max(first, after - 1)]
         if token.type == "heading_open":
-            title = _ANCHOR.sub("", strip_markup(tokens[place + 1].content)).strip()
+            title = _ANCHOR.sub("", strip_markup(tokens[place + 1].content.strip())).strip()
             yield Block(start=start, end=end, kind="heading", level=int(token.tag[1]), title=title)
             continue
         kind = _KINDS.get(token.type)

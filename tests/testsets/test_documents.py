@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalhouse.flows.errors import explain
 from evalhouse.tasks.testsets.documents import Document, Passage, read_documents
 from evalhouse.tasks.testsets.errors import TestsetError
 from evalhouse.tasks.testsets.markdown_text import read_markdown, read_plain
@@ -29,7 +30,7 @@ Goods may be sent back within 30 days.
 
 <!-- nobody reads this -->
 
-## Who pays? {#again}
+## Who *pays*? { #again }
 
 - you, from abroad
 - we, at home
@@ -55,6 +56,7 @@ def list_passages(documents: list[Document]) -> list[Passage]:
 def test_a_folder_is_read_by_its_headings_in_the_order_of_its_files(tmp_path: Path) -> None:
     notes: list[str] = []
     write(tmp_path, zh__leave_md=LEAVE, returns_md=RETURNS, notes_txt="One.\n\nTwo.", _hidden_md="# x\n\ny", a_rst="x")
+    (tmp_path / "linked").symlink_to(tmp_path / "zh")
     documents = read_documents(tmp_path, note=notes.append)
     passages = list_passages(documents)
     assert [document.document_id for document in documents] == ["notes.txt", "returns.md", "zh/leave.md"]
@@ -74,7 +76,7 @@ def test_a_folder_is_read_by_its_headings_in_the_order_of_its_files(tmp_path: Pa
         "- you, from abroad\n- we, at home",
     ]
     assert notes == [
-        "left out as hidden: .hidden.md",
+        "left out as hidden or linked: .hidden.md, linked/",
         "left out as not readable here: .rst (1); read are .md, .markdown, .txt, .text, .html, .htm, .xhtml, .pdf, "
         ".docx",
     ]
@@ -240,8 +242,11 @@ def test_all_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> Non
     assert "a.txt: not UTF-8; line 1 reads" in message
     assert "'дом' with --encoding cp1251" in message
     assert "b.md: not utf-16" in message
+    assert explain(refused.value) == message  # and no traceback at the command line
     (tmp_path / "b.md").unlink()
     assert "дом" in [passage.text for passage in list_passages(read_documents(tmp_path, encoding="cp1251"))]
+    with pytest.raises(TestsetError, match="--encoding klingon is not known"):
+        read_documents(tmp_path, encoding="klingon")
 
 
 def test_a_source_without_documents_says_what_there_is(tmp_path: Path) -> None:
