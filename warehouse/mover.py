@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.secrets import hide_in_rows, note_environment
+from evalhouse.warehouse.messages import hide_in_rows, note_environment
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 import polars as pl
 
 from evalhouse.warehouse import steps
-from evalhouse.warehouse.secrets import hide_in_rows
+from evalhouse.warehouse.messages import hide_in_rows
 from evalhouse.warehouse.steps import ColumnType
 
 _TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {

@@ -32,12 +32,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evalhouse.tasks.datasets.columns import ALIASES
 from evalhouse.tasks.datasets.encodings import Utf8Bytes, check_known, find_mark
 from evalhouse.tasks.datasets.errors import Complain, DatasetError, Place, ReadingStopped, refuse_dataset
 from evalhouse.tasks.datasets.excel import ENDINGS as EXCEL_ENDINGS
 from evalhouse.tasks.datasets.excel import name_columns, read_sheet
-from evalhouse.tasks.datasets.rows import RawRow
+from evalhouse.tasks.datasets.rows import ALIASES, RawRow
 from evalhouse.warehouse.engine.connection import TableSourceError, read_table
 from evalhouse.warehouse.errors import WarehouseUrlError
 from evalhouse.warehouse.location import parse_location

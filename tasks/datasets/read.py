@@ -20,7 +20,6 @@ import numpy as np
 import orjson
 import polars as pl
 
-from evalhouse.tasks.datasets.columns import Columns, ColumnUse, suggest_columns
 from evalhouse.tasks.datasets.encodings import is_utf8, propose, weigh
 from evalhouse.tasks.datasets.errors import (
     ADVICE,
@@ -32,7 +31,15 @@ from evalhouse.tasks.datasets.errors import (
     ReadingStopped,
 )
 from evalhouse.tasks.datasets.formats import DatasetSource, open_source
-from evalhouse.tasks.datasets.rows import RawRow, SampleRow, normalise_row, read_given_id
+from evalhouse.tasks.datasets.rows import (
+    Columns,
+    ColumnUse,
+    RawRow,
+    SampleRow,
+    normalise_row,
+    read_given_id,
+    suggest_columns,
+)
 from evalhouse.tasks.settings.run import is_sample
 from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.rows.samples import Staging

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from evalhouse.tasks.judge.rate_headers import RateLimits
-from evalhouse.warehouse.secrets import hide_secrets
+from evalhouse.warehouse.messages import hide_secrets
 
 if TYPE_CHECKING:
     from evalhouse.tasks.judge.protocol import ModelReply

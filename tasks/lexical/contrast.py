@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, Sentence, Token, read_sentence, split_clauses
-from evalhouse.tasks.lexical.words import (
+from evalhouse.tasks.lexical.split import (
     ANTONYMS,
     CHINESE_ANTONYMS,
     CHINESE_STOP_CHARACTERS,
@@ -18,6 +17,7 @@ from evalhouse.tasks.lexical.words import (
     read_words,
     stem_word,
 )
+from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, Sentence, Token, read_sentence, split_clauses
 
 NO_KEYS: frozenset[str] = frozenset()
 

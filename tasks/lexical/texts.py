@@ -15,8 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Literal
 
-from evalhouse.tasks.lexical.split import split_sentences
-from evalhouse.tasks.lexical.words import (
+from evalhouse.tasks.lexical.split import (
     CHINESE_NEGATIONS,
     CHINESE_NOT_NEGATIONS,
     CHINESE_STOP_CHARACTERS,
@@ -29,6 +28,7 @@ from evalhouse.tasks.lexical.words import (
     read_pattern,
     read_patterns,
     read_words,
+    split_sentences,
     stem_word,
 )
 

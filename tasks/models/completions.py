@@ -31,7 +31,7 @@ from evalhouse.tasks.models.errors import (
     read_error_body,
     read_error_field,
 )
-from evalhouse.warehouse.secrets import note_secret
+from evalhouse.warehouse.messages import note_secret
 
 _DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 # A long reply with its log-probabilities has some six megabytes.

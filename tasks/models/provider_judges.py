@@ -40,8 +40,7 @@ from evalhouse.tasks.models.errors import ErrorBody, Variables
 from evalhouse.tasks.models.provider_errors import find_answer
 from evalhouse.tasks.models.providers import Provider, read_ending
 from evalhouse.tasks.settings.run import RunSettings
-from evalhouse.warehouse.messages import redact, shorten
-from evalhouse.warehouse.secrets import note_secret
+from evalhouse.warehouse.messages import note_secret, redact, shorten
 
 Invoke = Callable[[list[BaseMessage], Mapping[str, Any]], Awaitable[BaseMessage]]
 

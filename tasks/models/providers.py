@@ -15,7 +15,7 @@ from typing import Any
 
 from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.models.addresses import check_address
-from evalhouse.warehouse.secrets import note_secret
+from evalhouse.warehouse.messages import note_secret
 
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 

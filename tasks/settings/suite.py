@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from evalhouse.warehouse.messages import note_secret
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics
-from evalhouse.warehouse.secrets import note_secret
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0)]

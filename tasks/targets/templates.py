@@ -15,8 +15,7 @@ import orjson
 
 from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
-from evalhouse.warehouse.messages import list_names, redact, shorten
-from evalhouse.warehouse.secrets import note_secret, spell_secret
+from evalhouse.warehouse.messages import list_names, note_secret, redact, shorten, spell_secret
 
 # A shorter value is no secret, and taking it out would take out parts of words.
 _SHORTEST_SECRET = 4

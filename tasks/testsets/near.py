@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 from scipy.sparse import csr_array
 
+from evalhouse.tasks.lexical.split import CHINESE_STOP_CHARACTERS, FUNCTION_WORDS, stem_word
 from evalhouse.tasks.lexical.texts import normalise
-from evalhouse.tasks.lexical.words import CHINESE_STOP_CHARACTERS, FUNCTION_WORDS, stem_word
 from evalhouse.tasks.testsets.passages import Passage, SentenceSpan, find_sentences
 
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # BM25's k1 and b, at their usual values

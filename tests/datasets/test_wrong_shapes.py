@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from dataset_files import Row, write_json_lines
 
-from evalhouse.tasks.datasets.columns import ALIASES, suggest_columns
 from evalhouse.tasks.datasets.encodings import weigh
 from evalhouse.tasks.datasets.read import DatasetError, StagedDataset, stage_dataset
+from evalhouse.tasks.datasets.rows import ALIASES, suggest_columns
 
 TIDE = "When is high tide at Brankmouth?"
 SIX = "High tide is at six."

@@ -2,9 +2,8 @@
 
 import pytest
 
-from evalhouse.tasks.lexical.split import read_alternatives, split_sentences
+from evalhouse.tasks.lexical.split import read_alternatives, split_sentences, stem_word
 from evalhouse.tasks.lexical.texts import TextCache, analyse_text, join_texts, read_number
-from evalhouse.tasks.lexical.words import stem_word
 
 
 def read_keys(text: str) -> list[str]:

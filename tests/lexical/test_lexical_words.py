@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from evalhouse.tasks.lexical import contrast, split, texts, words
+from evalhouse.tasks.lexical import contrast, split, texts
 
-FILE = Path(words.__file__).with_name("words.yaml")
+FILE = Path(split.__file__).with_name("words.yaml")
 
 
 def test_every_list_is_used_and_stands_once() -> None:
     names = re.findall(r"^(\w+):", FILE.read_text(encoding="utf-8"), re.MULTILINE)
-    code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (words, split, texts, contrast))
+    code = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (split, texts, contrast))
     assert len(names) > 20
     assert len(set(names)) == len(names)
     assert [name for name in names if f'"{name}"' not in code and f"'{name}'" not in code] == []
@@ -42,14 +42,14 @@ def test_patterns_of_silence_stand_once_each() -> None:
 def test_a_list_that_is_wrong_is_refused(
     lists: dict[str, object], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "_LISTS", lists)
+    monkeypatch.setattr(split, "_LISTS", lists)
     with pytest.raises(ValueError, match=complaint):
-        words.read_words("negations")
+        split.read_words("negations")
 
 
 def test_a_mapping_or_a_pair_that_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_LISTS", {"scales": "hundred", "antonyms": "up down, left"})
+    monkeypatch.setattr(split, "_LISTS", {"scales": "hundred", "antonyms": "up down, left"})
     with pytest.raises(ValueError, match="'scales' must be a mapping"):
-        words.read_numbers("scales")
+        split.read_numbers("scales")
     with pytest.raises(ValueError, match="'antonyms' must hold two words between commas"):
-        words._read_pairs("antonyms")
+        split._read_pairs("antonyms")

@@ -16,9 +16,8 @@ from live_runs import judge_samples, lay_out_run, make_sample, make_settings, po
 
 from evalhouse.tasks.judge.errors import JudgeFailed
 from evalhouse.tasks.settings.suite import Notify
-from evalhouse.warehouse import secrets
-from evalhouse.warehouse.messages import redact
-from evalhouse.warehouse.secrets import hide_in, hide_secrets, note_environment, note_secret
+from evalhouse.warehouse import messages
+from evalhouse.warehouse.messages import hide_in, hide_secrets, note_environment, note_secret, redact
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import build_frame
 
@@ -37,7 +36,7 @@ SPELLINGS = {
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_noted", set())
+    monkeypatch.setattr(messages, "_noted", set())
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

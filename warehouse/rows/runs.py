@@ -14,9 +14,9 @@ import duckdb
 
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.messages import hide_in_rows
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
-from evalhouse.warehouse.secrets import hide_in_rows
 from evalhouse.warehouse.steps import SEPARATE
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, store_open
 from evalhouse.warehouse.tables import Batch, build_frame
