@@ -1,5 +1,6 @@
 """The app of `evalhouse ui`: its pages, and what is shown where one cannot be."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -22,6 +23,7 @@ from evalhouse.flows.ui import (
     samples,
     series,
 )
+from evalhouse.flows.ui.common import list_common
 from evalhouse.flows.ui.guard import HEADERS, Access, Guard
 from evalhouse.flows.ui.kept import Kept
 from evalhouse.flows.ui.kept_pages import KeptPages
@@ -63,7 +65,7 @@ def create_app(warehouse: Warehouse, access: Access) -> FastAPI:
     app.state.warehouse = warehouse
     app.state.kept = Kept()
     app.state.live = live.LiveReader(warehouse)
-    app.add_middleware(KeptPages, warehouse=warehouse)
+    app.add_middleware(KeptPages, warehouse=warehouse, list_common=partial(list_common, warehouse))
     app.add_middleware(OneReading)
     app.add_middleware(Guard, access=access)
     for page in _PAGES:

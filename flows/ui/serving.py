@@ -46,7 +46,7 @@ def serve_pages(
     app = create_app(warehouse, Access(port=bound, token=token))
     server = uvicorn.Server(
         uvicorn.Config(
-            app, log_level="critical", access_log=False, server_header=False, lifespan="off",
+            app, log_level="critical", access_log=False, server_header=False, lifespan="on",
             timeout_graceful_shutdown=_LEAVE_S,
         )
     )  # fmt: skip

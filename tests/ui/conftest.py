@@ -8,6 +8,14 @@ from cli_house import House
 from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
 
+from evalhouse.flows.ui import kept_pages
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: nobody is shown a page as it was before what a test has just written."""
+    monkeypatch.setattr(kept_pages, "_PATIENCE_S", 60.0)
+
 
 @pytest.fixture(scope="module")
 def client(house: House) -> TestClient:
