@@ -1,8 +1,8 @@
 """The samples of a report as records: what the page shows when a sample is opened, made of the warehouse's rows.
 
 A record holds texts, verdicts with their reasons, where in the texts they stand, and the calls they came from, by their
-places in its own list of calls. What every request of a prompt repeats (instructions, worked examples, the reply's
-schema) is kept once for all samples, in `SharedTexts`.
+places in its own list of calls, which the warehouse writes as JSON. What every request of a prompt repeats
+(instructions, worked examples, the reply's schema) is kept once for all samples, in `SharedTexts`.
 
 Where in a text a statement stands is a help to the eye and no verdict. A statement is in the judge's words, not always
 in those of the text it was split from or of the context that supports it: where the words are the same the place is
@@ -69,7 +69,8 @@ class FlipRecord:
 Flips = Mapping[str, Sequence["FlipRecord"]]
 ReadFlips = Callable[[Sequence[str]], Flips]
 Source = Literal["answer", "ground_truth"]
-_Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "CallRecord", "SampleRecord")
+_Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "SampleRecord")
+_NO_CALLS: Final[Row] = {"call_ids": (), "has_undivided": False, "calls": "[]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,30 +136,9 @@ class VoteRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallRecord:
-    """A request and its reply; `fixed` is the place in the shared texts of what the request shares with others."""
-
-    call_id: str
-    step: str
-    prompt: str | None
-    model: str | None
-    status: str
-    error: str | None
-    attempts: int
-    tokens_in: int | None
-    tokens_out: int | None
-    cost_usd: float | None
-    latency_ms: float | None
-    from_run: str | None
-    fixed: int | None
-    request: str | None
-    reply: str | None
-    thoughts: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleRecord:
-    """Everything that is shown of one sample; `base_answer` is None where the other run's is the same."""
+    """Everything that is shown of one sample; `base_answer` is None where the other run's is the same. `calls` are JSON
+    as the warehouse writes it."""
 
     sample_id: str
     question: str
@@ -171,44 +151,45 @@ class SampleRecord:
     measures: tuple[MeasureRecord, ...]
     failures: tuple[FailureRecord, ...]
     votes: tuple[VoteRecord, ...]
-    calls: tuple[CallRecord, ...]
+    calls: orjson.Fragment
     flips: tuple[FlipRecord, ...]
 
 
 @dataclass(kw_only=True)
 class SharedTexts:
-    """Texts kept once each; `keep` returns the place."""
+    """What requests share with others of their prompt, kept once each under the name it has in calls."""
 
-    texts: list[str] = field(default_factory=list)
-    _places: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
-    def keep(self, text: str) -> int:
-        """The place of a text, which is added when it is new."""
-        if text not in self._places:
-            self._places[text] = len(self.texts)
-            self.texts.append(text)
-        return self._places[text]
+    def add(self, rows: Sequence[Row]) -> None:
+        """Those that rows of calls name, each with one of the requests that share it."""
+        for row in rows:
+            if row["fixed"] is not None and row["fixed"] not in self.texts:
+                request = orjson.loads(row["request"])
+                self.texts[row["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
 
 
 def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Iterator[SampleRecord]:
     """The records of a slice, in its order; `flips` are those against the other run, by sample."""
-    verdicts, calls = _group(rows.verdicts), _group(rows.calls)
+    shared.add(rows.calls)
+    calls = {str(row["sample_id"]): row for row in rows.calls if row["fixed"] is None}
+    statements, contexts, measures = _group(rows.statements), _group(rows.contexts), _group(rows.measures)
     failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
     for sample in rows.samples:
         sample_id = str(sample["sample_id"])
-        places = {str(call["call_id"]): place for place, call in enumerate(calls[sample_id])}
+        places = {call_id: place for place, call_id in enumerate(calls.get(sample_id, _NO_CALLS)["call_ids"])}
         base = next(iter(answers[sample_id]), None)
         yield _make(
             SampleRecord,
             sample,
             base_answer=base["answer"] if base and base["answer"] != sample["answer"] else None,
             metadata=orjson.loads(sample["metadata"]) if sample["metadata"] else None,
-            contexts=tuple(_build_contexts(sample, verdicts[sample_id], places)),
-            statements=tuple(_build_statements(sample, verdicts[sample_id], places)),
-            measures=tuple(_build_measures(verdicts[sample_id], places)),
+            contexts=tuple(_build_contexts(sample, contexts[sample_id], places)),
+            statements=tuple(_build_statement(row, sample, places) for row in statements[sample_id]),
+            measures=tuple(_make(MeasureRecord, row, call=places.get(row["call_id"])) for row in measures[sample_id]),
             failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
             votes=tuple(_build_votes(votes[sample_id])),
-            calls=tuple(_build_call(row, shared) for row in calls[sample_id]),
+            calls=_write_calls(calls.get(sample_id, _NO_CALLS)),
             flips=tuple(flips.get(sample_id, ())),
         )
 
@@ -226,11 +207,11 @@ def _group(rows: Iterable[Row]) -> defaultdict[str, list[Row]]:
     return groups
 
 
-def _build_contexts(sample: Row, verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[ContextRecord]:
+def _build_contexts(sample: Row, judged: Sequence[Row], places: Mapping[str, int]) -> Iterator[ContextRecord]:
     ids = sample["context_ids"] or []
-    judged = {row["context_rank"]: row for row in verdicts if row["step"] == "rank"}
+    by_rank = {row["context_rank"]: row for row in judged}
     for rank, text in enumerate(sample["contexts"] or [], start=1):
-        row = judged.get(rank, {})
+        row = by_rank.get(rank, {})
         yield ContextRecord(
             text=text,
             id=ids[rank - 1] if rank <= len(ids) else None,
@@ -240,44 +221,29 @@ def _build_contexts(sample: Row, verdicts: Sequence[Row], places: Mapping[str, i
         )
 
 
-def _build_statements(sample: Row, verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[StatementRecord]:
-    by_statement: dict[str, dict[str, Row]] = {}
-    for row in verdicts:
-        if row["statement_id"] is not None:
-            by_statement.setdefault(row["statement_id"], {})[str(row["step"]).split("_")[0]] = row
-    extracted = [steps for steps in by_statement.values() if "extract" in steps]
-    for steps in sorted(extracted, key=lambda steps: (steps["extract"]["source"], steps["extract"]["ordinal"])):
-        split, label, support = steps["extract"], steps.get("classify", {}), steps.get("attribute", {})
-        joint = tuple(support.get("joint_ranks") or ())
-        ranks = (*(support.get("context_ranks") or ()), *joint)
-        calls = {name: places.get(row["call_id"]) for name, row in steps.items() if row["call_id"] is not None}
-        yield StatementRecord(
-            id=split["statement_id"],
-            source=split["source"],
-            text=split["statement"],
-            label=label.get("label"),
-            label_reason=label.get("reason"),
-            supported=support.get("supported"),
-            ranks=ranks,
-            joint=bool(joint),
-            support_reason=support.get("reason"),
-            calls={name: place for name, place in calls.items() if place is not None},
-            span=find_span(split["statement"], sample[split["source"]] or ""),
-            evidence=_find_evidence(split["statement"], sample["contexts"] or [], ranks),
-        )
+def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> StatementRecord:
+    joint = tuple(row["joint_ranks"] or ())
+    ranks = (*(row["context_ranks"] or ()), *joint)
+    calls = {call["kind"]: places[call["call_id"]] for call in row["calls"] or () if call["call_id"] in places}
+    return StatementRecord(
+        id=row["id"],
+        source=row["source"],
+        text=row["text"],
+        label=row["label"],
+        label_reason=row["label_reason"],
+        supported=row["supported"],
+        ranks=ranks,
+        joint=bool(joint),
+        support_reason=row["support_reason"],
+        calls=calls,
+        span=find_span(row["text"], sample[row["source"]] or ""),
+        evidence=_find_evidence(row["text"], sample["contexts"] or [], ranks),
+    )
 
 
 def _find_evidence(statement: str, contexts: Sequence[str], ranks: Sequence[int]) -> dict[str, Span]:
     spans = {str(rank): find_span(statement, contexts[rank - 1]) for rank in ranks if rank <= len(contexts)}
     return {rank: span for rank, span in spans.items() if span is not None}
-
-
-def _build_measures(verdicts: Sequence[Row], places: Mapping[str, int]) -> Iterator[MeasureRecord]:
-    for row in verdicts:
-        value = row["similarity"] if row["similarity"] is not None else row["rating"]
-        if value is not None:
-            call = places.get(row["call_id"] or "")
-            yield _make(MeasureRecord, row, value=value, text=row["statement"], call=call)
 
 
 def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
@@ -289,30 +255,15 @@ def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
             yield VoteRecord(step=step, item=item, votes=tuple(votes))
 
 
-def _build_call(row: Row, shared: SharedTexts) -> CallRecord:
-    fixed, request = _split_request(row["request"])
-    version = f" {row['prompt_version']}" if row["prompt_version"] else ""
-    return _make(
-        CallRecord,
-        row,
-        prompt=f"{row['prompt']}{version}" if row["prompt"] else None,
-        tokens_in=row["prompt_tokens"],
-        tokens_out=row["completion_tokens"],
-        from_run=row["original_run_id"],
-        fixed=None if fixed is None else shared.keep(fixed),
-        request=request,
-    )
-
-
-def _split_request(text: str | None) -> tuple[str | None, str | None]:
-    """What a request shares with others of its prompt, and what is its own: the last message, which holds the data."""
-    if text is None:
-        return None, None
-    request = orjson.loads(text)
-    messages = request.get("messages") if isinstance(request, dict) else None
-    if not messages or not isinstance(messages[-1], dict) or not isinstance(messages[-1].get("content"), str):
-        return None, write_json(request)
-    return write_json({**request, "messages": messages[:-1]}), messages[-1]["content"]
+def _write_calls(row: Row) -> orjson.Fragment:
+    """The calls of a sample as JSON; a request that has no last message stands there whole, to be read by a person."""
+    if not row["has_undivided"]:
+        return orjson.Fragment(row["calls"])
+    calls = orjson.loads(row["calls"])
+    for call in calls:
+        if call["fixed"] is None and call["request"] is not None:
+            call["request"] = write_json(orjson.loads(call["request"]))
+    return orjson.Fragment(orjson.dumps(calls))
 
 
 def find_span(statement: str, text: str) -> Span | None:

@@ -190,10 +190,38 @@ def test_what_the_requests_of_a_prompt_share_is_kept_once(url: str, write: Write
     )
     page = write("latest", "--warehouse", url)
     calls = [(call, sample["sample_id"]) for sample in page.samples for call in sample["calls"]]
-    assert {call["fixed"] for call, _ in calls} == {0}
+    assert len({call["fixed"] for call, _ in calls}) == 1
     assert all(call["request"] == f"the data of {call['step']} {sample_id}" for call, sample_id in calls)
-    (fixed,) = page.unpack("fixed")
+    (fixed,) = page.unpack("fixed").values()
     assert json.loads(fixed) == {"model": "m", "messages": messages[:1], "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "request_text"),
+    [
+        ({"content": "twice"}, {"content": "twice"}, "twice"),
+        ({"content": "once"}, {"content": ""}, ""),
+        ({"content": "odd"}, {"content": 'a\x1b\x7f\n"\u2028é灯\\'}, 'a\x1b\x7f\n"\u2028é灯\\'),
+        ({"content": "parts"}, {"content": [{"type": "text"}]}, None),
+        ({"content": "no dictionary"}, "a text", None),
+        (None, None, None),
+    ],
+)
+def test_what_a_request_shares_and_what_is_its_own_is_told_apart_however_it_is_written(
+    url: str, write: Write, first: object, last: object, request_text: str | None
+) -> None:
+    request = {"model": "m", "messages": [first, last]} if first else {"input": ["a text"], "model": "e"}
+    change(url, "update llm_calls set request = $body", body=json.dumps(request))
+    page = write("latest", "--warehouse", url)
+    shared = page.unpack("fixed")
+    for call in (call for sample in page.samples for call in sample["calls"]):
+        if request_text is None:
+            assert call["fixed"] is None
+            assert json.loads(call["request"]) == request
+            assert "\n  " in call["request"], "to be read by a person"
+        else:
+            assert json.loads(shared[call["fixed"]]) == {"model": "m", "messages": [first]}
+            assert call["request"] == request_text
 
 
 def test_calls_can_be_left_out(house: House, page: ReportPage, write: Write) -> None:

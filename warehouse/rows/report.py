@@ -55,10 +55,16 @@ class SampleScores:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSlice:
-    """Everything about some samples, as rows in the run's order; all but `samples` have a `sample_id` to join by."""
+    """Everything about some samples, as rows in the run's order; all but `samples` have a `sample_id` to join by.
+
+    `calls` has one row per sample, with its calls as JSON, and one per text that requests share: see
+    `report/slice_calls.sql`.
+    """
 
     samples: Rows
-    verdicts: Rows
+    statements: Rows
+    contexts: Rows
+    measures: Rows
     failures: Rows
     calls: Rows
     votes: Rows
@@ -137,7 +143,9 @@ def _read_slice(
     read, of_run = partial(_read_part, warehouse, places), {"run_id": run.run_id}
     return SampleSlice(
         samples=read("samples", of_run),
-        verdicts=read("verdicts", of_run),
+        statements=read("statements", of_run),
+        contexts=read("contexts", of_run),
+        measures=read("measures", of_run),
         failures=read("failures", of_run),
         calls=read("calls", of_run) if with_calls else [],
         votes=read("votes", of_run) if was_voted(run) else [],

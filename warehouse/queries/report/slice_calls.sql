@@ -1,3 +1,5 @@
+-- One row per sample with calls: their ids, and the calls as JSON, both in order; whether there is a request among them
+-- that has no last message to show. And one row per text that requests share (`fixed`), with one of those requests.
 -- A reply from the record has its request and its text with the call that first got it, maybe in an earlier run. Those
 -- are looked for among the few calls that are named, not joined to: DuckDB would read every text on record. Numbers
 -- first: the keys of all requests on record are looked through in a third of the time that all ids take.
@@ -13,27 +15,70 @@ originals as (
     from llm_calls
     where request_key in (select request_key from own where reused_call_id is not null)
         and call_id in (select reused_call_id from own where reused_call_id is not null)
+),
+
+asked as (
+    select
+        own.* exclude (model, request, reply, thoughts),
+        coalesce(originals.model, own.model) as model,
+        coalesce(originals.request, own.request) as request,
+        json_extract(coalesce(originals.request, own.request), '$.messages[#-1].content') as content,
+        coalesce(originals.reply, own.reply) as reply,
+        coalesce(originals.thoughts, own.thoughts) as thoughts,
+        originals.run_id as from_run
+    from own
+    left join originals on originals.call_id = own.reused_call_id
+),
+
+-- What is left of a request without its last message is known by its hash. Where that message stands in it twice, or
+-- is written otherwise there, the whole request is, which shares nothing.
+divided as (
+    select
+        asked.*,
+        json_type(content) = 'VARCHAR' as is_divided,
+        replace(request::varchar, content::varchar, '') as rest,
+        if(length(rest) = length(request::varchar) - length(content::varchar), hash(rest), hash(request)) as rest_hash,
+        if(is_divided, rest_hash::varchar, null) as fixed
+    from asked
+),
+
+shared as (
+    select fixed, arg_min(request::varchar, call_id) as request
+    from divided
+    where fixed is not null
+    group by fixed
 )
 
 select
-    own.sample_id,
-    own.call_id,
-    own.step,
-    own.status,
-    own.error,
-    own.attempts,
-    own.prompt_tokens,
-    own.completion_tokens,
-    own.cost_usd,
-    own.latency_ms,
-    coalesce(originals.model, own.model) as model,
-    coalesce(originals.request, own.request)::varchar as request,
-    coalesce(originals.reply, own.reply) as reply,
-    coalesce(originals.thoughts, own.thoughts) as thoughts,
-    originals.run_id as original_run_id,
-    prompts.prompt,
-    prompts.version as prompt_version
-from own
-left join originals on originals.call_id = own.reused_call_id
-left join prompts on prompts.prompt_hash = own.prompt_hash
-order by own.sample_id, own.started_at, own.call_id
+    sample_id,
+    list(call_id order by started_at, call_id) as call_ids,
+    bool_or(request is not null and fixed is null) as has_undivided,
+    to_json(list(
+        {
+            call_id: call_id,
+            step: step,
+            prompt: nullif(prompts.prompt, '') || coalesce(' ' || nullif(prompts.version, ''), ''),
+            model: model,
+            status: status,
+            error: error,
+            attempts: attempts,
+            tokens_in: prompt_tokens,
+            tokens_out: completion_tokens,
+            cost_usd: cost_usd,
+            latency_ms: latency_ms,
+            from_run: from_run,
+            fixed: fixed,
+            request: if(fixed is null, request::varchar, content ->> '$'),
+            reply: reply,
+            thoughts: thoughts
+        }
+        order by started_at, call_id
+    ))::varchar as calls,
+    null as fixed,
+    null as request
+from divided
+left join prompts on prompts.prompt_hash = divided.prompt_hash
+group by sample_id
+union all by name
+select fixed, request
+from shared
