@@ -34,6 +34,7 @@ COMMANDS = {
     "ui": ("ui", "ui", "Show all runs in a browser, live, until Ctrl-C."),
     "serve": ("serve", "serve", "Run suites on their schedules and after updates, until Ctrl-C."),
     "kb-updated": ("serve", "kb_updated", "Announce that a knowledge base was updated."),
+    "testset": ("testset", "testset", "Make questions from documents, and keep them true when these change."),
     "prompts": ("prompts", "prompts", "List, show, check and compare the judge's prompts."),
     "review": ("review", "review", "Have people label verdicts, and measure how far to trust the judge."),
     "benchmark": ("benchmark", "benchmark", "Measure how far a judge agrees with people, on labelled data."),

@@ -7,7 +7,7 @@ meanwhile.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prefect import task
@@ -64,9 +64,9 @@ def _find_cluster(live_run: LiveRun) -> str | None:
     return live_run.settings.gate.cluster if live_run.settings.gate else None
 
 
-def make_prompt_batch(live_run: LiveRun) -> Batch | None:
-    """The prompts of the run's steps, to be put on record; None where there are none."""
-    names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics)}
+def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = ()) -> Batch | None:
+    """The prompts of the run's steps and others `beside`, to be put on record; None where there are none."""
+    names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
     rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
     if not rows:
         return None

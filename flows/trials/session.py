@@ -8,7 +8,7 @@ by the same code in a dry one.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,13 +68,14 @@ class Session:
         """Let the display know how many of `what` there are to ask about."""
         self.live_run.progress.n_samples, self.live_run.progress.what = number, what
 
-    async def fit(self, live_run: LiveRun) -> LiveRun:
-        """A variant of the session's live run, with other prompts or steps, ready to ask: its prompts are on record."""
+    async def fit(self, live_run: LiveRun, prompts: Sequence[str] = ()) -> LiveRun:
+        """A variant of the session's live run, with other prompts or steps, ready to ask: its prompts are on record,
+        with others of these names."""
         # One asker for all variants: what they ask is counted, limited, stopped and put on record as one.
         asking = Asking(asker=self.live_run.asker, embedder=self.live_run.embedder)
         fitted = replace(live_run, session=secrets.token_hex(4), open_asking=lambda: asking)
-        if self.dry is None and (prompts := make_prompt_batch(fitted)) is not None:
-            await asyncio.to_thread(fitted.warehouse.append, prompts)
+        if self.dry is None and (batch := make_prompt_batch(fitted, prompts)) is not None:
+            await asyncio.to_thread(fitted.warehouse.append, batch)
         return fitted
 
     def carry_out(self, ask: "Callable[[Session], Coroutine[Any, Any, T]]", watch: Watch | None = None) -> T:

@@ -26,7 +26,7 @@ WORDS: Final = ("latest", "previous", "latest-completed", "previous-completed")
 RunStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
 YARDSTICKS: Final = ("judge", "embeddings", "language", "plan")
 """What a run was measured with: columns of `runs`, and the plan in its settings."""
-RunKind = Literal["evaluation", "collection", "noise", "repeats", "prompts", "benchmark"]
+RunKind = Literal["evaluation", "collection", "noise", "repeats", "prompts", "benchmark", "testset"]
 
 
 @dataclass(frozen=True, kw_only=True)

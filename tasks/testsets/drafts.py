@@ -1,0 +1,161 @@
+"""Which passages a question of each kind is asked for from, so that all kinds and documents have their share."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from evalhouse.tasks.datasets.rows import hash_json
+from evalhouse.tasks.testsets.errors import refuse
+from evalhouse.tasks.testsets.near import NearPassages, overlap
+from evalhouse.tasks.testsets.passages import Passage, find_sentences
+from evalhouse.tasks.testsets.questions import KINDS, QuestionKind
+
+SHARES: Final[Mapping[QuestionKind, float]] = {
+    "fact": 0.3, "number": 0.15, "procedure": 0.1, "several": 0.15, "comparison": 0.1, "conversational": 0.1,
+    "unanswerable": 0.1,
+}  # fmt: skip
+"""How often each kind is asked for unless said otherwise."""
+_NEAR, _ALIKE = 5, 0.6
+_DIGIT = re.compile(r"\d|[一二三四五六七八九十百千]")
+_STEPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A request for up to `count` questions of a kind from some passages."""
+
+    kind: QuestionKind
+    passages: tuple[Passage, ...]
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        """Ten hex digits that tell it from every other draft."""
+        return hash_json([self.kind, [passage.passage_id for passage in self.passages], self.count], 10)
+
+
+def parse_shares(text: str) -> dict[QuestionKind, float]:
+    """Shares as `fact=3,number=1` has them; kinds that are not named have none. Raises TestsetError."""
+    shares: dict[QuestionKind, float] = {}
+    allowed = f"KIND=SHARE,… with {', '.join(KINDS)}"
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition("=")
+        kind = next((kind for kind in KINDS if kind == name.strip()), None)
+        try:
+            share = float(number)
+        except ValueError:
+            share = -1.0
+        if kind is None or not 0 <= share < float("inf"):
+            raise refuse(f"--kinds {part!r}", allowed=allowed, to_do="for example --kinds fact=3,number=1")
+        shares[kind] = share
+    if not sum(shares.values()):
+        raise refuse(f"--kinds {text!r}", allowed=allowed, to_do="give at least one kind a share above 0")
+    return shares
+
+
+def share_out(n: int, shares: Mapping[QuestionKind, float]) -> dict[QuestionKind, int]:
+    """How many of `n` each kind gets: whole numbers by the largest remainders."""
+    total = sum(shares.values())
+    exact = {kind: n * share / total for kind, share in shares.items()}
+    counts = {kind: int(number) for kind, number in exact.items()}
+    by_remainder = sorted(exact, key=lambda kind: (counts[kind] - exact[kind], KINDS.index(kind)))
+    for kind in by_remainder[: n - sum(counts.values())]:
+        counts[kind] += 1
+    return counts
+
+
+@dataclass(kw_only=True)
+class Drafter:
+    """Draws drafts: never the same passages for the same kind twice, and from the least asked documents first.
+
+    Its order is the seed's alone, so that the same documents give the same requests, which are then on record.
+    """
+
+    passages: Sequence[Passage]
+    near: NearPassages
+    seed: int = 0
+    _drawn: set[tuple[QuestionKind, tuple[str, ...]]] = field(default_factory=set)
+    _of_documents: Counter[str] = field(default_factory=Counter)
+    _of_passages: Counter[str] = field(default_factory=Counter)
+    _orders: dict[QuestionKind, list[Passage]] = field(default_factory=dict)
+    _by_document: dict[str, list[Passage]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for passage in self.passages:
+            self._by_document.setdefault(passage.document_id, []).append(passage)
+
+    def draw(self, kind: QuestionKind, n: int) -> list[Draft]:
+        """Up to `n` drafts of a kind; fewer, or none, where nothing fitting is left."""
+        drafts: list[Draft] = []
+        for _ in range(n):
+            draft = next(self._list_open(kind), None)
+            if draft is None:
+                break
+            self._drawn.add((kind, _name(draft.passages)))
+            for passage in draft.passages:
+                self._of_documents[passage.document_id] += 1
+                self._of_passages[passage.passage_id] += 1
+            drafts.append(draft)
+        return drafts
+
+    def _list_open(self, kind: QuestionKind) -> Iterator[Draft]:
+        """What can still be drawn, the best first."""
+        fits, group = _WAYS[kind]
+        if kind not in self._orders:
+            fitting = filter(fits, self.passages)
+            self._orders[kind] = sorted(fitting, key=lambda one: hash_json([self.seed, kind, one.passage_id], 16))
+        for passage in sorted(self._orders[kind], key=self._count_drawn):
+            for passages in group(self, passage):
+                if (kind, _name(passages)) not in self._drawn:
+                    yield Draft(kind=kind, passages=passages)
+
+    def _count_drawn(self, passage: Passage) -> tuple[int, int]:
+        return self._of_documents[passage.document_id], self._of_passages[passage.passage_id]
+
+    def _alone(self, passage: Passage) -> Iterable[tuple[Passage, ...]]:
+        yield (passage,)
+
+    def _with_another(self, passage: Passage) -> Iterable[tuple[Passage, ...]]:
+        """With each of the nearest passages that says something else, in the same language."""
+        for found in self.near.find(passage.text, _NEAR, exclude={passage.passage_id}):
+            if found.passage.language == passage.language and overlap(passage.text, found.passage.text) < _ALIKE:
+                yield (passage, found.passage)
+
+    def _with_surroundings(self, passage: Passage) -> Iterable[tuple[Passage, ...]]:
+        """With what its document says beside, so that it is seen what is not said there."""
+        beside = self._by_document[passage.document_id]
+        yield tuple(one for one in beside if abs(one.ordinal - passage.ordinal) <= 1)
+
+
+def _name(passages: Sequence[Passage]) -> tuple[str, ...]:
+    return tuple(sorted(passage.passage_id for passage in passages))
+
+
+def _has_text(passage: Passage) -> bool:
+    return bool(passage.text.strip())
+
+
+def _has_digits(passage: Passage) -> bool:
+    return _DIGIT.search(passage.text) is not None
+
+
+def _has_steps(passage: Passage) -> bool:
+    return len(find_sentences(passage.text)) >= _STEPS or passage.text.count("\n") >= _STEPS
+
+
+def _has_two(passage: Passage) -> bool:
+    return len(find_sentences(passage.text)) > 1
+
+
+_Group = Callable[[Drafter, Passage], Iterable[tuple[Passage, ...]]]
+_WAYS: Mapping[QuestionKind, tuple[Callable[[Passage], bool], _Group]] = {
+    "fact": (_has_text, Drafter._alone),
+    "number": (_has_digits, Drafter._alone),
+    "procedure": (_has_steps, Drafter._alone),
+    "several": (_has_text, Drafter._with_another),
+    "comparison": (_has_text, Drafter._with_another),
+    "conversational": (_has_two, Drafter._alone),
+    "unanswerable": (_has_text, Drafter._with_surroundings),
+}

@@ -1,0 +1,17 @@
+"""Writes of what test sets are made of: candidates and what they stood, versions, and changes between them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import Batch, build_frame
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def append_testset_rows(warehouse: Warehouse, run_id: str, part: str, tables: Mapping[str, Rows]) -> None:
+    """Write rows of a run of kind testset as one batch; `part` tells the run's batches apart. Tables without rows are
+    left out."""
+    frames = {table: build_frame(table, rows) for table, rows in tables.items() if rows}
+    if frames:
+        warehouse.append(Batch(key=f"{run_id}/testset/{part}", run_id=run_id, tables=frames))
