@@ -50,13 +50,17 @@ class Found:
 
 
 class PortAnswers:
-    """A model that knows how to read. `spoilt` lists the questions it spoilt on purpose, in the order of requests."""
+    """A model that knows how to read. `spoilt` lists the questions it spoilt on purpose, in the order of requests.
+
+    The same request gets the same questions again, as after a fault, and they are listed once.
+    """
 
     def __init__(self, *, mischief: Mischief | None = None, knowledge: Sequence[str] = KNOWN) -> None:
         self.mischief = mischief or Mischief()
         self.knowledge = frozenset(knowledge)
         self.spoilt: list[Spoilt] = []
         self._asked: dict[str, str] = {}
+        self._written: dict[str, dict[str, Any]] = {}
         self._replies: Mapping[Kind, Callable[[Asked], dict[str, Any] | str]] = {
             "write_question": self._write,
             "answer_question": self._answer,
@@ -72,6 +76,12 @@ class PortAnswers:
         return own(asked) if own else compose_reply(asked)
 
     def _write(self, asked: Asked) -> dict[str, Any]:
+        request = asked.texts[-1]
+        if request not in self._written:
+            self._written[request] = self._write_first(asked)
+        return self._written[request]
+
+    def _write_first(self, asked: Asked) -> dict[str, Any]:
         contexts = read_contexts(asked)
         count = int(asked.blocks["count"])
         written = write_questions(asked.blocks["question_kind"].strip(), count, contexts)

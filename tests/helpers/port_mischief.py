@@ -35,19 +35,23 @@ FILTERS: Mapping[Way, str] = MappingProxyType(
         "answerable": "answerable",
     }
 )
-"""The filter that has to turn each down. What the handbook itself does: `contradicted` by the one date of each language
-that two documents state differently, `without_spans` by what everybody knows, `answerable` by what another document
-says."""
+"""The filter that has to turn each down, unless one before it does: a question that was asked before is a duplicate
+first. What the handbook itself does: `contradicted` by the one date of each language that two documents state
+differently, `without_spans` by what everybody knows, `answerable` by what another document says."""
 _WHOLE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """One question that was spoilt, as it was sent."""
+    """One question that was spoilt, as it was sent.
+
+    All three texts together tell it from good ones, but for a duplicate, which is equal to what it repeats.
+    """
 
     way: Way
     question: str
     ground_truth: str
+    turns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,8 @@ class Mischief:
             way = self._draw(question)
             bad = _SPOIL[way](question, _Surroundings(contexts=contexts, asked=asked)) if way else None
             if way and bad:
-                spoilt.append(Spoilt(way=way, question=bad.question, ground_truth=bad.ground_truth))
+                texts = {"question": bad.question, "ground_truth": bad.ground_truth, "turns": bad.turns}
+                spoilt.append(Spoilt(way=way, **texts))
             elif question.is_plain:
                 asked.setdefault(question.facts[0], question.question)
             questions.append(bad or question)
@@ -161,17 +166,17 @@ def _ask_otherwise(question: Written, _: _Surroundings) -> Written | None:
     """Something that no document says, with the ground truth and the quotes of what was asked."""
     entity = find_entity(question.facts[0])
     unsaid = next((one for one in entity.type.attributes.values() if one.name not in entity.values), None)
-    if not (unsaid and question.ground_truth):
+    if not (unsaid and question.is_plain):
         return None
-    return replace(question, question=ask_for(entity, unsaid), turns=())
+    return replace(question, question=ask_for(entity, unsaid))
 
 
 def _answer_otherwise(question: Written, around: _Surroundings) -> Written | None:
     """Another fact that is quoted as well, with the ground truth of what was asked."""
     other = around.find_other(question)
-    if not (other and question.quotes and question.ground_truth):
+    if not (other and question.is_plain):
         return None
-    return replace(question, question=ask(other), quotes=(*question.quotes, *other.quotes), turns=())
+    return replace(question, question=ask(other), quotes=(*question.quotes, *other.quotes))
 
 
 def _make_answerable(question: Written, around: _Surroundings) -> Written | None:

@@ -349,6 +349,9 @@ def test_each_way_of_spoiling_does_what_its_filter_looks_for(way: Way, language:
         assert [one.way for one in spoilt] == [way] * len(spoilt)
         assert len(spoilt) >= 2
         assert {one.question for one in spoilt} <= {question["question"] for question in written}
+        n_spoilt = len(spoilt)
+        assert write(endpoint, kind, *paths, count=8) == written
+        assert len(spoilt) == n_spoilt
         for one in spoilt:
             question = next(question for question in written if question["question"] == one.question)
             quotes = [quote["quote"] for quote in question["quotes"]]
