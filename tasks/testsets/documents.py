@@ -111,7 +111,7 @@ def _read_layout(file: DocumentFile, encoding: str | None, note: Note) -> Layout
         case "pdf":
             from evalhouse.tasks.testsets.pdf_text import read_pdf  # noqa: PLC0415
 
-            return read_pdf(file.path, note)
+            return read_pdf(file.path, lambda line: note(f"{file.document_id}: {line}"))
         case "word":
             from evalhouse.tasks.testsets.word_text import read_word  # noqa: PLC0415
 

@@ -72,7 +72,7 @@ def read_pdf(path: Path, note: Note) -> Layout:
     if len(blank) == len(pages):
         raise UnreadableFile("no text, only pictures of it", "have the text of scanned pages recognised (OCR) first")
     if blank:
-        note(f"{path.name}: no text on page {list_names(blank, 5)}")
+        note(f"no text on page {list_names(blank, 5)}")
     return _Assembly(_drop_edges(pages), titles).assemble()
 
 

@@ -17,7 +17,8 @@ from lxml.etree import LxmlError
 from evalhouse.tasks.testsets.files import UnreadableFile
 from evalhouse.tasks.testsets.layout import Layout, LayoutWriter
 
-_BROKEN: Final = (OpcError, PackageNotFoundError, BadZipFile, LxmlError, KeyError, ValueError, EOFError)
+_BROKEN: Final = (OpcError, LxmlError, KeyError, ValueError, EOFError)
+_NO_ARCHIVE: Final = "cannot be read as .docx: it is not a ZIP archive, as these are"
 _OLE: Final = b"\xd0\xcf\x11\xe0"  # how files begin that Word has locked with a password, and those of old Word
 _PARAGRAPH, _TABLE, _CONTROL = qn("w:p"), qn("w:tbl"), qn("w:sdt")
 _TEXT, _SPACES, _BREAKS = qn("w:t"), frozenset({qn("w:tab")}), frozenset({qn("w:br"), qn("w:cr")})
@@ -38,6 +39,8 @@ def read_word(path: Path) -> Layout:
     try:
         document = open_document(str(path))
         return _WordReader(document).read()
+    except (PackageNotFoundError, BadZipFile) as error:
+        raise UnreadableFile(_NO_ARCHIVE, "save it again as .docx") from error
     except _BROKEN as error:
         raise UnreadableFile(f"cannot be read as .docx: {error}", "save it again as .docx") from error
 

@@ -129,7 +129,7 @@ def test_pdfs_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
         read(tmp_path)
     lines = str(refused.value).splitlines()
     assert lines[0] == f"{tmp_path}: 5 problems; nothing was read"
-    assert lines[1].startswith("  broken.docx: cannot be read as .docx: ")
+    assert lines[1] == "  broken.docx: cannot be read as .docx: it is not a ZIP archive, as these are"
     assert lines[2].startswith("  broken.pdf: cannot be read as PDF: ")
     assert lines[3:6] == [
         "  locked.docx: locked with a password, or of Word before 2007",
