@@ -2,19 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_house import House
-from cli_process import Finished
+from cli_process import call_here
 from port_base import write_base
 
 from evalhouse.tasks.testsets.documents import read_documents
 from evalhouse.tasks.testsets.sets import read_set
 from evalhouse.warehouse.store import Warehouse
 
-Ask = Callable[..., Finished]
 N = 14
 
 
@@ -24,10 +21,12 @@ def documents(tmp_path: Path) -> Path:
     return tmp_path / "docs"
 
 
-def test_a_set_is_made_written_and_put_on_record(ask: Ask, documents: Path, tmp_path: Path) -> None:
+def test_a_set_is_made_written_and_put_on_record(
+    capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path
+) -> None:
     path, url = tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
     command = ("testset", "make", str(documents), "-n", str(N), "-o", str(path), "--warehouse", url, "--json")
-    made = json.loads(ask(*command).stdout)
+    made = json.loads(call_here(capsys, *command).stdout)
     assert made["n_questions"] == N
     test_set = read_set(path)
     assert Counter(question.kind for question in test_set.questions) == made["kinds"]
@@ -50,10 +49,10 @@ def test_a_set_is_made_written_and_put_on_record(ask: Ask, documents: Path, tmp_
     assert sorted(ids) == sorted(question.id for question in test_set.questions)
     assert made["set_hash"] == test_set.set_hash == test_set.manifest.versions[-1].hash
 
-    again = ask(*command)
+    again = call_here(capsys, *command)
     assert again.status == 2
     assert f"{path} is there already; --force replaces it" in again.stderr
-    repeated = json.loads(ask(*command, "--force").stdout)
+    repeated = json.loads(call_here(capsys, *command, "--force").stdout)
     assert repeated["set_hash"] == made["set_hash"]
     assert repeated["calls"] == made["calls"] | {
         "requests": 0,
@@ -61,9 +60,9 @@ def test_a_set_is_made_written_and_put_on_record(ask: Ask, documents: Path, tmp_
     }
 
 
-def test_a_made_set_is_a_dataset(ask: Ask, documents: Path, tmp_path: Path, house: House) -> None:
+def test_a_made_set_is_a_dataset(capsys: pytest.CaptureFixture[str], documents: Path, tmp_path: Path) -> None:
     path, url = tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
-    ask("testset", "make", str(documents), "-n", "7", "-o", str(path), "--warehouse", url)
-    run = ask("run", str(path), "--dry-run", "--judge", "lexical", "--warehouse", url)
+    call_here(capsys, "testset", "make", str(documents), "-n", "7", "-o", str(path), "--warehouse", url)
+    run = call_here(capsys, "run", str(path), "--dry-run", "--judge", "lexical", "--warehouse", url)
     assert run.status == 0
     assert "7 samples" in run.stdout
