@@ -254,6 +254,8 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
     for part, view in STORED_VIEWS.items():
         texts["stored_rules"] = texts["stored_rules"].replace(f"$hash_of_{part}", _hash_rules(part, texts))
         texts[view] = texts[view].replace(f"(${part})", f"(\n{read_stored(part)})")
+    components = read_query("repeats/components")
+    texts["noise_components"] = texts["noise_components"].replace("($components)", f"(\n{components})")
     earlier = read_query("stored/earlier_support")
     texts["earlier_support"] = texts["earlier_support"].replace("$earlier_support", earlier)
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}

@@ -23,6 +23,7 @@ from evalhouse.flows.display.output import (
 )
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
+from evalhouse.flows.documents.noise_components import print_components, read_noise_components
 from evalhouse.flows.documents.replies import describe_dropped, describe_replies, list_troubled, read_replies
 from evalhouse.flows.documents.run_origin import (
     HEADLINE,
@@ -36,6 +37,7 @@ from evalhouse.flows.documents.run_origin import (
     read_silent,
 )
 from evalhouse.flows.errors import SettingsError
+from evalhouse.tasks.comparing.components import POWER
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_corrected
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
@@ -103,15 +105,33 @@ def _fit_runs(runs: Sequence[RunRow], means: Means, available: int) -> Table:
 @LATEST_ARGUMENT
 @count_option("--worst", default=5, text="Worst samples to show.")
 @click.option("--by", metavar="METRIC", help="The metric that says which samples are worst.")
+@click.option(
+    "--drop",
+    "drops",
+    multiple=True,
+    metavar="METRIC=NUMBER",
+    help="Of a run that asked questions again: what it takes to see a drop of that size. Repeatable. Default: the "
+    "drops of the run's own gate.",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0.5, 0.999),
+    default=POWER,
+    show_default=True,
+    help="The chance with which it is to be seen.",
+)
 @WAREHOUSE_OPTION
 @JSON_OPTION
-def show(run: str, worst: int, by: str | None, warehouse: Warehouse, as_json: bool) -> None:
+def show(
+    *, run: str, worst: int, by: str | None, drops: tuple[str, ...], power: float, warehouse: Warehouse, as_json: bool
+) -> None:
     """Show RUN: its scores with the change since the run before, worst samples, costs, and what is unscored and why.
 
     RUN is a run id, a unique prefix of one, a label, `latest` (the default), `latest-completed` or `previous`.
     """
     run_row = find_run(warehouse, run)
-    document = _read_run(warehouse, run_row, worst=worst, by=by)
+    components = read_noise_components(warehouse, run_row, drops=drops, power=power)
+    document = _read_run(warehouse, run_row, worst=worst, by=by) | {"components": components}
     if as_json:
         print_json(document)
     else:
@@ -255,6 +275,7 @@ def _print_sections(document: Mapping[str, Any]) -> None:
     columns = ["metric", "#judged twice", "#otherwise", "#mean difference", "#deviation"]
     rows = [[row[name] for name in names] for row in document["noise"] if row["n_changed"]]
     print_section("The judge against itself", columns, rows)
+    print_components(document["components"])
     for warning in document["warnings"]:
         print_line(f"warning: {warning}")
     rows = [

@@ -35,6 +35,7 @@ USERS_VIEWS = (
     "statement_verdicts",
     "fact_lists",
     "vote_flips",
+    "noise_components",
     "sample_causes",
     "run_causes",
     "earlier_support",

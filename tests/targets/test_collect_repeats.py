@@ -211,3 +211,44 @@ def test_what_is_drawn_stays_drawn_when_samples_come_and_go() -> None:
     assert len(among_more & DRAWN) >= 0.8 * N_DRAWN
     assert len(pick_steadily(IDS, share=0.01)) == LEAST_SAMPLES
     assert pick_steadily(IDS[:3], share=0.01) == IDS[:3]
+
+
+def test_what_the_scores_vary_by_is_shown_with_what_a_drop_would_take(night: Night) -> None:
+    components = {row["metric"]: row for row in night.port.run("show")["components"]}
+    (of_view,) = night.port.read("select * exclude (run_id) from noise_components where metric = 'factual_f1'")
+    f1 = components["factual_f1"]
+    assert {name: f1[name] for name in of_view} == pytest.approx(of_view)
+    assert (f1["n_questions"], f1["n_repeated"], f1["n_answers"]) == (N, N_DRAWN, 3 * N_DRAWN)
+    assert 0 < f1["n_otherwise"] <= night.document["repeats"]["n_otherwise"], "another answer may be as good"
+    assert 0 < f1["bot_low"] < f1["bot_variance"] < f1["bot_high"]
+    assert f1["plan"] is None, "the suite has no gate, and no drop was asked for"
+    assert components["context_recall"]["n_otherwise"] == 0, "it finds the same"
+    (planned,) = [row for row in night.port.run("show", "--drop", "factual_f1=0.1")["components"] if row["plan"]]
+    assert planned["plan"]["n_needed"] > planned["plan"]["n_with_repeats"]["2"] > N
+    printed = night.port.place.call("show", "--drop", "factual_f1=0.1", "--power", "0.9").stdout
+    assert "What the scores vary by: variances, and the drop of a mean that shows with 90% power" in printed
+    assert "to see a drop of 0.1 in factual_f1 with 90% power: " in printed
+    assert "more votes would not help: the judge is 0% of the variance" in printed
+
+
+@pytest.mark.parametrize(
+    ("drop", "said"),
+    [
+        ("factual_f1", "--drop got 'factual_f1'; write METRIC=NUMBER with a number above 0"),
+        ("factual_f1=0", "--drop got 'factual_f1=0'; write METRIC=NUMBER with a number above 0"),
+        ("factul_f1=0.1", "--drop: no answers were scored again by 'factul_f1'; did you mean factual_f1?"),
+    ],
+)
+def test_drops_that_mean_nothing_are_refused(night: Night, drop: str, said: str) -> None:
+    refused = night.port.place.call("show", "--drop", drop)
+    assert refused.status == 2
+    assert said in refused.stderr
+
+
+def test_a_run_without_repeats_has_no_components(night: Night) -> None:
+    warehouse = ("--warehouse", "once.duckdb")
+    assert night.port.run("show", *warehouse)["components"] == []
+    assert "What the scores vary by" not in night.port.place.call("show", *warehouse).stdout
+    refused = night.port.place.call("show", "--drop", "factual_f1=0.1", *warehouse)
+    assert refused.status == 2
+    assert "asked no question again" in refused.stderr

@@ -1,10 +1,13 @@
 """A run's questions that were asked again: the runs of kind `repeats` that belong to it, and what came of them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.store import Warehouse
+
+_COMPONENTS = read_query("repeats/components")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,14 @@ def list_asked(warehouse: Warehouse, run_id: str) -> dict[str, bool]:
     """The samples of a run in their order, each with whether the run itself asked for its response and got one."""
     rows = warehouse.read_rows(read_query("repeats/asked"), {"run_id": run_id})
     return {str(row["sample_id"]): bool(row["is_asked"]) for row in rows}
+
+
+def read_components(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
+    """The rows of the view `noise_components` of a run, without the run; none where nothing was asked again."""
+    if not any(one.status in ("completed", "incomplete") for one in list_repeats(warehouse, run_id)):
+        return []
+    of_run = f"with repeated_runs as (select $run_id as run_id) from ({_COMPONENTS})"
+    return warehouse.read_rows(f"select * exclude (run_id) from ({of_run}) order by metric", {"run_id": run_id})
 
 
 def count_repeats(warehouse: Warehouse, run_id: str) -> RepeatCounts:
