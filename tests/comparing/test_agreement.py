@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
 
 from evalhouse.tasks.comparing.agreement import (
     STEP_LABELS,
@@ -34,6 +34,13 @@ FOUR_OBSERVERS = (
 # The same, sections A and B: two observers; ten units of two values, twelve units of five.
 TWO_VALUES = ((0, 1, 0, 0, 0, 0, 0, 0, 1, 0), (1, 1, 1, 0, 0, 1, 0, 0, 0, 0))
 FIVE_VALUES = ("aabbdcccedda", "babbbccceddd")
+
+
+def library() -> Any:  # noqa: ANN401  # a module without types
+    """scikit-learn's metrics: three seconds to import, which only these tests' worker need spend."""
+    import sklearn.metrics  # noqa: PLC0415
+
+    return sklearn.metrics
 
 
 def frame_of(
@@ -123,8 +130,10 @@ def test_alpha_is_undefined_when_nothing_varies() -> None:
 def test_tables_give_what_the_library_gives(seed: int) -> None:
     first, second, weight = draw_labels(200, 3, seed)
     table = table_of(first, second, weight, 3)
-    assert cohen_kappa(table) == pytest.approx(cohen_kappa_score(first, second, sample_weight=weight))
-    assert balance_accuracy(table) == pytest.approx(balanced_accuracy_score(second, first, sample_weight=weight))
+    assert cohen_kappa(table) == pytest.approx(library().cohen_kappa_score(first, second, sample_weight=weight))
+    assert balance_accuracy(table) == pytest.approx(
+        library().balanced_accuracy_score(second, first, sample_weight=weight)
+    )
     assert share_agreeing(table) == pytest.approx(weight[first == second].sum() / weight.sum())
 
 
@@ -270,7 +279,7 @@ def test_people_with_each_other() -> None:
     assert found.alpha.value == pytest.approx(alpha_of((first, second)))
     (pair,) = found.pairs
     assert pair.reviewers == ("p0", "p1")
-    assert pair.agreement.kappa.value == pytest.approx(cohen_kappa_score(first[:35], second[:35]))
+    assert pair.agreement.kappa.value == pytest.approx(library().cohen_kappa_score(first[:35], second[:35]))
 
 
 def test_three_reviewers_have_three_pairs_and_one_alpha() -> None:

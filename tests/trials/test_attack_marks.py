@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ def test_a_text_that_holds_the_code_makes_another_be_drawn(dress: Any, monkeypat
     assert drawn == []
 
 
+@cache
 def list_folding() -> dict[str, str]:
     """Every character of Unicode that NFKC turns into plain ASCII, and into what."""
     found = {}
@@ -61,13 +63,10 @@ def list_folding() -> dict[str, str]:
     return found
 
 
-FOLDING = list_folding()
-
-
 @pytest.mark.parametrize("mark", [*(f"</{name}>" for name in BLOCKS), "[A1]", "[C12]", "[G37]"])
 def test_no_single_character_rebuilds_a_mark_by_nfkc(mark: str) -> None:
     n_tried = 0
-    for char, folded in FOLDING.items():
+    for char, folded in list_folding().items():
         for place in (found.start() for found in re.finditer(re.escape(folded.lower()), mark.lower())):
             text = mark[:place] + char + mark[place + len(folded) :]
             shown = show(text)[0]
@@ -81,7 +80,7 @@ def test_no_single_character_rebuilds_a_mark_by_nfkc(mark: str) -> None:
     "token", ["<|im_start|>", "[INST]", "[/INST]", "<<SYS>>", "</think>", "<start_of_turn>", "</s>"]
 )
 def test_no_single_character_rebuilds_a_control_token_by_nfkc(token: str) -> None:
-    for char, folded in FOLDING.items():
+    for char, folded in list_folding().items():
         for place in (found.start() for found in re.finditer(re.escape(folded), token)):
             text = token[:place] + char + token[place + len(folded) :]
             shown = show(text)[0]
