@@ -7,6 +7,7 @@ Imports inside functions and for types alone count like all others.
 import ast
 import graphlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,9 @@ def test_every_file_beside_the_code_is_installed() -> None:
         if path.is_file() and path.suffix not in (".py", ".pyc", ".png")
     }
     assert sorted(path.relative_to(ROOT).as_posix() for path in beside - installed) == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Tests have no packages: of two modules of one name pytest would refuse the second, and with it the whole run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, n in names.items() if n > 1] == []

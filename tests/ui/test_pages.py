@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
@@ -58,21 +59,28 @@ def find_links(text: str) -> list[str]:
     return found
 
 
-def name_kind(address: str) -> str:
-    """An address without what tells it from others of its kind: its run, and the values of its parameters."""
+def list_parameters(address: str) -> set[str]:
+    """A page without its run, with each of its parameters."""
     path, _, query = address.partition("?")
-    return f"{re.sub('/runs/[^/]+', '/runs/RUN', path)}?{'&'.join(sorted({key for key, _ in parse_qsl(query)}))}"
+    page = re.sub("/runs/[^/]+", "/runs/RUN", path)
+    return {f"{page}?{key}" for key, _ in parse_qsl(query)} or {page}
 
 
-def test_all_addresses_that_pages_link_to_are_there(client: TestClient) -> None:
+def name_together(address: str) -> set[str]:
+    """A page without its run, with all its parameters together."""
+    return {" ".join(sorted(list_parameters(address)))}
+
+
+@pytest.mark.parametrize("list_kinds", [list_parameters, pytest.param(name_together, marks=SLOW)])
+def test_all_addresses_that_pages_link_to_are_there(client: TestClient, list_kinds: Callable[[str], set[str]]) -> None:
     waiting, seen, kinds = ["/"], set(), Counter[str]()
     while waiting:
         address = waiting.pop()
-        kind = name_kind(address)
-        if address in seen or kinds[kind] == MOST_ALIKE or address.startswith(QUERIES):
+        its_kinds = list_kinds(address)
+        if address in seen or address.startswith(QUERIES) or all(kinds[kind] >= MOST_ALIKE for kind in its_kinds):
             continue
         seen.add(address)
-        kinds[kind] += 1
+        kinds.update(its_kinds)
         answer = client.get(address)
         if answer.is_redirect:
             waiting.append(answer.headers["location"])
