@@ -146,9 +146,10 @@ def _leak(question: Written, _: _Surroundings) -> Written | None:
 
 def _repeat(question: Written, around: _Surroundings, *, reworded: bool = False) -> Written | None:
     """A question that was asked before, about a fact that these contexts state as well."""
-    again = next((one for one in list_stated(around.contexts) if one.fact in around.asked), None)
-    if again is None or not question.ground_truth:
+    before = [one for one in list_stated(around.contexts) if one.fact in around.asked]
+    if not before or not question.ground_truth:
         return None
+    again = before[draw(question.question, len(before))]
     asked = around.asked[again.fact]
     wordings = (ask(again, wording) for wording in range(len(again.attribute.ask)))
     wording = next((wording for wording in wordings if wording != asked), asked) if reworded else asked

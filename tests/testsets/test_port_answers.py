@@ -49,6 +49,8 @@ def by_document(base: dict[str, Any]) -> dict[str, list[Statement]]:
 
 
 STATED, STATED_LATER = by_document(FIRST), by_document(SECOND)
+SUPPORTED = {"unsupported", "unanswered", "wrong_answer"}
+ANSWERED = {"unanswered", "wrong_answer", "answerable"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -345,20 +347,19 @@ def test_each_way_of_spoiling_does_what_its_filter_looks_for(way: Way, language:
     with port_endpoint(mischief=Mischief(shares=shares)) as (endpoint, answers):
         written = write(endpoint, kind, *paths, count=8)
         spoilt = answers.spoilt
-        good = [question for question in written if question["question"] not in {one.question for one in spoilt}]
         assert [one.way for one in spoilt] == [way] * len(spoilt)
         assert len(spoilt) >= 2
         assert {one.question for one in spoilt} <= {question["question"] for question in written}
         n_spoilt = len(spoilt)
         assert write(endpoint, kind, *paths, count=8) == written
         assert len(spoilt) == n_spoilt
-        for one in spoilt:
+        for one in spoilt[:2]:
             question = next(question for question in written if question["question"] == one.question)
             quotes = [quote["quote"] for quote in question["quotes"]]
             verbatim = all(any(quote in TEXTS[path] for path in paths) for quote in quotes)
-            supported = all(list_supporting(endpoint, question, quotes)) if quotes else False
+            supported = FILTERS[way] in SUPPORTED and all(list_supporting(endpoint, question, quotes))
             assert verbatim == (way != "not_verbatim")
-            said = answer(endpoint, one.question, *paths, language=language)
+            said = answer(endpoint, one.question, *paths, language=language) if FILTERS[way] in ANSWERED else {}
             match FILTERS[way]:
                 case "form" if way == "empty":
                     assert one.question == ""
@@ -369,9 +370,9 @@ def test_each_way_of_spoiling_does_what_its_filter_looks_for(way: Way, language:
                 case "leak":
                     assert one.ground_truth in one.question
                 case "duplicate":
-                    assert one.ground_truth in {other["ground_truth"] for other in good} | {
-                        question["ground_truth"] for question in written if question["question"] == one.question
-                    }
+                    twins = [other["question"] for other in written if other["ground_truth"] == one.ground_truth]
+                    assert len(twins) >= 2
+                    assert (set(twins) == {one.question}) == (way == "duplicate")
                 case "unsupported":
                     assert not supported
                 case "unanswered":
