@@ -26,9 +26,10 @@ from evalhouse.flows.errors import SettingsError, explain
 from evalhouse.flows.preparing.request import BY_HAND, Trigger, TriggerKind
 from evalhouse.flows.preparing.suites import Suite, load_suite
 from evalhouse.flows.preparing.triggers import check_kb_name
-from evalhouse.flows.run.outcome import SuiteOutcome, wait_for_warehouse
+from evalhouse.flows.run.outcome import SuiteOutcome
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError, find_api
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
+from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.flows.serving.backlog import (
     find_unanswered,

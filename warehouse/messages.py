@@ -27,13 +27,14 @@ _NAME_ENDS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "TOKEN", "SE
 # Any ASCII character but quote and backslash may stand in JSON like this.
 _ESCAPED = re.compile(r"\\u00((?!22|5[cC])[2-7][0-9a-fA-F])")
 
-_noted: set[str] = set()
+noted: set[str] = set()
+"""The secrets that are known; where there are none nothing has to be hidden."""
 
 
 def note_secret(value: str) -> None:
     """Take this out of whatever is stored from now on."""
     if len(value) >= _SHORTEST and value.isprintable():
-        _noted.add(value)
+        noted.add(value)
 
 
 def note_environment(environ: Mapping[str, str] | None = None) -> None:
@@ -47,9 +48,9 @@ def note_environment(environ: Mapping[str, str] | None = None) -> None:
 
 def hide_secrets(text: str) -> str:
     """The text without any secret. Costs some microseconds for what has none."""
-    if not _noted:
+    if not noted:
         return text
-    spellings = _spell_all(frozenset(_noted))
+    spellings = _spell_all(frozenset(noted))
     if "\\u00" in text:
         plain = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
         text = plain if any(spelling in plain for spelling in spellings) else text
@@ -63,12 +64,12 @@ def hide_in(value: object) -> object:
     """A column's value without any secret: a text, a list of texts, or whatever else it is."""
     if isinstance(value, str):
         return hide_secrets(value)
-    return [hide_in(item) for item in value] if isinstance(value, list | tuple) and _noted else value
+    return [hide_in(item) for item in value] if isinstance(value, list | tuple) and noted else value
 
 
 def hide_in_rows(rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
-    """Rows whose values have lost every secret; the very same rows where none is known."""
-    return [{name: hide_in(value) for name, value in row.items()} for row in rows] if _noted else rows
+    """Rows whose values have lost every secret."""
+    return [{name: hide_in(value) for name, value in row.items()} for row in rows]
 
 
 @functools.lru_cache(maxsize=4)

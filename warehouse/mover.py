@@ -22,9 +22,9 @@ from typing import Final, Literal
 import orjson
 from filelock import FileLock, Timeout
 
+from evalhouse.warehouse import messages
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.location import Location
-from evalhouse.warehouse.messages import hide_in_rows, note_environment
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -193,7 +193,7 @@ class Mover:
     def __init__(
         self, warehouse: Warehouse, table: JournalledTable, *, moved: Callable[[Segment], None] = lambda _: None
     ) -> None:
-        note_environment()
+        messages.note_environment()
         self._warehouse, self._table, self._moved = warehouse, table, moved
         self._journal = Journal(find_journal(warehouse.location, table))
         self._waiting: list[Segment] = []
@@ -206,8 +206,9 @@ class Mover:
 
     def keep(self, row: dict[str, object]) -> None:
         """Put a row on disk, without secrets; raises OSError when the disk does not take it."""
-        (kept,) = hide_in_rows([row])
-        self._journal.append(dict(kept))
+        if messages.noted:
+            row = dict(messages.hide_in_rows([row])[0])
+        self._journal.append(row)
         if len(self._journal) >= _WAYS[self._table].most_rows:
             self._wake.set()
 

@@ -12,8 +12,7 @@ from importlib.resources import files
 
 import polars as pl
 
-from evalhouse.warehouse import steps
-from evalhouse.warehouse.messages import hide_in_rows
+from evalhouse.warehouse import messages, steps
 from evalhouse.warehouse.steps import ColumnType
 
 _TYPES: Mapping[ColumnType, pl.DataType | type[pl.DataType]] = {
@@ -41,7 +40,8 @@ def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
     for row in rows:
         if not row.keys() <= columns.keys():
             raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
-    rows = hide_in_rows(rows)
+    if messages.noted:
+        rows = messages.hide_in_rows(rows)
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )

@@ -49,7 +49,7 @@ from evalhouse.flows.preparing.settings import (
     split_list,
 )
 from evalhouse.flows.preparing.suites import Suite, load_suite
-from evalhouse.flows.run.outcome import wait_for_warehouse
+from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.tasks.judge.names import LEXICAL, parse_judges
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.engine.connection import readers_kept
@@ -194,16 +194,24 @@ def report_outcome(suite_outcome: "SuiteOutcome", url: str, *, as_json: bool) ->
             print_json(_to_document(suite_outcome, rows, warehouse))
         else:
             silent = read_silent(warehouse, outcome.run)
-            warnings = [
-                *describe_replies(read_replies(warehouse, run_id)),
-                *describe_dropped(warehouse, run_id),
-                *describe_local(outcome.counts, outcome.run.judge, list_identified(warehouse, run_id)),
-            ]
+            warnings = _list_warnings(outcome, warehouse)
             _print_outcome(suite_outcome, rows, silent, read_response_counts(warehouse, outcome.run), warnings)
             _print_next(suite_outcome, rows, _name_elsewhere(warehouse))
     if suite_outcome.gate is not None and suite_outcome.gate_failed:
         return GATE_FAILED
     return _STATUSES.get(outcome.status, INCOMPLETE)
+
+
+def _list_warnings(outcome: "RunOutcome", warehouse: Warehouse) -> list[str]:
+    """What the replies of models say of them; the lexical judge and the embeddings of ours have none."""
+    run = outcome.run
+    if run.judge == LEXICAL and run.embeddings in (None, "hashing"):
+        return []
+    return [
+        *describe_replies(read_replies(warehouse, run.run_id)),
+        *describe_dropped(warehouse, run.run_id),
+        *describe_local(outcome.counts, run.judge, list_identified(warehouse, run.run_id)),
+    ]
 
 
 def _print_estimate(settings: RunSettings, *, as_json: bool) -> None:

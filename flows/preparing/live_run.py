@@ -24,7 +24,7 @@ from evalhouse.tasks.asking.record import CallRecord, Record
 from evalhouse.tasks.asking.tokens import Price, find_price, load_prices
 from evalhouse.tasks.datasets.read import StagedDataset, stage_dataset
 from evalhouse.tasks.judge.errors import FatalJudgeError
-from evalhouse.tasks.judge.forms import find_form
+from evalhouse.tasks.judge.forms import JOIN, find_form
 from evalhouse.tasks.judge.names import LEXICAL, LOCAL
 from evalhouse.tasks.judge.protocol import Judge, find_window
 from evalhouse.tasks.models.make import Judges, check_embeddings_name, make_judges
@@ -93,7 +93,8 @@ class PreparedRun:
 
     def make_live_run(self, warehouse: Warehouse) -> LiveRun:
         """The live run."""
-        notices = ask_servers(self.tools.judges.made, self.run.run_id, warehouse)
+        judges = self.tools.judges
+        notices = ask_servers(judges.made, self.run.run_id, warehouse) if judges.have_servers else []
         is_own = self.tools.settings.deadline == self.run.config.get("deadline")
         live_run = self.tools.make_live_run(
             self.run.run_id, warehouse, since=self.run.started_at if self.resumed and is_own else None
@@ -241,14 +242,16 @@ def make_live_run(
 ) -> LiveRun:
     """The live run of a run, with all that can be refused checked; its calls go to `record`, else to the warehouse."""
     check_embeddings_name(settings.embeddings)
-    check_batch(settings)
+    if settings.batch or settings.deadline is not None:
+        check_batch(settings)
     if settings.notify is not None:
         settings.notify.note_secrets(os.environ)
     if settings.budget_usd is not None or settings.prices is not None:
         _check_budget(settings, judges)
     spent_usd = _sum_spent(run_id, settings, warehouse) if record is None else 0.0
     prompts = make_prompts(settings, judges)
-    recall_servers(judges.made, run_id, warehouse)
+    if judges.have_servers:
+        recall_servers(judges.made, run_id, warehouse)
     embedding_model = None
     compares = "similarity" in list_calls(plan.steps)
     if compares and settings.embeddings != "hashing":
@@ -363,12 +366,11 @@ _RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "t
 def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
     """A prompt, with the rules of a judge that goes by them in the place of its words."""
     judge = judges.find(find_task(find_asking_steps(name)[0]))
-    form = find_form(judge.name)
-    if form is not None:
+    kind = judge.name.partition(":")[0]
+    if JOIN in kind and (form := find_form(judge.name)) is not None:
         words = "\n\n".join(message.content for message in form.messages)
         digest = hashlib.sha256(f"{form}/{name}".encode()).hexdigest()
         return replace(prompts[name], prompt_hash=digest, version=form.name, language="", template=words)
-    kind = judge.name.partition(":")[0]
     if kind not in _RULES:
         return prompts[name]
     # Of what stands in the file the lexical judge needs nothing at all.

@@ -42,8 +42,6 @@ def recall_servers(judges: Sequence[Judge], run_id: str, warehouse: Warehouse) -
 
 
 def _pick_own(judges: Sequence[Judge]) -> "list[ChatModelJudge]":
-    if not any(judge.endpoint for judge in judges):
-        return []
     from evalhouse.tasks.models.chat import ChatModelJudge  # noqa: PLC0415  # imported by whoever made such a judge
     from evalhouse.tasks.models.serving import is_own  # noqa: PLC0415
 

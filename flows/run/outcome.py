@@ -1,14 +1,11 @@
-"""What a run says while it works: the warnings of the code below, and what it waits for. How it ended, and how
-measuring its judge's noise and its bot's did; what Prefect's pages show of that."""
+"""How a run ended, and how measuring its judge's noise and its bot's did; what Prefect's pages show of that."""
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from evalhouse.flows.display.output import print_notice, write_count, write_dollars
-from evalhouse.warehouse.engine.locks import waiting_for_others
 from evalhouse.warehouse.rows.repeats import RepeatCounts
 from evalhouse.warehouse.rows.runs import RunRow, RunStatus
 
@@ -176,29 +173,3 @@ class SuiteOutcome:
     def gate_failed(self) -> bool:
         """Whether the run has a gate and does not pass it."""
         return self.gate is not None and self.gate["outcome"] == "failed"
-
-
-class _Notices(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        print_notice(f"warning: {record.getMessage()}")
-
-
-@contextmanager
-def warnings_shown() -> Iterator[None]:
-    """Print our own warnings as notices within this block: Prefect, once imported, has muted the terminal for all."""
-    logger, notices = logging.getLogger("evalhouse"), _Notices(logging.WARNING)
-    logger.addHandler(notices)
-    try:
-        yield
-    finally:
-        logger.removeHandler(notices)
-
-
-@contextmanager
-def wait_for_warehouse() -> Iterator[None]:
-    """Wait within this block, or a function that this decorates, until a warehouse that another program keeps can be
-    had, for as long as it takes, or a signal comes."""
-    from evalhouse.flows.server.interrupts import is_stopping  # noqa: PLC0415  # a command's help can do without
-
-    with waiting_for_others(print_notice, is_stopped=is_stopping):
-        yield

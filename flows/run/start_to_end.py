@@ -7,14 +7,16 @@ after its settings are known, which is why the flow is imported inside a functio
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
-from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end, warnings_shown
+from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.server.outages import describe_outage, is_outage
@@ -47,6 +49,22 @@ if TYPE_CHECKING:
 
 # How long replies that are under way may still take after Ctrl-C.
 _DRAIN_S = 3.0
+
+
+class _Notices(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print_notice(f"warning: {record.getMessage()}")
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Print our own warnings as notices within this block: Prefect, once imported, has muted the terminal for all."""
+    logger, notices = logging.getLogger("evalhouse"), _Notices(logging.WARNING)
+    logger.addHandler(notices)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notices)
 
 
 def start_run(
@@ -182,8 +200,10 @@ def _is_new(warehouse: Warehouse) -> bool:
 
 
 def _make_ready(warehouse: Warehouse) -> None:
+    had_journal = warehouse.location.journal_path.exists()
     warehouse.make_ready()
-    take_in_orphans(warehouse)
+    if had_journal:
+        take_in_orphans(warehouse)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Before a run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
 good order, whatever it is at, and the second ends the process at once: that leaves what `kill -9` leaves, a run that
-can be resumed. `start_to_end` says at each stage what good order means.
+can be resumed. `start_to_end` says at each stage what good order means. Waiting for a warehouse ends with a signal too.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from evalhouse.flows.display.output import print_notice
 from evalhouse.flows.errors import INTERRUPTED
+from evalhouse.warehouse.engine.locks import waiting_for_others
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A progress display has hidden it.
@@ -108,6 +110,14 @@ def take_signals_back() -> None:
 def is_stopping() -> bool:
     """Whether a signal has come to a run of this process."""
     return any(interrupts.taken is not None for interrupts in _open)
+
+
+@contextmanager
+def wait_for_warehouse() -> Iterator[None]:
+    """Wait within this block, or a function that this decorates, until a warehouse that another program keeps can be
+    had, for as long as it takes, or a signal comes."""
+    with waiting_for_others(print_notice, is_stopped=is_stopping):
+        yield
 
 
 def _raise_interrupt(name: str) -> None:

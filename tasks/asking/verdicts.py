@@ -23,7 +23,7 @@ from evalhouse.prompts import SUPPORTS, USEFULNESS, VERDICTS, BlockValue, Prompt
 from evalhouse.tasks.asking.asker import Asker
 from evalhouse.tasks.asking.pairs import Pair, Rules, Scored, begin_judging, locate
 from evalhouse.tasks.judge.errors import BudgetExhausted, CutReply, EndpointDown, JudgeFailed, TooLong, UnusableReply
-from evalhouse.tasks.judge.forms import Form, find_form
+from evalhouse.tasks.judge.forms import JOIN, Form, find_form
 from evalhouse.tasks.judge.names import is_fixed
 from evalhouse.tasks.judge.protocol import Question, plain_data
 
@@ -141,10 +141,10 @@ async def ask_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> di
 
 async def poll_verdicts(asker: Asker, inquiry: Inquiry, ids: Sequence[str]) -> Poll:
     """The verdicts that could be had, with the failure that left the others missing."""
-    form = find_form(asker.find(inquiry.step).judge.name)
-    if form is not None:
+    judge = asker.find(inquiry.step).judge.name
+    if JOIN in judge and (form := find_form(judge)) is not None:
         return await _ask_by_pairs(asker, inquiry, ids, form)
-    if inquiry.votes > 1 and not is_fixed(asker.find(inquiry.step).judge.name):
+    if inquiry.votes > 1 and not is_fixed(judge):
         return await _ask_by_vote(asker, inquiry, ids)
     return await _take_vote(asker, inquiry, ids, number=0)
 

@@ -559,7 +559,8 @@ def _open_file(name: str, encoding: str | None) -> DatasetSource:
 def _find_mark(path: Path) -> str | None:
     """The encoding that the file's byte order mark names, where it is not UTF-8."""
     with suppress(EOFError, zlib.error, gzip.BadGzipFile), DataFile(path=path).open() as opened:
-        return find_mark(opened.read(2))
+        start = opened.read(2)
+        return None if start.isascii() else find_mark(start)
     return None
 
 

@@ -46,6 +46,11 @@ class Judges:
         """The judges as they were made."""
         return self.wrapped or self.all
 
+    @property
+    def have_servers(self) -> bool:
+        """Whether any of them is asked at an address."""
+        return any(judge.endpoint for judge in self.made)
+
     def change(self, wrap: Callable[[Judge], Judge]) -> "Judges":
         """The same with each judge wrapped, once however many steps it answers for."""
         wrapped = {id(judge): wrap(judge) for judge in self.all}
@@ -58,6 +63,8 @@ class Judges:
 
 def check_judge_name(name: str) -> None:
     """Refuse a name that cannot be a judge, before anything is read or asked."""
+    if name == LEXICAL:
+        return
     kind, _, model = name.partition(":")
     if find_form(name) is not None:
         _check_behind_form(name)
@@ -67,7 +74,7 @@ def check_judge_name(name: str) -> None:
         return
     kinds = ["lexical", "openai", LOCAL, *load_providers()]
     close = [] if kind in kinds or _is_module(kind) else get_close_matches(kind, kinds, n=1, cutoff=0.75)
-    if name != "lexical" and (close or not _is_model_name(name)):
+    if close or not _is_model_name(name):
         meant = f"did you mean {close[0]}{f':{model}' if model else ''}? " if close else ""
         raise FatalJudgeError(
             f"{name!r} names no judge; {meant}allowed: lexical, openai:MODEL (any OpenAI-compatible endpoint), "
@@ -164,16 +171,16 @@ def _write_steps(tasks: Sequence[str]) -> str:
 
 def make_judge(settings: RunSettings) -> Judge:
     """The one judge of the settings; raises FatalJudgeError when it cannot be made."""
+    if settings.judge == LEXICAL:
+        from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs
+
+        return LexicalJudge()
     check_judge_name(settings.judge)
     form = find_form(settings.judge)
     if form is not None:
         from evalhouse.tasks.models.form_judge import FormJudge  # noqa: PLC0415
 
         return FormJudge(settings.judge, form, make_judge(name_judge(settings, settings.judge.partition(JOIN)[2])))
-    if settings.judge == "lexical":
-        from evalhouse.tasks.lexical.judge import LexicalJudge  # noqa: PLC0415  # each judge imports only what it needs
-
-        return LexicalJudge()
     if settings.judge.startswith(f"{LOCAL}:"):
         from evalhouse.tasks.models.local import make_local_judge  # noqa: PLC0415
 

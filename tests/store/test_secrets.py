@@ -36,7 +36,7 @@ SPELLINGS = {
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_noted", set())
+    monkeypatch.setattr(messages, "noted", set())
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

@@ -198,7 +198,8 @@ def _open_writer(location: Location, patience_s: float) -> Iterator[duckdb.DuckD
             yield connection
         return
     _let_go()
-    end_reading()
+    if _served:
+        end_reading()
     deadline = time.monotonic() + patience_s
     _make_folder(location)
     with _thread_lock(location, deadline), _process_lock(location, deadline):

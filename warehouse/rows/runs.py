@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import duckdb
 
+from evalhouse.warehouse import messages
 from evalhouse.warehouse.engine.locks import SWEPT_S, hold
 from evalhouse.warehouse.errors import WarehouseError
-from evalhouse.warehouse.messages import hide_in_rows
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.steps import SEPARATE
@@ -240,8 +240,9 @@ def _write_config(config: object) -> str:
 
 def _to_plain(columns: Mapping[str, object]) -> list[object]:
     """The values of columns as DuckDB takes them, without secrets."""
-    (row,) = hide_in_rows([columns])
-    return [list(value) if isinstance(value, tuple) else value for value in row.values()]
+    if messages.noted:
+        (columns,) = messages.hide_in_rows([columns])
+    return [list(value) if isinstance(value, tuple) else value for value in columns.values()]
 
 
 def _list_ids(runs: Sequence[RunRow]) -> str:
