@@ -87,7 +87,7 @@ class Prompt:
 
     def list_copied(self, texts: Iterable[str], data: Mapping[str, BlockValue]) -> Collection[str]:
         """Those texts of a reply that a worked example says word for word, and that are not about these data."""
-        return list_copied(texts, self._said, data) if self.examples else ()
+        return list_copied(texts, self._said, data)
 
     def build_schema(self, data: Mapping[str, BlockValue], only: Collection[str] = ()) -> dict[str, Any]:
         """The schema of the reply to one request, which names the ids that are asked for; all of the data's or `only`.

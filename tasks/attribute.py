@@ -62,7 +62,7 @@ async def is_support_open(live_run: LiveRun, work: SampleWork, source: Source) -
     """Whether the judge has to be asked what supports a text's statements; what is settled without it is noted."""
     step = ATTRIBUTE_STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
-    if not live_run.needs(step) or work.has_outcome(step):
+    if step not in live_run.steps or work.has_outcome(step):
         return False
     extraction = await work.wait_for_statements(source)
     reason = _why_not(work, extraction)
@@ -150,8 +150,9 @@ def _add(work: SampleWork, statement_id: str, parts: Sequence[JudgedItem]) -> No
     """One row from the verdicts over all parts: support anywhere is support, told with that part's reason and call."""
     alone = [part for part in parts if part.verdict.contexts]
     together = [] if alone else [part for part in parts if part.verdict.together][:1]
-    ranks = list_ranks(context_id for part in alone for context_id in part.verdict.contexts)
-    joint_ranks = list_ranks(context_id for part in together for context_id in part.verdict.together)
+    alone_ids = [context_id for part in alone for context_id in part.verdict.contexts]
+    joint_ids = [context_id for part in together for context_id in part.verdict.together]
+    ranks, joint_ranks = list_ranks(alone_ids), list_ranks(joint_ids)
     columns = {"supported": bool(ranks or joint_ranks), "context_ranks": ranks, "joint_ranks": joint_ranks}
     telling = alone or together or parts
     work.add_verdict("attributions", "attribute", statement_id, parts, telling, statement_id=statement_id, **columns)

@@ -36,7 +36,7 @@ classify = make_task("classify", classify_statements)
 
 async def is_label_open(live_run: LiveRun, work: SampleWork) -> bool:
     """Whether the judge has to be asked for labels; what is settled without it is noted."""
-    if not live_run.needs("classify") or work.has_outcome("classify"):
+    if "classify" not in live_run.steps or work.has_outcome("classify"):
         return False
     answer = await work.wait_for_statements("answer")
     truth = await work.wait_for_statements("ground_truth")

@@ -77,7 +77,7 @@ async def extract_ground_truth(live_run: LiveRun, work: SampleWork) -> None:
 async def _extract(live_run: LiveRun, work: SampleWork, source: Source, texts: Sequence[str]) -> None:
     step = _STEPS[source]
     # Done already where the step is taken again because the endpoint was down for the other text.
-    if not live_run.needs(step) or work.extractions[source].done():
+    if step not in live_run.steps or work.extractions[source].done():
         return
     detail = None
     if not texts:
@@ -131,7 +131,8 @@ async def _ask_part(live_run: LiveRun, work: SampleWork, source: Source, part: s
 
     def read(text: str) -> list[str]:
         statements = read_statements(text)
-        if question.prompt is not None and question.prompt.list_copied(statements, question.data):
+        prompt = question.prompt
+        if prompt is not None and prompt.examples and prompt.list_copied(statements, question.data):
             raise UnusableReply(f"{COPIED} among the statements")
         return statements
 
@@ -173,7 +174,7 @@ async def pick_accepted(live_run: LiveRun, work: SampleWork, accepted: Sequence[
 
     What is asked here is what classify asks for the one that counts, so that there it is on record.
     """
-    if live_run.needs("classify"):
+    if "classify" in live_run.steps:
         answer = await work.wait_for_statements("answer")
         values = await gather_all([_rate(live_run, work, answer, one.items) for one in accepted])
     else:

@@ -96,7 +96,7 @@ async def _collect(live_run: LiveRun, work: SampleWork) -> _Material:
         ground_truth=join_accepted(work),
         contexts=work.context_items,
         statements={
-            source: (await work.wait_for_statements(source)).items if live_run.needs(f"extract_{source}") else ()
+            source: (await work.wait_for_statements(source)).items if f"extract_{source}" in live_run.steps else ()
             for source in ATTRIBUTE_STEPS
         },
     )

@@ -67,7 +67,8 @@ def _find_cluster(live_run: LiveRun) -> str | None:
 def make_prompt_batch(live_run: LiveRun, beside: Sequence[str] = ()) -> Batch | None:
     """The prompts of the run's steps and others `beside`, to be put on record; None where there are none."""
     names = {*live_run.prompt_names, *(prompt.name for prompt in live_run.rubrics), *beside}
-    rows = [_to_row(live_run.prompts[name]) for name in sorted(names)]
+    prompts = [live_run.prompts[name] for name in sorted(names)]
+    rows = [_to_row(prompt) for prompt in prompts]
     if not rows:
         return None
     key = f"{live_run.run_id}/prompts/{live_run.session}"

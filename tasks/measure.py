@@ -19,7 +19,7 @@ from evalhouse.tasks.pipeline.tool_calls import ToolCallError, grade_tool_calls,
 async def measure_sample(live_run: LiveRun, work: SampleWork) -> None:
     """Take each of the measures that the run's metrics rest on."""
     for step, take in MEASURES.items():
-        if live_run.needs(step):
+        if step in live_run.steps:
             reason = await take(work)
             work.note_outcome(step, reason)
 

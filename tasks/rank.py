@@ -48,7 +48,7 @@ rank = make_task("rank", rank_contexts)
 
 async def is_usefulness_open(live_run: LiveRun, work: SampleWork) -> bool:
     """Whether the judge has to be asked which contexts are useful; what is settled without it is noted."""
-    if not live_run.needs("rank") or work.has_outcome("rank"):
+    if "rank" not in live_run.steps or work.has_outcome("rank"):
         return False
     reason = await _why_not(live_run, work)
     if reason is None and work.sample.contexts:
@@ -74,7 +74,7 @@ async def _why_not(live_run: LiveRun, work: SampleWork) -> str | None:
         return "no_ground_truth"
     if work.sample.contexts is None:
         return "no_contexts"
-    if not live_run.needs("extract_ground_truth"):
+    if "extract_ground_truth" not in live_run.steps:
         return None
     truth = await work.wait_for_statements("ground_truth")
     return None if truth.items or truth.reason else "no_statements"

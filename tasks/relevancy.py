@@ -30,7 +30,7 @@ class Regenerated:
 
 async def regenerate_questions(live_run: LiveRun, work: SampleWork) -> None:
     """Regenerate questions from one sample's answer and compare them with its question."""
-    if not live_run.needs("relevancy"):
+    if "relevancy" not in live_run.steps:
         return
     reason, detail = None, None
     if work.sample.answer is None:

@@ -29,11 +29,12 @@ async def publish(run_id: str) -> None:
     table = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()} for row in rows
     ]
-    await acreate_table_artifact(
+    artifact = acreate_table_artifact(
         table=table,
         key=f"evalhouse-{run_id.lower()}",
         description=f"Scores of run {run_id}, judged by {live_run.settings.judge}",
     )
+    await asyncio.create_task(artifact)  # so that what wakes it does not come through here each time
 
 
 def score_verdicts(live_run: LiveRun) -> None:

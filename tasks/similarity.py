@@ -12,7 +12,7 @@ KIND = "answer_ground_truth"
 
 async def compare_meaning(live_run: LiveRun, work: SampleWork) -> None:
     """Compare one sample's answer with its ground truth."""
-    if live_run.embedder is None or not live_run.needs("similarity"):
+    if live_run.embedder is None or "similarity" not in live_run.steps:
         return
     sample = work.sample
     reason, detail = None, None

@@ -157,7 +157,8 @@ class Warehouse:
                 connection.register(name, frame.to_arrow())
             try:
                 # A person may look at what an older evalhouse wrote last, before the next run adds what it lacks.
-                with as_of_today(connection) if self._is_older(connection) else contextlib.nullcontext():
+                looks_older = not self._is_of_today and self._is_older(connection)
+                with as_of_today(connection) if looks_older else contextlib.nullcontext():
                     rows: pl.DataFrame = connection.sql(sql, params=dict(parameters) if parameters else None).pl()
             except (duckdb.CatalogException, duckdb.BinderException) as error:
                 raise WarehouseError(
@@ -172,7 +173,7 @@ class Warehouse:
 
     def _is_older(self, connection: duckdb.DuckDBPyConnection) -> bool:
         """Whether it lacks what the next write brings; looked for once, as nothing ever goes back."""
-        self._is_of_today = self._is_of_today or not is_older(connection)
+        self._is_of_today = not is_older(connection)
         return not self._is_of_today
 
     def read_rows(self, sql: str, parameters: Mapping[str, object] | None = None) -> list[dict[str, object]]:

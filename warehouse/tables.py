@@ -36,12 +36,14 @@ Frames = Mapping[str, pl.DataFrame]
 
 def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     """Rows as a frame with the table's columns, without secrets; keys that are no column of the table are refused."""
+    return _frame(table, messages.hide_in_rows(rows) if rows and messages.noted else rows)
+
+
+def _frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     columns = TABLES[table]
     for row in rows:
         if not row.keys() <= columns.keys():
             raise KeyError(f"{table} has no column {', '.join(sorted(row.keys() - columns.keys()))}")
-    if messages.noted:
-        rows = messages.hide_in_rows(rows)
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
     )
@@ -49,10 +51,12 @@ def build_frame(table: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFram
 
 def build_verdict_frames(run_id: str, rows: Sequence[Mapping[str, Sequence[Mapping[str, object]]]]) -> Frames:
     """A frame for each of VERDICT_TABLES; `rows` has those of each sample by table."""
-    return {
-        table: build_frame(table, [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]])
-        for table in VERDICT_TABLES
+    of_tables: dict[str, Sequence[Mapping[str, object]]] = {
+        table: [{"run_id": run_id, **row} for of_sample in rows for row in of_sample[table]] for table in VERDICT_TABLES
     }
+    if messages.noted:
+        of_tables = {table: messages.hide_in_rows(of_table) for table, of_table in of_tables.items()}
+    return {table: _frame(table, of_table) for table, of_table in of_tables.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -365,7 +365,7 @@ _RULES: Final[Mapping[str, str]] = {LEXICAL: "tasks/lexical/judge.py", LOCAL: "t
 
 def _read_prompt(prompts: Prompts, judges: Judges, name: str) -> Prompt:
     """A prompt, with the rules of a judge that goes by them in the place of its words."""
-    judge = judges.find(find_task(find_asking_steps(name)[0]))
+    judge = judges.find(find_task(find_asking_steps(name)[0])) if judges.of_tasks else judges.default
     kind = judge.name.partition(":")[0]
     if JOIN in kind and (form := find_form(judge.name)) is not None:
         words = "\n\n".join(message.content for message in form.messages)

@@ -3,12 +3,17 @@
 A question is first looked up (two equal questions at once are one), then sent within the endpoint's limits,
 retried with jittered backoff on what may pass, asked again with what was wrong when the reply cannot be read, and
 given up with a reason at the end. Each attempt is a row, written before its reply is used.
+
+`Activity` says whether anything moves in a run: questions that are asked, read or waited for, apart from those that lie
+still. A round of a batch is sent when nothing does. What no question shows (rows that are read, a task that begins)
+takes a moment, so nothing counts as still until it has been so for a while.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, TypeVar
@@ -17,7 +22,7 @@ import orjson
 
 from evalhouse.tasks.asking.limits import EndpointLimit, Slot, draw_backoff, write_span
 from evalhouse.tasks.asking.parking import Arrival, Parking
-from evalhouse.tasks.asking.patience import Activity, Watch
+from evalhouse.tasks.asking.patience import Watch
 from evalhouse.tasks.asking.record import Call, Record
 from evalhouse.tasks.asking.tokens import Price, Usage, estimate_prompt, guess_tokens, price_reply
 from evalhouse.tasks.judge.errors import (
@@ -194,6 +199,83 @@ class StopSign:
             self._sleeping.discard(sleeper)
 
 
+_STILL_S = 1.0
+# The event loop may have been held up for longer than that: whoever was ready to go on does so first.
+_LOOKED_AT_AGAIN_S = 0.1
+
+
+class Activity:
+    """Counts what moves, within one event loop; `listen` to be called each time that nothing does.
+
+    `n_begun` counts how often something began to move.
+    """
+
+    def __init__(self) -> None:
+        self._n_moving = 0
+        self.n_begun = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def n_moving(self) -> int:
+        """How many questions are being asked and do not lie still."""
+        return self._n_moving
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this when all has been still for a moment."""
+        self._listeners.append(listener)
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Something moves as long as the block runs."""
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """What moves lies still as long as the block runs."""
+        self._end()
+        try:
+            yield
+        finally:
+            self._begin()
+
+    def look(self) -> None:
+        """Say it again if all is still; for those whom nothing that moves will remind."""
+        if self._listeners and not self._n_moving:
+            self._look_in(_STILL_S, self._look)
+
+    def _begin(self) -> None:
+        self._n_moving += 1
+        self.n_begun += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        self._n_moving -= 1
+        self.look()
+
+    def _look_in(self, seconds: float, look: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, look)
+
+    def _look(self) -> None:
+        n_begun = self.n_begun
+
+        def look_again() -> None:
+            self._timer = None
+            if n_begun == self.n_begun:
+                for listener in self._listeners:
+                    listener()
+
+        self._look_in(_LOOKED_AT_AGAIN_S, look_again)
+
+
 @dataclass(kw_only=True)
 class Asker:
     """Asks one judge for one run. Copies made with `dataclasses.replace` share counts, budget and stop sign.
@@ -278,7 +360,8 @@ class Asker:
             if recorded is not None:
                 return recorded
             tokens = guess_tokens(request.payload, self.counts)
-            self._check_length(request, tokens)
+            if self._too_long or self.window is not None:
+                self._check_length(request, tokens)
             counted = _Attempts(most=most, request=request, prepared_after=n_dropped, tokens=tokens)
             return await self._send_until_usable(question, reader, counted)
         except (JudgeFailed, EndpointDown) as error:

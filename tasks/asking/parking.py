@@ -19,12 +19,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from evalhouse.tasks.asking.limits import write_span
-from evalhouse.tasks.asking.patience import Activity
 from evalhouse.tasks.judge.batches import BatchLimits, BatchLine, BatchService, BatchState, make_custom_id
 from evalhouse.tasks.judge.errors import (
     BudgetExhausted,
@@ -105,6 +105,21 @@ class _File:
 Afford = Callable[[Iterable[ModelRequest]], int]
 
 
+class Movement(Protocol):
+    """Whether anything moves in a run, as the asker's `Activity` tells."""
+
+    n_begun: int
+
+    @property
+    def n_moving(self) -> int: ...
+
+    def listen(self, listener: Callable[[], None]) -> None: ...
+
+    def still(self) -> AbstractContextManager[None]: ...
+
+    def look(self) -> None: ...
+
+
 class Parking:
     """Where the requests of one judge wait, within one event loop.
 
@@ -116,7 +131,7 @@ class Parking:
         self,
         service: BatchService,
         ledger: BatchLedger,
-        activity: Activity,
+        activity: Movement,
         *,
         folder: Path,
         afford: Afford,

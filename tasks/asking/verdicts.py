@@ -270,6 +270,8 @@ def _read_for(inquiry: Inquiry, ids: Collection[str], question: Question) -> tup
 
 def _refuse_copies(verdicts: Verdicts, prompt: Prompt, data: Mapping[str, BlockValue]) -> Verdicts:
     """Without the verdicts whose reasons small models copied from a worked example; raises UnusableReply for all."""
+    if not prompt.examples:
+        return verdicts
     copied = prompt.list_copied([verdict.reason for verdict in verdicts.by_id.values()], data)
     by_id = {item_id: verdict for item_id, verdict in verdicts.by_id.items() if verdict.reason not in copied}
     lost = tuple(item_id for item_id in verdicts.by_id if item_id not in by_id)
@@ -289,8 +291,9 @@ def gather_all(asked: Sequence[Awaitable[T]]) -> "asyncio.Task[list[T]]":
     """
     begun = [asyncio.ensure_future(one) for one in asked]
     gathered = asyncio.create_task(_gather(begun))
-    # One that is cancelled before its first step would leave what it was to wait for behind.
-    gathered.add_done_callback(lambda _: [one.cancel() for one in begun])
+    for one in begun:
+        # One that is cancelled before its first step would leave what it was to wait for behind.
+        gathered.add_done_callback(one.cancel)
     return gathered
 
 

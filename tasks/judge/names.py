@@ -69,7 +69,8 @@ def is_fixed(name: str) -> bool:
 def find_judge(text: str, call: str) -> str:
     """The judge that a text on record names for a call, as `llm_calls` has its step."""
     judges = dict(_split(text))
-    task = find_task(PLANS[call].joins[0] if call in PLANS else call)
+    asking = PLANS[call].joins[0] if call in PLANS else call
+    task = asking if asking in TASKS else find_task(asking)
     return judges.get(task, judges.get(DEFAULT, text))
 
 

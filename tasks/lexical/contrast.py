@@ -4,9 +4,10 @@ it is looked for in the window that `match` found, and most within one clause of
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Concatenate, ParamSpec, TypeVar
 
 from evalhouse.tasks.lexical.split import (
     ANTONYMS,
@@ -19,6 +20,8 @@ from evalhouse.tasks.lexical.split import (
 )
 from evalhouse.tasks.lexical.texts import CONTENT_WEIGHT, Sentence, Token, read_sentence, split_clauses
 
+P = ParamSpec("P")
+T = TypeVar("T")
 NO_KEYS: frozenset[str] = frozenset()
 
 
@@ -32,6 +35,13 @@ class Window:
 
 
 # Negation and opposites
+
+
+def find_in_all(
+    find: Callable[Concatenate[Window, P], Sequence[T]], windows: Sequence[Window], *args: P.args, **kwargs: P.kwargs
+) -> tuple[T, ...]:
+    """What one of the functions below finds in all windows of a claim."""
+    return tuple([item for window in windows for item in find(window, *args, **kwargs)])
 
 
 def find_negation_mismatch(windows: Sequence[Window], surfaces: Mapping[str, str]) -> tuple[str, ...]:

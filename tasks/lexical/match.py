@@ -18,6 +18,7 @@ from evalhouse.tasks.lexical.contrast import (
     Window,
     find_exchanged,
     find_hedged,
+    find_in_all,
     find_measures,
     find_negation_mismatch,
     find_opposites,
@@ -255,10 +256,10 @@ def weigh_evidence(
     if lost:
         evidence.foreign_numbers = _count_foreign(runs.numbers, lost, text, elsewhere)
         evidence.foreign_names = _count_foreign(runs.names, lost, text, elsewhere)
-        evidence.replaced = tuple([pair for window in related for pair in find_replaced(window, lost)])
-        evidence.rivals = tuple([pair for window in related for pair in find_rivals(window, lost)])
+        evidence.replaced = find_in_all(find_replaced, related, lost)
+        evidence.rivals = find_in_all(find_rivals, related, lost)
     if contrasts:
-        evidence.opposites = tuple([pair for window in related for pair in find_opposites(window, surfaces)])
+        evidence.opposites = find_in_all(find_opposites, related, surfaces)
         evidence.negation_mismatch = find_negation_mismatch(windows, surfaces)
         # The rest costs more to find, and lowers the score only: it is looked for where the score would be a yes.
         if related and combine(evidence, -_SAME_QUESTION) >= SUPPORT_THRESHOLD:
@@ -268,14 +269,13 @@ def weigh_evidence(
 
 def _find_contrasts(evidence: Evidence, windows: Sequence[Window], text: AnalysedText) -> None:
     claim, lost = evidence.claim, frozenset(evidence.lost)
-    evidence.hedged = tuple([pair for window in windows for pair in find_hedged(window)])
-    evidence.measures = tuple([pair for window in windows for pair in find_measures(window)])
+    evidence.hedged = find_in_all(find_hedged, windows)
+    evidence.measures = find_in_all(find_measures, windows)
     if evidence.cover >= _CLOSE:
         near = frozenset([key for key in claim.content if key not in lost and key not in text.places])
-        places = [find_substituted(window, near, claim.in_question) for window in windows]
-        evidence.substituted = tuple([substitution for found in places for substitution in found])
+        evidence.substituted = find_in_all(find_substituted, windows, near, claim.in_question)
     if evidence.cover >= _SAME_WORDS:
-        evidence.exchanged = tuple([pair for window in windows for pair in find_exchanged(window)])
+        evidence.exchanged = find_in_all(find_exchanged, windows)
 
 
 def _is_foreign(claim: Claim, text: AnalysedText) -> bool:

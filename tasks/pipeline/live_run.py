@@ -131,7 +131,7 @@ class SampleWork:
                 future.set_exception(error if isinstance(error, Exception) else RunCancelled("splitting was cancelled"))
                 future.exception()  # looked at, so that asyncio does not report it when nobody waits
 
-    @property
+    @cached_property
     def context_items(self) -> tuple[Item, ...]:
         """The contexts under their ids, in rank order."""
         contexts = self.sample.contexts or []
@@ -225,7 +225,7 @@ class LiveRun:
         """Whether anything can have been asked."""
         return "_asking" in self.__dict__
 
-    @property
+    @cached_property
     def asker(self) -> Asker:
         """What asks the judge, of each step its own."""
         return self._asking.asker
@@ -235,7 +235,7 @@ class LiveRun:
         """What was asked so far, and what it took."""
         return self.asker.counts if self.is_open else Usage()
 
-    @property
+    @cached_property
     def embedder(self) -> Embedder | None:
         """What compares meaning; None where no metric rests on that."""
         return self._asking.embedder
@@ -306,14 +306,10 @@ class LiveRun:
         """The prompts that its samples may be judged with, but for rubrics; a plan falls back on those of its steps."""
         return list_prompts(self.steps | self.asking)
 
-    @property
+    @cached_property
     def n_sample_steps(self) -> int:
         """How many steps a sample has taken when it is done with."""
         return len(self.tasks)
-
-    def needs(self, step: str) -> bool:
-        """Whether the metrics rest on the step."""
-        return step in self.steps
 
     async def open_shard(self, number: int, first: int, last: int) -> Shard:
         """Read a shard's samples and keep it under its number until `close_shard`."""

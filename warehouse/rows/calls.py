@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import polars as pl
@@ -87,6 +88,7 @@ class RecordedReply:
     logprobs: str | None = None
 
 
+@lru_cache(maxsize=4096)  # looked up when it is asked, and kept when it is answered
 def make_request_key(request_hash: str) -> int:
     """The first eight bytes of a request's hash as a number."""
     return int(request_hash[:16], 16)

@@ -53,7 +53,7 @@ class StoredSample:
         members: Mapping[str, Any] = orjson.loads(self.metadata_json) if self.metadata_json else {}
         return members
 
-    @property
+    @cached_property
     def accepted_answers(self) -> list[str]:
         """All accepted answers, the ground truth first; none where there is no ground truth."""
         if self.ground_truth is None:
