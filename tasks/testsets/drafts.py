@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from evalhouse.tasks.datasets.rows import hash_json
@@ -19,6 +20,7 @@ SHARES: Final[Mapping[QuestionKind, float]] = {
 """How often each kind is asked for unless said otherwise."""
 _NEAR, _ALIKE = 5, 0.6
 _DIGIT = re.compile(r"\d|[一二三四五六七八九十百千]")
+_ITEM = re.compile(r"^[ \t]*(?:\d{1,2}[.)、]|[-*•])\s?\S", re.MULTILINE)
 _STEPS = 3
 
 
@@ -106,13 +108,15 @@ class Drafter:
         if kind not in self._orders:
             fitting = filter(fits, self.passages)
             self._orders[kind] = sorted(fitting, key=lambda one: hash_json([self.seed, kind, one.passage_id], 16))
-        for passage in sorted(self._orders[kind], key=self._count_drawn):
+        for passage in sorted(self._orders[kind], key=partial(self._rank, kind)):
             for passages in group(self, passage):
                 if (kind, _name(passages)) not in self._drawn:
                     yield Draft(kind=kind, passages=passages)
 
-    def _count_drawn(self, passage: Passage) -> tuple[int, int]:
-        return self._of_documents[passage.document_id], self._of_passages[passage.passage_id]
+    def _rank(self, kind: QuestionKind, passage: Passage) -> tuple[int, int, int]:
+        """What was drawn least comes first, and where steps are wanted what looks like a list of them."""
+        unlikely = int(kind == "procedure" and len(_ITEM.findall(passage.text)) < _STEPS)
+        return unlikely, self._of_documents[passage.document_id], self._of_passages[passage.passage_id]
 
     def _alone(self, passage: Passage) -> Iterable[tuple[Passage, ...]]:
         yield (passage,)

@@ -26,6 +26,7 @@ REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 NEAR: Final = 5
 """Passages elsewhere that a question is held against."""
 _NEAR_UNANSWERABLE = 8
+_SAME_WORDS = 0.5  # of a ground truth, in a passage that may bear it out as well
 _LEAST_PASSAGES = {"several": 2}
 # Words with which a question speaks of what it was made from, which nobody who asks has before them.
 _POINTING = re.compile(
@@ -170,20 +171,33 @@ async def check_by_judge(live_run: LiveRun, checked: Checked, near: NearPassages
 async def _check_support(
     live_run: LiveRun, checked: Checked, subject: Subject, statements: Extraction, others: Sequence[Passage]
 ) -> bool:
-    """Whether the spans bear out every statement; passages elsewhere that do so as well become references."""
+    """Whether the spans bear out every statement; passages elsewhere that do so as well become references.
+
+    The spans are asked about by themselves: of statements that one passage elsewhere bears out alone, a judge does not
+    say which ones of others do so together.
+    """
     if not statements.items:
         return checked.note("unsupported", False, "the ground truth makes no statement", statements.call_id)
-    quoted = [(passage, _join_spans(checked, passage)) for passage in checked.references]
-    contexts = [show_passage(passage, words) for passage, words in quoted] + [show_passage(other) for other in others]
-    n_own = len(quoted)
-    supported = await find_support(live_run, subject, statements, contexts)
+    spans = [show_passage(passage, _join_spans(checked, passage)) for passage in checked.references]
+    supported = await find_support(live_run, subject, statements, spans)
     for statement in supported:
-        by_own = [place for place in statement.alone if place < n_own]
-        if not by_own and not (statement.together and max(statement.together) < n_own):
+        if not (statement.alone or statement.together):
             return checked.note("unsupported", False, f"{statement.text}: {statement.reason}", statement.call_id)
-    everywhere = set.intersection(*(set(statement.alone) for statement in supported))
-    checked.references += tuple(others[place - n_own] for place in sorted(everywhere) if place >= n_own)
+    checked.references += await _find_same(live_run, checked, subject, statements, others)
     return checked.note("unsupported", True, "its spans bear out every statement", supported[0].call_id)
+
+
+async def _find_same(
+    live_run: LiveRun, checked: Checked, subject: Subject, statements: Extraction, others: Sequence[Passage]
+) -> tuple[Passage, ...]:
+    """The passages elsewhere that bear out every statement by themselves; asked about where they have its words."""
+    words = set(list_tokens(checked.candidate.ground_truth))
+    likely = [other for other in others if len(words & set(list_tokens(other.text))) >= _SAME_WORDS * len(words)]
+    if not likely:
+        return ()
+    supported = await find_support(live_run, subject, statements, [show_passage(other) for other in likely])
+    everywhere = set.intersection(*(set(statement.alone) for statement in supported))
+    return tuple(likely[place] for place in sorted(everywhere))
 
 
 def _join_spans(checked: Checked, passage: Passage) -> str:

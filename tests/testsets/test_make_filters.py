@@ -3,12 +3,11 @@ turned down by the check that it is made for, and what is kept can be answered f
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli_process import Finished
+import pytest
+from cli_process import call_here
 from live_runs import point_to
 from port_answers import port_endpoint
 from port_base import write_base
@@ -19,7 +18,6 @@ from port_reading import find_claims, find_steps
 from evalhouse.tasks.testsets.sets import read_set
 from evalhouse.warehouse.store import Warehouse
 
-Ask = Callable[..., Finished]
 N = 40
 SHARES = "fact=3,number=2,several=2,comparison=1,conversational=2,unanswerable=2"
 CANDIDATES = """
@@ -29,7 +27,9 @@ select kind, question, coalesce(ground_truth, '') as ground_truth, outcome, reas
 EARLIER = {"duplicate", "contradicted"}
 
 
-def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(ask: Ask, tmp_path: Path) -> None:
+def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     docs, path, url = tmp_path / "docs", tmp_path / "questions.jsonl", f"duckdb:///{tmp_path / 'own.duckdb'}"
     write_base(docs, version=1)
     mischief = Mischief(shares=dict.fromkeys(WAYS, 0.04))
@@ -49,10 +49,10 @@ def test_what_is_spoilt_is_turned_down_and_what_is_kept_is_good(ask: Ask, tmp_pa
     )
     with port_endpoint(mischief=mischief) as (endpoint, answers):
         point_to(endpoint.base_url)
-        done = ask(*command, "--judge", "openai:judge", "--embeddings", "hashing")
+        done = call_here(capsys, *command, "--judge", "openai:judge", "--embeddings", "hashing")
         assert done.status in (0, 3), done.stderr
         assert endpoint.stats.duplicates_answered == 0
-    made = json.loads(done.stdout)
+    made = done.document
     assert made["n_questions"] > N * 0.8
     assert (done.status == 0) == (made["n_questions"] == N)
     spoilt = {(squeeze(one.question), squeeze(one.ground_truth)): one.way for one in answers.spoilt}
