@@ -10,8 +10,10 @@ import polars as pl
 from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_OPTION, count_option
 from evalhouse.flows.display.output import print_json, print_line, print_table
 from evalhouse.flows.documents.comparison import corrected_pair_table, print_comparison
+from evalhouse.flows.documents.noise_components import read_noise_components
 from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
+from evalhouse.tasks.comparing.all_answers import compare_all_answers
 from evalhouse.tasks.comparing.bootstrap import ALPHA
 from evalhouse.tasks.comparing.flips import find_flips
 from evalhouse.tasks.comparing.noise import MetricNoise
@@ -67,6 +69,9 @@ def compare(
     answers, contexts, ground truths, the judge, the formula, which samples there are, or nothing, which is the judge's
     own noise.
 
+    Where the runs asked questions again it is also said what the scores vary by, and what the difference is over all
+    answers.
+
     The noise floor is what that noise alone reaches in 95 of 100 comparisons, by the runs of `evalhouse run --noise`.
     It explains a change and decides nothing. A judge that scores the same texts otherwise than it did is warned of.
     """
@@ -78,6 +83,7 @@ def compare(
     moved = _list_moved(pair, comparison, by, sample=sample, top=None if as_json else top)
     corrected = pair_corrected(warehouse, pair.base.run_id, pair.candidate.run_id)
     document = _describe(pair, comparison, settings) | {"moved": moved, "corrected": [asdict(row) for row in corrected]}
+    document |= _describe_repeats(pair, settings)
     if as_json:
         print_json(document)
     else:
@@ -113,6 +119,17 @@ def _describe(pair: RunPair, comparison: Comparison, settings: ComparisonSetting
             "shifts": [asdict(shift) for shift in comparison.shifts],
         },
     }  # fmt: skip
+
+
+def _describe_repeats(pair: RunPair, settings: ComparisonSettings) -> dict[str, Any]:
+    """What the scores vary by, by repeats of the candidate or else the base, and the difference over all answers."""
+    sides = ((run, read_noise_components(pair.warehouse, run)) for run in (pair.candidate, pair.base))
+    run, components = next(((run, rows) for run, rows in sides if rows), (None, []))
+    return {
+        "components": components,
+        "components_of": run.run_id if run else None,
+        "all_answers": [asdict(row) for row in compare_all_answers(pair, settings)] if components else [],
+    }
 
 
 def _flatten(compared: MetricComparison) -> dict[str, Any]:

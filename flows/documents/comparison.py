@@ -20,6 +20,7 @@ from evalhouse.flows.display.output import (
     write_interval,
     write_value,
 )
+from evalhouse.flows.documents.noise_components import print_components
 from evalhouse.tasks.reviews.corrected_means import CorrectedMean, CorrectedPair
 from evalhouse.warehouse.messages import shorten
 
@@ -70,6 +71,8 @@ def print_comparison(document: Document) -> None:
         _print_differences(document)
         _print_parts(document)
         _print_noise(document)
+        print_components(document["components"])
+        _print_all_answers(document)
     for sample in document["moved"]:
         _print_sample(sample)
     _print_next(document)
@@ -161,6 +164,19 @@ def _print_noise(document: Document) -> None:
     n_runs = len(noise["run_ids"])
     title = f"The judge against itself: what was judged twice, in {n_runs} noise run{'' if n_runs == 1 else 's'}"
     print_section(title, ["step or metric", "#judged twice", "#otherwise", "#share", "#deviation"], rows)
+
+
+def _print_all_answers(document: Document) -> None:
+    """The difference over all answers, of the metrics whose scores wavered."""
+    wavering = {row["metric"] for row in document["components"] if row["n_otherwise"]}
+    rows = [
+        [row["metric"], row["base"], row["candidate"], _write_difference(row["difference"]),
+         write_interval(row["ci_low"], row["ci_high"]), row["n"], row["n_repeated"]]
+        for row in document["all_answers"]
+        if row["metric"] in wavering
+    ]  # fmt: skip
+    columns = ["metric", "#base", "#candidate", "#difference", "95 % interval", "#questions", "#asked again"]
+    print_section("Over all answers, the repeated ones too, where the table above has the first ones", columns, rows)
 
 
 def name_part(name: str) -> str:

@@ -25,6 +25,7 @@ from evalhouse.flows.display.output import (
     write_number,
 )
 from evalhouse.flows.documents.baseline import Baseline, describe_acceptance
+from evalhouse.flows.documents.noise_components import describe_shares, list_plans, read_components_of
 from evalhouse.tasks.comparing.gate_checks import (
     OUTCOMES,
     Check,
@@ -104,6 +105,7 @@ def decide(
         "seed": settings.seed,
         "warnings": _list_warnings(run, comparison),
         "checks": [asdict(check) for check in sorted(checks, key=lambda check: OUTCOMES.index(check.outcome))],
+        "components": read_components_of(warehouse, run, limits.drops),
     }
 
 
@@ -173,6 +175,8 @@ def print_gate(document: Mapping[str, Any], *, names_run: bool = True) -> None:
         for check in checks:
             if "names" in check:
                 print_line(f"{check['metric']} {check['outcome']}, {_name_limit(check)}: {check['names']}")
+        for line in list_explanations(document):
+            print_line(line)
         print_line()
     for line in list_passed(document):
         print_line(line)
@@ -192,6 +196,15 @@ def _join_alike(checks: Sequence[Document]) -> list[Document]:
 def _join(checks: Sequence[Document]) -> Document:
     names = ", ".join(str(check["metric"]) for check in checks)
     return {**checks[0], "metric": f"{len(checks)} metrics", "names": names}
+
+
+def list_explanations(document: Document) -> list[str]:
+    """Of drops that did not pass: what their scores vary by, and what it takes to see a drop of the limit's size."""
+    unpassed = {
+        check["metric"] for check in document["checks"] if check["kind"] == "max_drop" and check["outcome"] != "passed"
+    }
+    rows = [row for row in document["components"] if row["metric"] in unpassed]
+    return [line for row in rows for line in (describe_shares(row), *list_plans([row]))]
 
 
 def list_passed(document: Document) -> list[str]:
@@ -401,6 +414,7 @@ def write_markdown(document: Document) -> str:
     lines += [f"- {side}: {_name_run(document[side])}" for side in _SIDES if document[side]]
     lines += [f"- {_quote(line)}" for line in list_baseline(document)]
     lines += [f"- ⚠️ {_quote(warning)}" for warning in document["warnings"]]
+    lines += [f"- {_quote(line)}" for line in list_explanations(document)]
     columns = _list_columns(document)
     lines += ["", f"| {' | '.join(column.removeprefix('#') for column in columns)} |"]
     lines.append(f"|{'|'.join('--:' if column.startswith('#') else '---' for column in columns)}|")

@@ -32,6 +32,12 @@ def read_noise_components(
     return describe_components(rows, wanted, power=power)
 
 
+def read_components_of(warehouse: Warehouse, run: RunRow, drops: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The same of the metrics of which drops are limited, each planned for its limit."""
+    rows = read_components(warehouse, run.run_id) if drops else []
+    return describe_components([row for row in rows if row["metric"] in drops], drops)
+
+
 def print_components(rows: Sequence[Row]) -> None:
     """A table of the metrics in which anything wavered, and a line for each plan."""
     if not rows:

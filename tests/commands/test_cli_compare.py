@@ -133,7 +133,7 @@ def test_json_has_what_the_readme_says(equal: dict[str, Any]) -> None:
     document = equal
     assert document.keys() == {
         "base", "candidate", "n_samples", "cluster", "alpha", "seed", "resamples", "warnings", "metrics", "retrieval",
-        "noise", "moved", "corrected",
+        "noise", "moved", "corrected", "components", "components_of", "all_answers",
     }  # fmt: skip
     assert document["metrics"][0].keys() == {
         "metric", "n_base", "n_candidate", "coverage_base", "coverage_candidate", "mean_base", "mean_candidate",

@@ -116,6 +116,7 @@ def test_json_has_what_the_readme_says(ask: Ask) -> None:
     document = ask("gate", "latest", *arguments).document
     assert document.keys() == {
         "outcome", "undecided", "counts", "run", "against", "baseline", "cluster", "seed", "warnings", "checks",
+        "components",
     }  # fmt: skip
     assert document["baseline"].keys() == {"against", "run_ids", "accepted"}
     assert document["counts"].keys() == {"failed", "undecided", "passed"}
@@ -313,6 +314,7 @@ def test_many_metrics_with_the_same_finding_are_one_row(capsys: pytest.CaptureFi
     passed = [check | {"metric": f"p{n}", "outcome": "passed", "value": 1.0} for n in range(3)]
     print_gate({
         "checks": [*failed, *passed], "run": None, "against": None, "warnings": [], "outcome": "failed",
+            "components": [],
         "undecided": "pass", "baseline": {"run_ids": [], "accepted": None},
         "counts": {"failed": 18, "undecided": 0, "passed": 3},
     })  # fmt: skip

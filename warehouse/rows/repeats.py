@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
 from evalhouse.warehouse.store import Warehouse
@@ -40,6 +42,12 @@ def read_components(warehouse: Warehouse, run_id: str) -> list[dict[str, Any]]:
         return []
     of_run = f"with repeated_runs as (select $run_id as run_id) from ({_COMPONENTS})"
     return warehouse.read_rows(f"select * exclude (run_id) from ({of_run}) order by metric", {"run_id": run_id})
+
+
+def read_answer_means(warehouse: Warehouse, *, base: str, candidate: str) -> pl.DataFrame:
+    """One row per metric and sample that both runs scored by one formula: `base` and `candidate`, the means over all
+    answers, those of the repeats too, and n_base and n_candidate, how many these are."""
+    return warehouse.read(read_query("repeats/answer_means"), {"base": base, "candidate": candidate})
 
 
 def count_repeats(warehouse: Warehouse, run_id: str) -> RepeatCounts:
