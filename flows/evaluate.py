@@ -115,11 +115,14 @@ class Evaluation:
         `path` None writes `report-RUN.html` into the working directory.
         """
         from evalhouse.flows.report.page import build_page
+        from evalhouse.warehouse.rows.report import reading_slices
         from evalhouse.warehouse.rows.runs import find_run
         from evalhouse.warehouse.store import Warehouse
 
         warehouse = Warehouse(self.warehouse)
-        page = build_page(warehouse, find_run(warehouse, self.run_id), None, with_calls=True)
+        run = find_run(warehouse, self.run_id)
+        with reading_slices(warehouse, run, None, with_calls=True) as slices:
+            page = build_page(warehouse, run, None, slices, with_calls=True)
         written = Path(path or f"report-{self.run_id}.html").absolute()
         written.write_bytes(page.encode())
         return Report(path=written)

@@ -11,6 +11,7 @@ from evalhouse.flows.documents.run_origin import find_other_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.rows.history import find_series, read_series
+from evalhouse.warehouse.rows.report import reading_slices
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -49,11 +50,12 @@ def report(
 
 
 def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str | None, *, with_calls: bool) -> None:
-    from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy
-
     run_row = find_run(warehouse, run)
     base = find_other_run(warehouse, run_row, against) if against else None
-    page = build_page(warehouse, run_row, base, with_calls=with_calls)
+    with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
+        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy, while samples are read
+
+        page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
     _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
 
 

@@ -10,7 +10,7 @@ Samples come in blocks that a browser unpacks when one of them is opened, so tho
 import base64
 import gzip
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -32,7 +32,6 @@ from evalhouse.warehouse.rows.report import (
     SampleScores,
     SampleSlice,
     read_sample_scores,
-    read_slices,
     read_summary,
 )
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -111,18 +110,20 @@ class _Index:
         }
 
 
-def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool) -> str:
-    """The page as text; `base` is the run to compare with, None for a report of one run alone.
+def build_page(
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, slices: Iterable[SampleSlice], *, with_calls: bool
+) -> str:
+    """The page as text; `base` is the run to compare with, None for a report of one run alone, `slices` its samples.
 
     Raises WarehouseError, in words, for a warehouse of another version.
     """
     summary = read_summary(warehouse, run)
     samples = read_sample_scores(warehouse, run, base)
+    sections = describe_run(warehouse, run, base, summary)
     names = [str(row["metric"]) for row in sort_by_metric(summary.metrics, run.metrics)]
     index = _start_index(sort_by_metric(summary.metrics, run.metrics), samples, has_base=base is not None)
     shared = SharedTexts()
     pair = RunPair(warehouse, base, run) if base else None
-    slices = _read_ahead(read_slices(warehouse, run, base, with_calls=with_calls))
     blocks = _pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None)
     index.keep_few()
     scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
@@ -138,7 +139,7 @@ def build_page(warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_c
         blocks=[Block(id="index", packed=pack(index)), Block(id="fixed", packed=pack(shared.texts)), *blocks],
         with_calls=with_calls,
         warehouse=warehouse.location.path.name,
-        **describe_run(warehouse, run, base, summary),
+        **sections,
     )
 
 
@@ -185,18 +186,6 @@ def _pack_samples(
                 index.add(record)
             packed.append(other.submit(pack, block))
         return [Block(id=f"block-{number}", packed=future.result()) for number, future in enumerate(packed)]
-
-
-def _read_ahead(slices: Generator[SampleSlice, None, None]) -> Iterator[SampleSlice]:
-    """Each slice while another thread, and always the same one, reads the next one."""
-    with ThreadPoolExecutor(max_workers=1) as other:
-        try:
-            coming = other.submit(next, slices, None)
-            while (rows := coming.result()) is not None:
-                coming = other.submit(next, slices, None)
-                yield rows
-        finally:
-            other.submit(slices.close).result()
 
 
 def pack(value: object) -> Markup:

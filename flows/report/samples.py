@@ -70,7 +70,6 @@ Flips = Mapping[str, Sequence["FlipRecord"]]
 ReadFlips = Callable[[Sequence[str]], Flips]
 Source = Literal["answer", "ground_truth"]
 _Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "SampleRecord")
-_NO_CALLS: Final[Row] = {"call_ids": (), "has_undivided": False, "calls": "[]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +171,12 @@ class SharedTexts:
 def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Iterator[SampleRecord]:
     """The records of a slice, in its order; `flips` are those against the other run, by sample."""
     shared.add(rows.calls)
-    calls = {str(row["sample_id"]): row for row in rows.calls if row["fixed"] is None}
     statements, contexts, measures = _group(rows.statements), _group(rows.contexts), _group(rows.measures)
     failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
+    calls = _group(rows.calls)
     for sample in rows.samples:
         sample_id = str(sample["sample_id"])
-        places = {call_id: place for place, call_id in enumerate(calls.get(sample_id, _NO_CALLS)["call_ids"])}
+        places = {str(call["call_id"]): place for place, call in enumerate(calls[sample_id])}
         base = next(iter(answers[sample_id]), None)
         yield _make(
             SampleRecord,
@@ -189,7 +188,7 @@ def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Itera
             measures=tuple(_make(MeasureRecord, row, call=places.get(row["call_id"])) for row in measures[sample_id]),
             failures=tuple(_make(FailureRecord, row) for row in failures[sample_id]),
             votes=tuple(_build_votes(votes[sample_id])),
-            calls=_write_calls(calls.get(sample_id, _NO_CALLS)),
+            calls=orjson.Fragment(f"[{','.join(map(_write_call, calls[sample_id]))}]"),
             flips=tuple(flips.get(sample_id, ())),
         )
 
@@ -255,15 +254,12 @@ def _build_votes(rows: Sequence[Row]) -> Iterator[VoteRecord]:
             yield VoteRecord(step=step, item=item, votes=tuple(votes))
 
 
-def _write_calls(row: Row) -> orjson.Fragment:
-    """The calls of a sample as JSON; a request that has no last message stands there whole, to be read by a person."""
-    if not row["has_undivided"]:
-        return orjson.Fragment(row["calls"])
-    calls = orjson.loads(row["calls"])
-    for call in calls:
-        if call["fixed"] is None and call["request"] is not None:
-            call["request"] = write_json(orjson.loads(call["request"]))
-    return orjson.Fragment(orjson.dumps(calls))
+def _write_call(row: Row) -> str:
+    """A call as JSON; a request that has no last message stands there whole, to be read by a person."""
+    if not row["is_undivided"]:
+        return str(row["call"])
+    call = orjson.loads(row["call"])
+    return write_json({**call, "request": write_json(orjson.loads(call["request"]))}, indent=False)
 
 
 def find_span(statement: str, text: str) -> Span | None:

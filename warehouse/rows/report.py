@@ -5,7 +5,10 @@ texts, verdicts and raw calls of a large run are too much for memory together. `
 of these rows, `flows/report/page.py` the page.
 """
 
-from collections.abc import Generator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -25,7 +28,9 @@ Row = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 
 SLICE_SAMPLES: Final = 1000
-"""Samples whose rows are in memory together; thirty megabytes with the requests of a chat model."""
+"""Samples whose rows are read together; thirty megabytes with the requests of a chat model."""
+_AHEAD: Final = 3
+"""Slices that are read before they are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +62,7 @@ class SampleScores:
 class SampleSlice:
     """Everything about some samples, as rows in the run's order; all but `samples` have a `sample_id` to join by.
 
-    `calls` has one row per sample, with its calls as JSON, and one per text that requests share: see
-    `report/slice_calls.sql`.
+    `calls` has one row per call, as JSON, and one per text that requests share: see `report/slice_calls.sql`.
     """
 
     samples: Rows
@@ -112,7 +116,6 @@ def read_slices(
 ) -> Generator[SampleSlice, None, None]:
     """The run's samples in its order, so many at a time."""
     of_run, start = {"run_id": run.run_id}, 0
-    # Of its own where another thread asks for slices than the one that keeps a reader.
     with readers_kept():
         while True:
             places = warehouse.read(read_query("report/slice_places"), {**of_run, "start": start, "n": size})
@@ -120,6 +123,28 @@ def read_slices(
                 return
             yield _read_slice(warehouse, run, base, places, with_calls=with_calls)
             start += size
+
+
+@contextmanager
+def reading_slices(
+    warehouse: Warehouse, run: RunRow, base: RunRow | None, *, with_calls: bool
+) -> Iterator[Iterator[SampleSlice]]:
+    """The same slices, read by another thread from now on, and some ahead of this one."""
+    slices = read_slices(warehouse, run, base, with_calls=with_calls)
+    with ThreadPoolExecutor(max_workers=1) as other:
+        coming = deque(other.submit(next, slices, None) for _ in range(_AHEAD))
+
+        def take() -> Iterator[SampleSlice]:
+            while (rows := coming.popleft().result()) is not None:
+                coming.append(other.submit(next, slices, None))
+                yield rows
+
+        try:
+            yield take()
+        finally:
+            for future in coming:
+                future.cancel()
+            other.submit(slices.close).result()
 
 
 def read_one(warehouse: Warehouse, run: RunRow, base: RunRow | None, sample_id: str) -> SampleSlice:

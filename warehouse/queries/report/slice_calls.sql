@@ -1,5 +1,5 @@
--- One row per sample with calls: their ids, and the calls as JSON, both in order; whether there is a request among them
--- that has no last message to show. And one row per text that requests share (`fixed`), with one of those requests.
+-- One row per call of each sample in order, as JSON; whether it has a request without a last message to show. And one
+-- row per text that requests share (`fixed`), with one of those requests.
 -- A reply from the record has its request and its text with the call that first got it, maybe in an earlier run. Those
 -- are looked for among the few calls that are named, not joined to: DuckDB would read every text on record. Numbers
 -- first: the keys of all requests on record are looked through in a third of the time that all ids take.
@@ -51,34 +51,32 @@ shared as (
 
 select
     sample_id,
-    list(call_id order by started_at, call_id) as call_ids,
-    bool_or(request is not null and fixed is null) as has_undivided,
-    to_json(list(
-        {
-            call_id: call_id,
-            step: step,
-            prompt: nullif(prompts.prompt, '') || coalesce(' ' || nullif(prompts.version, ''), ''),
-            model: model,
-            status: status,
-            error: error,
-            attempts: attempts,
-            tokens_in: prompt_tokens,
-            tokens_out: completion_tokens,
-            cost_usd: cost_usd,
-            latency_ms: latency_ms,
-            from_run: from_run,
-            fixed: fixed,
-            request: if(fixed is null, request::varchar, content ->> '$'),
-            reply: reply,
-            thoughts: thoughts
-        }
-        order by started_at, call_id
-    ))::varchar as calls,
+    call_id,
+    request is not null and divided.fixed is null as is_undivided,
+    to_json({
+        call_id: call_id,
+        step: step,
+        prompt: nullif(prompts.prompt, '') || coalesce(' ' || nullif(prompts.version, ''), ''),
+        model: model,
+        status: status,
+        error: error,
+        attempts: attempts,
+        tokens_in: prompt_tokens,
+        tokens_out: completion_tokens,
+        cost_usd: cost_usd,
+        latency_ms: latency_ms,
+        from_run: from_run,
+        fixed: divided.fixed,
+        request: if(divided.fixed is null, request::varchar, content ->> '$'),
+        reply: reply,
+        thoughts: thoughts
+    })::varchar as call,
     null as fixed,
-    null as request
+    null as request,
+    started_at
 from divided
 left join prompts on prompts.prompt_hash = divided.prompt_hash
-group by sample_id
 union all by name
 select fixed, request
 from shared
+order by sample_id, started_at, call_id
