@@ -173,9 +173,7 @@ def _list_moved(
         shown = [sample]
     else:
         shown = common if top is None else ranked[:top]
-    flips = find_flips(
-        statements=pair.read_statements(shown), contexts=pair.read_contexts(shown), grades=pair.read_grades(shown)
-    )
+    flips = find_flips(**pair.read_verdicts(shown))
     scores: dict[str, dict[str, Any]] = {}
     for row in comparison.moves.filter(pl.col("sample_id").is_in(shown)).to_dicts():
         scores.setdefault(row.pop("sample_id"), {})[row.pop("metric")] = row

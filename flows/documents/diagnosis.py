@@ -57,7 +57,7 @@ class Advice:
 @cache
 def load_advice(language: Language) -> Mapping[Cause, Advice]:
     """What each cause is called, what it means, and what to try against it."""
-    texts = yaml.safe_load(_REMEDIES.read_text(encoding="utf-8"))[language]
+    texts = yaml.load(_REMEDIES.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))[language]
     return {cause: Advice(**{**texts[cause], "remedies": tuple(texts[cause].get("remedies", ()))}) for cause in CAUSES}
 
 

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from markupsafe import Markup
 from evalhouse.flows.display.output import clean_text, sort_by_metric
 from evalhouse.flows.documents.diagnosis import CAUSES, load_advice
 from evalhouse.flows.report.head import sort_headline
-from evalhouse.flows.report.samples import ReadFlips, SampleRecord, SharedTexts, build_samples, read_flips
+from evalhouse.flows.report.samples import SampleRecord, SharedTexts, build_samples
 from evalhouse.flows.report.sections import describe_run, draw_charts
 from evalhouse.warehouse.rows.report import (
     Row,
@@ -34,7 +34,6 @@ from evalhouse.warehouse.rows.report import (
     read_sample_scores,
     read_summary,
 )
-from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
@@ -123,8 +122,7 @@ def build_page(
     names = [str(row["metric"]) for row in sort_by_metric(summary.metrics, run.metrics)]
     index = _start_index(sort_by_metric(summary.metrics, run.metrics), samples, has_base=base is not None)
     shared = SharedTexts()
-    pair = RunPair(warehouse, base, run) if base else None
-    blocks = _pack_samples(slices, index, shared, partial(read_flips, pair) if pair else None)
+    blocks = _pack_samples(slices, index, shared)
     index.keep_few()
     scored = {str(row["metric"]) for row in summary.metrics if row["n_scored"]}
     return render_page(
@@ -168,16 +166,8 @@ def _start_index(metrics: Sequence[Row], samples: SampleScores, *, has_base: boo
     return index
 
 
-def _pack_samples(
-    slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts, find_flips: ReadFlips | None
-) -> list[Block]:
-    records = (
-        record
-        for rows in slices
-        for record in build_samples(
-            rows, shared, find_flips([str(row["sample_id"]) for row in rows.samples]) if find_flips else {}
-        )
-    )
+def _pack_samples(slices: Iterable[SampleSlice], index: _Index, shared: SharedTexts) -> list[Block]:
+    records = (record for rows in slices for record in build_samples(rows, shared))
     # Compressing leaves this thread the time to make the next records.
     with ThreadPoolExecutor(max_workers=1) as other:
         packed = []

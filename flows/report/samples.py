@@ -13,7 +13,7 @@ of the page.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
@@ -25,7 +25,6 @@ from evalhouse.flows.display.output import name_support, write_json
 from evalhouse.tasks.comparing.flips import Flip, find_flips
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.rows.report import Row, SampleSlice
-from evalhouse.warehouse.rows.run_pairs import RunPair
 
 _ALIKE = 62.0  # of 100; below this the stretch found in a context about something else is mostly chance
 _LEAST_LETTERS = 3
@@ -36,6 +35,7 @@ _KINDS: Final = {
     "context": "context",
     "rating": "rating",
 }
+_KINDS_OF_CALLS: Final = ("extract", "classify", "attribute")
 _MOST_CONTEXT: Final = 300  # letters; a context stands whole with its own sample
 
 
@@ -67,7 +67,6 @@ class FlipRecord:
 
 
 Flips = Mapping[str, Sequence["FlipRecord"]]
-ReadFlips = Callable[[Sequence[str]], Flips]
 Source = Literal["answer", "ground_truth"]
 _Record = TypeVar("_Record", "FailureRecord", "MeasureRecord", "SampleRecord")
 
@@ -168,8 +167,9 @@ class SharedTexts:
                 self.texts[row["fixed"]] = write_json({**request, "messages": request["messages"][:-1]})
 
 
-def build_samples(rows: SampleSlice, shared: SharedTexts, flips: Flips) -> Iterator[SampleRecord]:
-    """The records of a slice, in its order; `flips` are those against the other run, by sample."""
+def build_samples(rows: SampleSlice, shared: SharedTexts) -> Iterator[SampleRecord]:
+    """The records of a slice, in its order, with what is not as in the other run, where there is one."""
+    flips = _describe_all_flips(find_flips(**rows.of_both)) if rows.of_both else {}
     shared.add(rows.calls)
     statements, contexts, measures = _group(rows.statements), _group(rows.contexts), _group(rows.measures)
     failures, votes, answers = _group(rows.failures), _group(rows.votes), _group(rows.base_answers)
@@ -223,7 +223,7 @@ def _build_contexts(sample: Row, judged: Sequence[Row], places: Mapping[str, int
 def _build_statement(row: Row, sample: Row, places: Mapping[str, int]) -> StatementRecord:
     joint = tuple(row["joint_ranks"] or ())
     ranks = (*(row["context_ranks"] or ()), *joint)
-    calls = {call["kind"]: places[call["call_id"]] for call in row["calls"] or () if call["call_id"] in places}
+    calls = {kind: places[call_id] for kind in _KINDS_OF_CALLS if (call_id := row[f"{kind}_call_id"]) in places}
     return StatementRecord(
         id=row["id"],
         source=row["source"],
@@ -303,16 +303,11 @@ def _is_word(character: str) -> bool:
     return character.isalnum() and character < "\u2e80"
 
 
-def read_flips(pair: RunPair, sample_ids: Sequence[str]) -> Flips:
+def _describe_all_flips(flips_of: Mapping[str, Sequence[Flip]]) -> Flips:
     """By sample what flipped, was reworded, appeared or vanished; samples without are left out.
 
     A context with the same verdict at another rank does not count as a flip here.
     """
-    flips_of = find_flips(
-        statements=pair.read_statements(sample_ids),
-        contexts=pair.read_contexts(sample_ids),
-        grades=pair.read_grades(sample_ids),
-    )
     records = {sample_id: tuple(_describe_flips(flips)) for sample_id, flips in flips_of.items()}
     return {sample_id: flips for sample_id, flips in records.items() if flips}
 

@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 from evalhouse.flows.display.output import write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.report.charts import draw_history, embed_data
-from evalhouse.flows.report.samples import SharedTexts, build_samples, read_flips
+from evalhouse.flows.report.samples import SharedTexts, build_samples
 from evalhouse.flows.ui.labels import list_items
 from evalhouse.flows.ui.pages import find_flow_run_page, find_warehouse, link, render
 from evalhouse.flows.ui.samples import Found, find
@@ -25,7 +25,6 @@ from evalhouse.warehouse.rows.found_samples import (
     read_sample_scores,
 )
 from evalhouse.warehouse.rows.report import read_one
-from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -66,8 +65,7 @@ def collect(warehouse: Warehouse, found: Found, base: RunRow | None, sample_id: 
     """What the script draws: the record, what an index of a report says of this one sample, and shared texts."""
     run, shared = found.run, SharedTexts()
     rows = read_one(warehouse, run, base, sample_id)
-    flips = read_flips(RunPair(warehouse, base, run), [sample_id]) if base else {}
-    (record,) = build_samples(rows, shared, flips)
+    (record,) = build_samples(rows, shared)
     (summary,) = read_found(warehouse, run, [sample_id])
     scores = read_found_scores(warehouse, run, found.base, [sample_id])
     return {"sample": record, "index": _build_index(found, sample_id, summary["cause"], scores), "fixed": shared.texts}

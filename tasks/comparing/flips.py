@@ -43,9 +43,20 @@ def find_flips(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.D
 
     Samples without a flip are left out.
     """
-    matched = match_items(statements=statements, contexts=contexts, grades=grades)
+    matched = match_items(
+        statements=_leave_out_same(statements, "source", "label", "supported"),
+        contexts=_leave_out_same(contexts, "context_rank", "useful"),
+        grades=_leave_out_same(grades, "rating"),
+    )
     flips = {sample_id: [item for item in items if item.change != "same"] for sample_id, items in matched.items()}
     return {sample_id: items for sample_id, items in flips.items() if items}
+
+
+def _leave_out_same(rows: pl.DataFrame, *verdict: str) -> pl.DataFrame:
+    """Without the text that either run has once, word for word and with the same verdict: only the rest is matched."""
+    of_text, of_verdict = ("sample_id", "text"), ("sample_id", "text", *verdict)
+    is_same = (pl.len().over(of_text) == 2) & (pl.len().over(of_verdict) == 2)
+    return rows.filter(~(is_same & (pl.col("of_candidate").n_unique().over(of_text) == 2)))
 
 
 def match_items(*, statements: pl.DataFrame, contexts: pl.DataFrame, grades: pl.DataFrame) -> dict[str, list[Flip]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evalhouse.tasks.comparing.flips import Flip, find_flips
+from evalhouse.tasks.comparing.flips import Flip, find_flips, match_items
 
 Told = tuple[str, str | None, bool | None]  # text, label, supported
 
@@ -141,3 +143,19 @@ def test_ratings_flip_by_rubric_and_criterion() -> None:
     assert (flip.kind, flip.change) == ("rating", "flipped")
     assert (flip.base or {})["rating"] == 3
     assert (flip.candidate or {})["rating"] == 10
+
+
+_TOLD = st.lists(
+    st.tuples(st.sampled_from(["It is red.", "It is reed.", "No."]), st.sampled_from(["TP", "FP", None]),
+              st.sampled_from([True, False, None])), max_size=4,
+)  # fmt: skip
+
+
+@given(answer=st.tuples(_TOLD, _TOLD), truth=st.tuples(_TOLD, _TOLD))
+def test_what_is_left_out_as_the_same_is_what_would_have_been_found_to_be(
+    answer: tuple[list[Told], list[Told]], truth: tuple[list[Told], list[Told]]
+) -> None:
+    rows = pl.DataFrame([*tell(*answer), *tell(*truth, source="ground_truth")], schema=_STATEMENTS)
+    others = {"contexts": pl.DataFrame(schema=_CONTEXTS), "grades": pl.DataFrame(schema=_GRADES)}
+    matched = match_items(statements=rows, **others).get("s", [])
+    assert find_flips(statements=rows, **others).get("s", []) == [flip for flip in matched if flip.change != "same"]

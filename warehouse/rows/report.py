@@ -20,6 +20,7 @@ from evalhouse.warehouse.errors import WarehouseError
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.causes import read_of_causes
+from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.rows.told import read_score_history, read_told
 from evalhouse.warehouse.store import Warehouse
@@ -62,7 +63,8 @@ class SampleScores:
 class SampleSlice:
     """Everything about some samples, as rows in the run's order; all but `samples` have a `sample_id` to join by.
 
-    `calls` has one row per call, as JSON, and one per text that requests share: see `report/slice_calls.sql`.
+    `calls` has one row per call, as JSON, and one per text that requests share: see `report/slice_calls.sql`. `of_both`
+    are the verdicts of both runs where there is another one, as `RunPair.read_verdicts` gives them.
     """
 
     samples: Rows
@@ -73,6 +75,7 @@ class SampleSlice:
     calls: Rows
     votes: Rows
     base_answers: Rows
+    of_both: Mapping[str, pl.DataFrame]
 
 
 def read_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
@@ -175,6 +178,7 @@ def _read_slice(
         calls=read("calls", of_run) if with_calls else [],
         votes=read("votes", of_run) if was_voted(run) else [],
         base_answers=read("base_answers", {"base": base.run_id}) if base else [],
+        of_both=RunPair(warehouse, base, run).read_verdicts(list(places["sample_id"])) if base else {},
     )
 
 

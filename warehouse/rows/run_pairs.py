@@ -89,6 +89,14 @@ class RunPair:
         """One row per sample and run that has it: question, answer, ground_truth, contexts; of_candidate says which."""
         return self._read_of(read_query("run_pairs/texts"), sample_ids)
 
+    def read_verdicts(self, sample_ids: Sequence[str]) -> dict[str, pl.DataFrame]:
+        """All verdicts of both runs: statements, contexts and grades."""
+        return {
+            "statements": self.read_statements(sample_ids),
+            "contexts": self.read_contexts(sample_ids),
+            "grades": self.read_grades(sample_ids),
+        }
+
     def read_statements(self, sample_ids: Sequence[str]) -> pl.DataFrame:
         """One row per statement with its verdicts, of both runs, in the order of their texts."""
         return self._read_of(read_query("run_pairs/statements"), sample_ids)

@@ -1,25 +1,28 @@
--- One row per statement that was found, with its verdicts and the calls that gave them.
-with given as (
-    select verdicts.*, split_part(verdicts.step, '_', 1) as kind
-    from slice
-    inner join verdicts on verdicts.sample_id = slice.sample_id
-    where verdicts.run_id = $run_id and verdicts.statement_id is not null
-)
-
+-- One row per statement that was found, with its verdicts and the calls that gave them. Of the tables and not of the view
+-- `verdicts`, which would be put together by statement again in three times the time.
 select
-    sample_id,
-    statement_id as id,
-    any_value(source) filter (where kind = 'extract') as source,
-    any_value(ordinal) filter (where kind = 'extract') as ordinal,
-    any_value(statement) filter (where kind = 'extract') as text,
-    any_value(label) filter (where kind = 'classify') as label,
-    any_value(reason) filter (where kind = 'classify') as label_reason,
-    any_value(supported) filter (where kind = 'attribute') as supported,
-    any_value(context_ranks) filter (where kind = 'attribute') as context_ranks,
-    any_value(joint_ranks) filter (where kind = 'attribute') as joint_ranks,
-    any_value(reason) filter (where kind = 'attribute') as support_reason,
-    list({kind: kind, call_id: call_id} order by kind) filter (where call_id is not null) as calls
-from given
-group by sample_id, statement_id
-having bool_or(kind = 'extract')
-order by sample_id, source, ordinal, statement_id
+    statements.sample_id,
+    statements.statement_id as id,
+    statements.source,
+    statements.text,
+    statements.call_id as extract_call_id,
+    classifications.label,
+    classifications.reason as label_reason,
+    classifications.call_id as classify_call_id,
+    attributions.supported,
+    attributions.context_ranks,
+    attributions.joint_ranks,
+    attributions.reason as support_reason,
+    attributions.call_id as attribute_call_id
+from slice
+inner join statements on statements.sample_id = slice.sample_id
+left join classifications
+    on classifications.run_id = $run_id
+    and classifications.sample_id = statements.sample_id
+    and classifications.statement_id = statements.statement_id
+left join attributions
+    on attributions.run_id = $run_id
+    and attributions.sample_id = statements.sample_id
+    and attributions.statement_id = statements.statement_id
+where statements.run_id = $run_id
+order by statements.sample_id, statements.source, statements.ordinal, statements.statement_id
