@@ -37,6 +37,7 @@ _MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE")
 _LONGEST = (
     "test_serve_crash.py", "test_serve.py", "test_serve_server.py", "test_pool_runs.py", "test_pool_stops.py",
     "test_pool_bucket.py", "test_collect.py", "test_bad_machine.py", "test_lake.py", "test_kills.py",
+    "test_pages.py", "test_cli_endpoint.py", "test_suite_gate.py", "test_extending.py",
     "test_evaluate.py", "test_running.py", "test_votes_runs.py", "test_noise_runs.py", "test_local_server.py",
     "test_warehouse_upkeep.py", "test_query_prompt.py", "test_report_page.py", "test_review_page.py",
     "test_shared_limit_prefect.py",

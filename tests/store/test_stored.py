@@ -53,6 +53,23 @@ def add_night(con: duckdb.DuckDBPyConnection, night: int, samples: list[Sample],
     return run_id
 
 
+def repeat_night(con: duckdb.DuckDBPyConnection, n_nights: int) -> None:
+    """The first night again on the nights after it, table by table: night by night takes two seconds."""
+    sql = (
+        "select table_name, list(column_name) as names from duckdb_columns() "
+        "semi join duckdb_tables() using (table_name) group by all"
+    )
+    for table, names in con.sql(sql).fetchall():
+        keys = sorted({"run_id", "input_hash", "call_id"}.intersection(names))
+        changed = [f"replace({key}, 'r0', 'r' || night) as {key}" for key in keys]
+        changed += ["started_at + to_days(night::int) as started_at"] if table == "runs" else []
+        if changed:
+            con.execute(
+                f"insert into {table} by name select {table}.* replace ({', '.join(changed)}) "
+                f"from {table}, range(1, {n_nights}) as nights (night)"
+            )
+
+
 def read_views(con: duckdb.DuckDBPyConnection) -> dict[str, list[dict[str, object]]]:
     """All rows of the views, numbers to nine digits: sums come in any order."""
     shown = {view: read(con, f"from {view} order by run_id, columns(*)::varchar") for view in VIEWS}
@@ -88,8 +105,9 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         answer=["TP"], ground_truth=["TP", "FN"], answer_support=[[1]], ground_truth_support=[[1], []], useful=[True]
     )
     with open_rows() as filled:
-        run_ids = [add_night(filled, night, [sample], [0.5]) for night in range(40)]
-        store(filled, run_ids, list(RESTS_ON))
+        add_night(filled, 0, [sample], [0.5])
+        repeat_night(filled, 40)
+        store(filled, [f"r{night}" for night in range(40)], list(RESTS_ON))
         yield filled
 
 

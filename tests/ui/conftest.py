@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 from ui_house import make_client, serve_ui
 
 from evalhouse.flows.ui import kept_pages
+from evalhouse.warehouse.engine.connection import serving_reads
+from evalhouse.warehouse.store import Warehouse
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +20,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(house: House) -> TestClient:
-    return make_client(str(house.path))
+def client(house: House) -> Iterator[TestClient]:
+    """As `evalhouse ui` does, it reads through one open file: to open it takes more than half of most pages' time."""
+    with serving_reads(Warehouse(str(house.path)).location):
+        yield make_client(str(house.path))
 
 
 @pytest.fixture(scope="module")
