@@ -31,8 +31,9 @@ ROUNDS: Final = (1, 2, 4)
 """Repeats of each question of which it is said how many questions they would take."""
 _MOST_ROUNDS = 20
 _SIGNIFICANCE: Final = NormalDist().inv_cdf(0.975)
-# What more votes can save at best, of the questions, before they are worth a word.
+# What more votes can save at best, of the questions: from where they are worth their price, and up to where nothing.
 _WORTH_VOTES = 0.1
+_OF_NO_USE = 0.05
 
 Spending = Literal["nothing", "questions", "votes"]
 Row = Mapping[str, Any]
@@ -105,9 +106,11 @@ class Plan:
         if self.n_without_judge is None:
             return "what more votes would do is not known until the judge's noise is measured"
         share = f"the judge is {self.judge_share or 0:.0%} of the variance"
-        if self.next != "votes":
+        if self.next == "votes":
+            return f"with more votes {self.n_without_judge:,} at best: {share}"
+        if self.n_without_judge > (1 - _OF_NO_USE) * self.n_needed:
             return f"more votes would not help: {share}"
-        return f"with more votes {self.n_without_judge:,} at best: {share}"
+        return f"more votes would hardly help, {self.n_without_judge:,} at best: {share}"
 
 
 def find_smallest_drop(components: Components, *, power: float = POWER) -> float:

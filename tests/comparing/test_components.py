@@ -77,6 +77,9 @@ def test_what_is_said_of_more_questions_repeats_and_votes() -> None:
         "to see a drop of 0.02 in factual_f1 with 80% power: 2,347 questions (1,366 to 4,310; there are 200); or 1,039 "
         "with 2 repeats of each; more votes would not help: the judge is 1% of the variance"
     )
+    hardly = plan_spending(make_components(answers=0.05, judge=0.005), 0.02)
+    assert (hardly.next, hardly.n_without_judge) == ("questions", 2151)
+    assert hardly.describe().endswith("more votes would hardly help, 2,151 at best: the judge is 3% of the variance")
     wavering = plan_spending(make_components(answers=0.05, judge=0.04), 0.02)
     assert (wavering.next, wavering.n_without_judge) == ("votes", 778)
     assert wavering.describe().endswith("with more votes 778 at best: the judge is 27% of the variance")

@@ -6,16 +6,24 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_process import Place
 from rag_bot import RagBot, start_rag_bot
+from rows import RowsToCome
+from warehouse_processes import make_warehouse
+from warehouse_runs import make_run
 
+from evalhouse.flows.run.outcome import RepeatsOutcome, RunOutcome
+from evalhouse.flows.run.repeats import ask_again
 from evalhouse.tasks.comparing.noise import LEAST_SAMPLES, pick_steadily
-from evalhouse.warehouse.rows.runs import update_run
+from evalhouse.tasks.settings.run import RunSettings
+from evalhouse.tasks.settings.target import TargetSettings
+from evalhouse.warehouse.rows.repeats import list_repeats
+from evalhouse.warehouse.rows.runs import RunRow, insert_run, update_run
 from evalhouse.warehouse.store import Warehouse
 
 N, SHARE, ROUNDS, WAVER = 30, 0.5, 2, 0.4
@@ -252,3 +260,60 @@ def test_a_run_without_repeats_has_no_components(night: Night) -> None:
     refused = night.port.place.call("show", "--drop", "factual_f1=0.1", *warehouse)
     assert refused.status == 2
     assert "asked no question again" in refused.stderr
+
+
+TARGET = TargetSettings(url="http://127.0.0.1:9/ask", repeats=2, repeat_share=0.5)
+
+
+def ask_nobody(warehouse: Warehouse, run: RunRow, **settings: Any) -> RepeatsOutcome | None:  # noqa: ANN401
+    """What comes of asking again where nothing may be asked."""
+
+    def refuse(*_: object) -> RunOutcome:
+        raise AssertionError("a round was begun")
+
+    return ask_again(run, RunSettings(judge="lexical", target=TARGET, **settings), warehouse, refuse)
+
+
+def add_asked_run(warehouse: Warehouse, *, status: str) -> RunRow:
+    """An evaluation of ten samples with responses of this status, whose calls and those of its noise run cost money."""
+    run = make_run("r", status="completed", judge="openai:judge")
+    insert_run(warehouse, run)
+    insert_run(warehouse, make_run("r-n", kind="noise", parent_run_id="r", status="completed", judge="openai:judge"))
+    rows, names = RowsToCome(), IDS[:10]
+    rows.add("run_samples", *({"run_id": "r", "sample_id": name, "input_hash": name} for name in names))
+    rows.add("responses", *({"run_id": "r", "sample_id": name, "status": status} for name in names))
+    rows.add(
+        "llm_calls",
+        {"run_id": "r", "call_id": "c1", "step": "classify", "cost_usd": 0.6},
+        {"run_id": "r-n", "call_id": "c2", "step": "classify", "cost_usd": 0.5},
+    )
+    rows.write(warehouse)
+    return run
+
+
+def test_rounds_spend_what_is_left_of_the_runs_budget(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    run = add_asked_run(warehouse, status="ok")
+    spent = ask_nobody(warehouse, run, budget_usd=1.1)
+    assert spent is not None
+    assert spent.describe() == "bot's noise: not measured, nothing is left of the budget"
+    with pytest.raises(AssertionError, match="a round was begun"):
+        ask_nobody(warehouse, run, budget_usd=1.2)
+    (begun,) = list_repeats(warehouse, "r")
+    assert begun.config["budget_usd"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("status", ["failed", "reused"])
+def test_what_the_run_did_not_hear_itself_is_not_asked_again(tmp_path: Path, status: str) -> None:
+    """A response of an earlier night may be of other documents."""
+    warehouse = make_warehouse(tmp_path)
+    outcome = ask_nobody(warehouse, add_asked_run(warehouse, status=status))
+    assert outcome is not None
+    assert outcome.problem == "none of the questions drawn was answered in this run"
+
+
+def test_a_run_that_did_not_come_to_its_end_asks_nothing_again(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    run = add_asked_run(warehouse, status="ok")
+    for other in (replace(run, status="cancelled"), replace(run, kind="collection")):
+        assert ask_nobody(warehouse, other) is None
