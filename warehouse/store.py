@@ -17,6 +17,7 @@ a later run.
 """
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -315,21 +316,33 @@ _BLOCK_BYTES = 2**20
 def _check_room(location: Location) -> None:
     """Fill some room beside a warehouse for a moment; raises WarehouseUnwritable for a full disk or a quota."""
     folder = location.journal_path
-    # Noise, because a file system may pack zeros to nothing.
-    block = os.urandom(_BLOCK_BYTES)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A file without a name, or one that the system removes: nothing stays of it, however this process ends.
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            for _ in range(_ROOM_MB):
-                if file.write(block) != len(block):
-                    raise OSError("no space left")
+            _fill(file.fileno())
             os.fsync(file.fileno())
     except OSError as error:
         raise WarehouseUnwritable(
             f"there is no room for replies beside {folder}, {_ROOM_MB} MB at least are needed "
             f"({error.strerror or error}); make room, or name another place with --warehouse"
         ) from None
+
+
+def _fill(file: int) -> None:
+    """Have the file system set the room aside, in a fifth of the time that writing takes; where it cannot, write."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, _ROOM_MB * _BLOCK_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        else:
+            return
+    block = os.urandom(_BLOCK_BYTES)  # noise, because a file system may pack zeros to nothing
+    for _ in range(_ROOM_MB):
+        if os.write(file, block) != len(block):
+            raise OSError("no space left")
 
 
 Part = Literal["scores", "causes", "costs"]
