@@ -65,7 +65,9 @@ WAREHOUSE_OPTION = _describe_warehouse(callback=_open_warehouse)
 """The warehouse itself, not its URL."""
 
 
-def _join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+def join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Several options as one decorator, which help lists in their order."""
+
     def decorate(command: _Command) -> _Command:
         # A decorator puts its option before those already there.
         for option in reversed(options):
@@ -75,7 +77,7 @@ def _join_options(*options: Callable[[_Command], _Command]) -> Callable[[_Comman
     return decorate
 
 
-limit_options = _join_options(
+limit_options = join_options(
     click.option("--concurrency", type=int, metavar="N", help="Requests in flight at once. Default: 16."),
     click.option("--rpm", type=int, metavar="N", help="Requests per minute. Default: no limit."),
     click.option("--tpm", type=int, metavar="N", help="Tokens per minute. Default: no limit."),
@@ -106,7 +108,7 @@ limit_options = _join_options(
     ),
 )
 """The options that `run` and `resume` share: how hard to ask."""
-pool_options = _join_options(
+pool_options = join_options(
     click.option("--pool", metavar="NAME", help="Have the workers of this Prefect work pool judge the samples."),
     click.option("--task-runner", metavar="MODULE:FACTORY", help="Have a task runner's workers judge them."),
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),

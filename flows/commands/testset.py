@@ -1,10 +1,19 @@
 """`evalhouse testset`: questions from a knowledge base, kept true when it changes."""
 
+import shlex
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from evalhouse.flows.commands.options import JSON_OPTION, SEED_OPTION, WAREHOUSE_URL_OPTION, LazyGroup, limit_options
+from evalhouse.flows.commands.options import (
+    JSON_OPTION,
+    SEED_OPTION,
+    WAREHOUSE_URL_OPTION,
+    LazyGroup,
+    join_options,
+    limit_options,
+)
 from evalhouse.flows.display.output import print_json, print_notice
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 
@@ -12,6 +21,41 @@ from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 @click.group(cls=LazyGroup, elsewhere={})
 def testset() -> None:
     """Make questions with ground truths from documents, and keep them true when the documents change."""
+
+
+def _write_command() -> str:
+    """The command as it was given, for a person to give again."""
+    context = click.get_current_context()
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if context.get_parameter_source(parameter.name or "") is not ParameterSource.COMMANDLINE:
+            continue
+        name = [max(parameter.opts, key=len)] if isinstance(parameter, click.Option) else []
+        if isinstance(parameter, click.Option) and parameter.is_flag and not value:
+            name = parameter.secondary_opts
+        words += name if isinstance(value, bool) else [*name, str(value)]
+    return shlex.join(words)
+
+
+_JUDGE_OPTION = click.option(
+    "--judge",
+    metavar="J",
+    help="Who writes and checks the questions: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
+)
+_asking_options = join_options(
+    click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing."),
+    click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most passages."),
+    click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones."),
+    click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent."),
+    click.option(
+        "--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max."
+    ),
+    click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8."),
+    click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record."),
+    click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing."),
+)
+"""What `make` and `refresh` share: how they ask."""
 
 
 @testset.command()
@@ -25,31 +69,20 @@ def testset() -> None:
     metavar="FILE",
     help="Where to write the set; its manifest goes beside it.",
 )
-@click.option(
-    "--judge",
-    metavar="J",
-    help="Who writes and checks the questions: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
-)
-@click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing.")
+@_JUDGE_OPTION
 @click.option(
     "--kinds",
     metavar="K=S,…",
     help="Share of each kind: fact, number, procedure, several, comparison, conversational, unanswerable.",
 )
-@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most passages.")
 @click.option(
     "--references",
     type=click.Choice(["documents", "passages"]),
     help="What reference_context_ids name. Default: documents of a folder, passages of a table.",
 )
-@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
-@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
-@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
-@click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8.")
-@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
 @click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
 @SEED_OPTION
-@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@_asking_options
 @limit_options
 @WAREHOUSE_URL_OPTION
 @JSON_OPTION
@@ -79,7 +112,7 @@ def make(
 
     plan = plan_set(
         docs, Path(output), n=n, kinds=kinds, language=language, references=references, encoding=encoding, seed=seed,
-        force=force or dry_run, flags=flags,
+        force=force or dry_run, command=_write_command(), flags=flags,
     )  # fmt: skip
     for line in plan.notices:
         print_notice(line)
@@ -96,3 +129,65 @@ def make(
     else:
         made.print()
     return 0 if made.is_complete else INCOMPLETE
+
+
+@testset.command()
+@click.argument("path", metavar="SET")
+@click.argument("docs", metavar="DOCS")
+@click.option("-o", "--output", metavar="FILE", help="Where to write the new version. Default: in place of SET.")
+@click.option(
+    "-n",
+    "--coverage",
+    type=click.IntRange(min=1),
+    help="Questions that the set is to have in all. Default: as many a passage as when it was made.",
+)
+@click.option("--no-new", is_flag=True, help="Make no questions from new and changed passages.")
+@click.option("--accept", is_flag=True, help="Take all proposals as they are, without a person.")
+@_JUDGE_OPTION
+@_asking_options
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def refresh(
+    *,
+    path: str,
+    docs: str,
+    output: str | None,
+    coverage: int | None,
+    no_new: bool,
+    accept: bool,
+    language: str | None,
+    encoding: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **flags: object,
+) -> int:
+    """Keep SET true after its documents changed; DOCS are the documents as they are now.
+
+    Questions whose spans were moved are pointed to the new place, and nothing is asked about them. Where a span is gone
+    or a new passage says something about a question, the judge of the set is asked: it still holds, or has to change (a
+    proposal for a person), or is void. New and changed passages get questions. What did not change costs nothing. Exit
+    status 3 when something was left without a usable reply.
+    """
+    from evalhouse.flows.testsets.refreshed import plan_refresh  # noqa: PLC0415  # imports all that asks
+    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
+
+    plan = plan_refresh(
+        Path(path), docs, Path(output or path), coverage=coverage, no_new=no_new, accept=accept, encoding=encoding,
+        language=language, command=_write_command(), flags=flags,
+    )  # fmt: skip
+    for line in plan.notices:
+        print_notice(line)
+    if dry_run:
+        plan.print_estimate(as_json=as_json)
+        return 0
+    try:
+        refreshed = plan.refresh()
+    except RunCancelled as error:
+        print_notice(f"{error}; {path} is as it was, and the same command goes on from here")
+        return INTERRUPTED
+    if as_json:
+        print_json(refreshed.to_plain())
+    else:
+        refreshed.print()
+    return 0 if refreshed.is_complete else INCOMPLETE

@@ -134,6 +134,11 @@ def resume_run(
             f"run {run.run_id} asks questions of {run.parent_run_id} again; `evalhouse resume {run.parent_run_id}` "
             "goes on with both"
         )
+    if run.kind == "testset":
+        raise WarehouseError(
+            f"run {run.run_id} is of kind testset; what was answered is on record, and its command goes on from there: "
+            f"{run.config['testset']['command']}"
+        )
     if run.kind in ("prompts", "benchmark"):
         raise WarehouseError(
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"

@@ -20,7 +20,7 @@ from evalhouse.flows.display.progress import show_run
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import resolve_settings
 from evalhouse.flows.testsets.make import MakeOutcome, MakeRequest, estimate_set, make_set
-from evalhouse.flows.testsets.written import hash_passages, write_version
+from evalhouse.flows.testsets.written import USED, hash_passages, write_version
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.judge.names import LEXICAL
 from evalhouse.tasks.testsets.documents import read_documents
@@ -33,7 +33,6 @@ STAND_IN = (
     "The lexical judge writes cloze-like questions and compares words: a stand-in that shows how everything works and "
     "costs nothing. Questions to rely on need a model: --judge openai:MODEL."
 )
-_USED = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class MadeSet:
             "turned_down": dict(making.reasons),
             "n_failed": making.n_failed,
             "problem": self.outcome.problem,
-            "calls": self.outcome.usage.pick(*_USED),
+            "calls": self.outcome.usage.pick(*USED),
         }
 
     def print(self) -> None:
@@ -126,7 +125,7 @@ class SetPlan:
         """What making it would take when every candidate stands; nothing is asked."""
         usage = estimate_set(self.request)
         if as_json:
-            print_json({"n_asked": self.request.n, **usage.pick("requests", "reused", *_USED[3:])})
+            print_json({"n_asked": self.request.n, **usage.pick("requests", "reused", *USED[3:])})
             return
         print_line(f"{self._describe(usage)}. Nothing was asked.")
 
@@ -151,6 +150,7 @@ class SetPlan:
             passages=hash_passages(self.request.passages),
             asked={
                 "n": self.request.n,
+                "n_passages": len(self.request.passages),
                 "kinds": dict(self.request.shares),
                 "seed": self.request.seed,
                 "references": "documents" if self.request.by_document else "passages",
@@ -177,6 +177,7 @@ def plan_set(
     encoding: str | None,
     seed: int,
     force: bool,
+    command: str,
     flags: Mapping[str, Any],
 ) -> SetPlan:
     """Read the documents and the settings; raises SettingsError or TestsetError for what cannot be used."""
@@ -201,5 +202,6 @@ def plan_set(
         shares=shares,
         seed=seed,
         by_document=(references or ("documents" if is_folder else "passages")) == "documents",
+        command=command,
     )
     return SetPlan(path=path, source=docs, request=request, notices=tuple(notices))

@@ -14,9 +14,8 @@ from functools import partial
 from math import ceil
 from typing import Any, Literal
 
-from evalhouse.flows.preparing.request import begin_run
 from evalhouse.flows.run.outcome import Watch
-from evalhouse.flows.testsets.written import dump_json
+from evalhouse.flows.testsets.written import begin_set_run, dump_json
 from evalhouse.flows.trials.session import Session, open_session, rehearse
 from evalhouse.tasks.asking.tokens import Usage
 from evalhouse.tasks.asking.verdicts import gather_all
@@ -47,7 +46,9 @@ _MOST_ROUNDS = 20
 class MakeRequest:
     """What a set is asked to be: `n` questions, by `shares`, each kind from passages in an order that `seed` decides.
 
-    Questions refer to the passages that they rest on, or with `by_document` to their documents.
+    Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
+    some passages, they are written from these; all are still what they are checked against.
+    `command` is how a person asks for the same again.
     """
 
     settings: RunSettings
@@ -56,6 +57,8 @@ class MakeRequest:
     shares: Mapping[QuestionKind, float]
     seed: int
     by_document: bool
+    only: frozenset[str] | None = None
+    command: str = ""
 
     @property
     def passages(self) -> list[Passage]:
@@ -113,7 +116,7 @@ def make_set(request: MakeRequest, watch: Watch) -> MakeOutcome:
     warehouse = Warehouse(request.settings.warehouse)
     warehouse.make_ready()
     take_in_orphans(warehouse)
-    run = begin_run("testset", request.settings, n_samples=request.n)
+    run = begin_set_run(request.settings, n_samples=request.n, command=request.command)
     with open_session(request.settings, PLAN, run=run) as session:
         making = session.carry_out(partial(make_questions, request=request), watch)
         session.has_failures = making.n_failed > 0 or making.problem is not None
@@ -135,7 +138,8 @@ async def make_questions(session: Session, request: MakeRequest, kept: Sequence[
     """Questions as asked for; none of them repeats another or one of those that are `kept` already."""
     live_run = await session.fit(session.live_run, APART_PROMPTS)
     near = NearPassages(request.passages)
-    drafter = Drafter(passages=request.passages, near=near, seed=request.seed)
+    sources = [one for one in request.passages if request.only is None or one.passage_id in request.only]
+    drafter = Drafter(passages=sources, near=near, seed=request.seed)
     wanted = share_out(request.n, request.shares)
     making = Making(live_run=live_run, near=near, before=tuple(kept))
     session.expect(request.n, "questions")

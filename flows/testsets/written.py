@@ -1,18 +1,29 @@
 """A version of a test set put on disk and on record: its two files, its questions and what changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from evalhouse.flows.preparing.request import begin_run
+from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.tasks.testsets.passages import Passage
 from evalhouse.tasks.testsets.questions import SetQuestion
 from evalhouse.tasks.testsets.sets import Change, TestSet, write_set
-from evalhouse.warehouse.rows.runs import now_utc
+from evalhouse.warehouse.rows.runs import RunRow, now_utc
 from evalhouse.warehouse.rows.testsets import append_testset_rows
 from evalhouse.warehouse.store import Warehouse
+
+USED: Final = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd")
+"""What is said of the calls of a run of kind testset."""
+
+
+def begin_set_run(settings: RunSettings, *, n_samples: int, command: str) -> RunRow:
+    """The row of a run of kind testset that begins now; `command` is what a person types to go on with it."""
+    run = begin_run("testset", settings, n_samples=n_samples)
+    return replace(run, config={**run.config, "testset": {"command": command}})
 
 
 def hash_passages(passages: Iterable[Passage]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from evalhouse.tasks.extract import extract_ground_truth
 from evalhouse.tasks.judge.errors import JudgeFailed, UnusableReply
 from evalhouse.tasks.judge.protocol import Question
 from evalhouse.tasks.pipeline.live_run import Extraction, LiveRun, SampleWork, make_work
-from evalhouse.tasks.testsets.questions import Turn, write_conversation
+from evalhouse.tasks.testsets.questions import Turn, write_asked, write_conversation
 from evalhouse.warehouse.rows.samples import StoredSample
 
 Basis = Literal["contexts", "knowledge", "none"]
@@ -37,8 +37,7 @@ class Subject:
     @property
     def asked(self) -> str:
         """The question with what was said before it, where the two are asked as one."""
-        before = write_conversation(self.conversation)
-        return f"{before}\nuser: {self.question}" if before else self.question
+        return write_asked(self.question, self.conversation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ Reason = Literal[
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 NEAR: Final = 5
 """Passages elsewhere that a question is held against."""
-_NEAR_UNANSWERABLE = 8
+NEAR_UNANSWERABLE: Final = 8
+"""The same, of one that the documents do not answer."""
 _SAME_WORDS = 0.5  # of a ground truth, in a passage that may bear it out as well
 _LEAST_PASSAGES = {"several": 2}
 # Words with which a question speaks of what it was made from, which nobody who asks has before them.
@@ -146,19 +147,12 @@ def holds_answer(question: str, ground_truth: str) -> bool:
 
 async def check_by_judge(live_run: LiveRun, checked: Checked, near: NearPassages) -> None:
     """The checks that ask the judge, until one is not passed; raises JudgeFailed where it gives no usable reply."""
-    candidate = checked.candidate
-    subject = Subject(
-        id=candidate.candidate_id,
-        question=candidate.question,
-        ground_truth=candidate.ground_truth or None,
-        conversation=candidate.conversation,
-    )
-    if candidate.kind == UNANSWERABLE:
+    subject = _name_subject(checked.candidate)
+    if checked.candidate.kind == UNANSWERABLE:
         await _check_unanswerable(live_run, checked, subject, near)
         return
     statements = await extract(live_run, subject)
-    own = {passage.passage_id for passage in checked.references}
-    others = [found.passage for found in near.find(f"{subject.asked} {candidate.ground_truth}", NEAR, exclude=own)]
+    others = _find_others(checked, subject, near)
     if not await _check_support(live_run, checked, subject, statements, others):
         return
     if not await _check_answer(live_run, checked, subject, statements):
@@ -166,6 +160,36 @@ async def check_by_judge(live_run: LiveRun, checked: Checked, near: NearPassages
     same = {passage.passage_id for passage in checked.references}
     rest = [passage for passage in others if passage.passage_id not in same]
     await _check_without(live_run, checked, subject, statements, rest)
+
+
+async def check_support(live_run: LiveRun, checked: Checked, near: NearPassages) -> bool:
+    """Whether the spans bear out the ground truth; raises JudgeFailed."""
+    subject = _name_subject(checked.candidate)
+    statements = await extract(live_run, subject)
+    return await _check_support(live_run, checked, subject, statements, _find_others(checked, subject, near))
+
+
+async def check_renewed(live_run: LiveRun, checked: Checked, near: NearPassages) -> bool:
+    """Whether the spans bear out a ground truth that was written again, and their passages answer the question so;
+    raises JudgeFailed."""
+    if not await check_support(live_run, checked, near):
+        return False
+    subject = _name_subject(checked.candidate)
+    return await _check_answer(live_run, checked, subject, await extract(live_run, subject))
+
+
+def _name_subject(candidate: Candidate) -> Subject:
+    return Subject(
+        id=candidate.candidate_id,
+        question=candidate.question,
+        ground_truth=candidate.ground_truth or None,
+        conversation=candidate.conversation,
+    )
+
+
+def _find_others(checked: Checked, subject: Subject, near: NearPassages) -> list[Passage]:
+    own = {passage.passage_id for passage in checked.references}
+    return [found.passage for found in near.find(f"{subject.asked} {subject.ground_truth}", NEAR, exclude=own)]
 
 
 async def _check_support(
@@ -242,7 +266,7 @@ def _name_used(said: Answered, others: Sequence[Passage]) -> str:
 async def _check_unanswerable(live_run: LiveRun, checked: Checked, subject: Subject, near: NearPassages) -> None:
     """Whether nothing in the documents answers it."""
     own = {passage.passage_id: passage for passage in checked.candidate.passages}
-    found = near.find(subject.asked, _NEAR_UNANSWERABLE, exclude=set(own))
+    found = near.find(subject.asked, NEAR_UNANSWERABLE, exclude=set(own))
     passages = [*own.values(), *(one.passage for one in found)]
     said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_with")
     checked.references = ()

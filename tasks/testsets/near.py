@@ -55,6 +55,7 @@ class NearPassages:
         self._passages = tuple(passages)
         self._places = {passage.passage_id: place for place, passage in enumerate(self._passages)}
         self._terms: dict[str, int] = {}
+        self._rarity: NDArray[np.float64] = np.zeros(0)
         self._weights = self._weigh()
 
     def find(self, text: str, n: int, exclude: Collection[str] = ()) -> list[NearPassage]:
@@ -71,6 +72,15 @@ class NearPassages:
         best = places[np.argsort(-scores[places], kind="stable")][:wanted]
         return [NearPassage(self._passages[place], float(scores[place])) for place in best]
 
+    def share(self, text: str, passage_id: str) -> float:
+        """How much of what a text is about a passage speaks of, 0 to 1: the share of its words, rare ones counting
+        more, that stand in the passage or its headings. Words that no passage has do not count."""
+        terms = sorted({self._terms[token] for token in list_tokens(text) if token in self._terms})
+        if not terms:
+            return 0.0
+        column = self._weights[terms][:, [self._places[passage_id]]].toarray().ravel()
+        return float(self._rarity[terms][column > 0].sum() / self._rarity[terms].sum())
+
     def _weigh(self) -> csr_array:
         """BM25's weight of each term (row) in each passage (column)."""
         rows, columns, counts = array("l"), array("l"), array("d")
@@ -85,7 +95,7 @@ class NearPassages:
         if not len(found):
             return csr_array((len(self._terms), len(self._passages)))
         n_holding = np.bincount(terms)
-        rarity = np.log1p((len(self._passages) - n_holding + 0.5) / (n_holding + 0.5))
+        self._rarity = rarity = np.log1p((len(self._passages) - n_holding + 0.5) / (n_holding + 0.5))
         length = 1 - _LENGTH_SHARE + _LENGTH_SHARE * lengths / lengths.mean()
         weights = rarity[terms] * found * (_SATURATION + 1) / (found + _SATURATION * length[places])
         return csr_array((weights, (terms, places)), shape=(len(self._terms), len(self._passages)))
@@ -120,7 +130,7 @@ def _cut_shingles(text: str) -> set[tuple[str, ...]]:
 def find_quote(quote: str, text: str) -> Aligned | None:
     """Where a quotation stands in a text, whatever the white space, emphasis and shape of quotes and dashes; None where
     it does not. The first place where it stands several times; never a part of a word or number."""
-    wanted, _ = _squeeze(quote)
+    wanted = squeeze(quote)
     letters, places = _squeeze(text)
     found = letters.find(wanted) if wanted else -1
     while found >= 0:
@@ -138,6 +148,11 @@ def _is_inside(text: str, place: int) -> bool:
         return True
     number = f"{before[-1:]}{after}" if after[:1] in _POINTS else f"{before}{after[:1]}"
     return len(number) == 3 and number[1] in _POINTS and number[0].isdecimal() and number[2].isdecimal()
+
+
+def squeeze(text: str) -> str:
+    """The letters of a text that matter in a quotation: what it has in common with every quotation of it."""
+    return _squeeze(text)[0]
 
 
 def _squeeze(text: str) -> tuple[str, list[int]]:

@@ -49,8 +49,11 @@ class SetQuestion:
 
     @cached_property
     def question_hash(self) -> str:
-        """16 hex digits over all it holds but its id."""
-        return hash_json([value for name, value in self.to_row().items() if name != "id"], 16)
+        """16 hex digits over all it holds but its id. Where in its document a span begins and how it is broken into
+        lines does not count: it says the same."""
+        spans = [[span.document_id, span.passage_id, "".join(span.text.split())] for span in self.spans]
+        row = self.to_row() | ({"spans": spans} if spans else {})
+        return hash_json([value for name, value in row.items() if name != "id"], 16)
 
     def to_row(self) -> dict[str, Any]:
         """The question as a line of a set's file; what it does not have is left out but for the ground truth."""
@@ -89,3 +92,9 @@ def show_passage(passage: Passage, words: str | None = None) -> str:
 def write_conversation(turns: Sequence[Turn]) -> str:
     """What was said before a question, a line each."""
     return "\n".join(f"{turn.role}: {' '.join(turn.content.split())}" for turn in turns)
+
+
+def write_asked(question: str, conversation: Sequence[Turn]) -> str:
+    """A question with what was said before it, where the two are asked as one."""
+    before = write_conversation(conversation)
+    return f"{before}\nuser: {question}" if before else question
