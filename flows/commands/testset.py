@@ -18,7 +18,12 @@ from evalhouse.flows.display.output import print_json, print_notice
 from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
 
 
-@click.group(cls=LazyGroup, elsewhere={})
+@click.group(
+    cls=LazyGroup,
+    elsewhere={
+        "check": ("testset_check", "check", "Find what is wrong with a test set, its documents at hand or not."),
+    },
+)
 def testset() -> None:
     """Make questions with ground truths from documents, and keep them true when the documents change."""
 

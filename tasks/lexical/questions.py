@@ -166,8 +166,11 @@ _WRITERS: Mapping[str, Callable[[Sequence[Source]], Iterator[dict[str, object]]]
 
 
 def answer_question(question: str, sources: Sequence[Source]) -> dict[str, object]:
-    """The sentence that a cloze question was made from, or the sections that a question names."""
+    """The sentence that a cloze question was made from, or the sections that a question names; for any other question
+    the first sentence that has all its words of content, and others beside them."""
     quoted = _QUOTED.findall(question)
+    if not quoted:
+        return _answer_by_words(question, sources)
     cloze = next((text for text in quoted if BLANK in text), None)
     if cloze is None:
         return _answer_from_headings(question, quoted, sources)
@@ -177,6 +180,15 @@ def answer_question(question: str, sources: Sequence[Source]) -> dict[str, objec
             if sentence.startswith(before) and sentence.endswith(after) and len(sentence) > len(before) + len(after):
                 return _answer("a sentence fits the gap", "contexts", sentence, [source.id])
     return _answer("no sentence fits the gap", "none", "")
+
+
+def _answer_by_words(question: str, sources: Sequence[Source]) -> dict[str, object]:
+    asked = analyse_text(question).keys
+    for source in sources:
+        for sentence in source.sentences:
+            if asked and asked < analyse_text(sentence).keys:
+                return _answer("a sentence has all words of the question", "contexts", sentence, [source.id])
+    return _answer("no sentence has all words of the question", "none", "")
 
 
 def _answer(reason: str, basis: str, text: str, used: Sequence[str] = ()) -> dict[str, object]:

@@ -64,9 +64,11 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Whether an answer says all that the ground truth says; `missing` are statements that it does not."""
+    """Whether an answer says all that the ground truth says; `missing` are statements that it does not. `agrees` says
+    whether the ground truth bears the answer out as a whole: an answer may lack something and say nothing else."""
 
     missing: tuple[str, ...]
+    agrees: bool
     reason: str
     call_id: str | None
 
@@ -181,6 +183,7 @@ async def compare(live_run: LiveRun, subject: Subject, statements: Extraction, s
     rows = missing or work.rows["classifications"]
     return Compared(
         missing=tuple(texts[str(row["statement_id"])] for row in missing),
+        agrees=not any(row["label"] == "FP" for row in work.rows["classifications"]),
         reason=str(rows[0]["reason"]),
         call_id=_to_id(rows[0]["call_id"]),
     )

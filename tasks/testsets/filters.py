@@ -106,8 +106,8 @@ def _find_form_faults(candidate: Candidate) -> Iterator[str]:
     """What is wrong with how it is written."""
     if not candidate.question:
         yield "there is no question"
-    if pointing := _POINTING.search(candidate.question):
-        yield f"it speaks of what it was made from: {pointing[0]!r}"
+    if pointing := find_pointing(candidate.question):
+        yield f"it speaks of what it was made from: {pointing!r}"
     languages = {passage.language for passage in candidate.passages}
     texts = filter(None, (candidate.question, candidate.ground_truth))
     if foreign := [language for text in texts if (language := find_language(text)) not in languages]:
@@ -123,6 +123,12 @@ def _find_form_faults(candidate: Candidate) -> Iterator[str]:
         yield f"{n_turns} turns stand before it; a question and its answer have to, or several"
     if candidate.kind != "conversational" and n_turns:
         yield f"{n_turns} turns stand before a question that has to be understood alone"
+
+
+def find_pointing(question: str) -> str | None:
+    """The words with which a question speaks of what it was made from, such as `in this passage`; None without any."""
+    pointing = _POINTING.search(question)
+    return pointing[0] if pointing else None
 
 
 def _find_spans(candidate: Candidate) -> Iterator[Span]:
@@ -248,7 +254,7 @@ async def _check_without(
         checked.note("without_spans", True, said.reason, said.call_id)
         return
     compared = await compare(live_run, subject, statements, said)
-    where = _name_used(said, others)
+    where = name_used(said, others)
     if not compared.missing:
         checked.note("without_spans", False, f"answered without its passages, {where}: {said.answer}", said.call_id)
         return
@@ -257,7 +263,8 @@ async def _check_without(
     checked.note("contradicted", agrees, f"{where}: {said.answer}", compared.call_id)
 
 
-def _name_used(said: Answered, others: Sequence[Passage]) -> str:
+def name_used(said: Answered, others: Sequence[Passage]) -> str:
+    """Where an answer is from: the passages that it names."""
     if said.basis == "knowledge":
         return "from general knowledge"
     return f"from {', '.join(others[place].passage_id for place in said.used) or 'elsewhere'}"
@@ -270,5 +277,5 @@ async def _check_unanswerable(live_run: LiveRun, checked: Checked, subject: Subj
     passages = [*own.values(), *(one.passage for one in found)]
     said = await answer(live_run, subject, [show_passage(passage) for passage in passages], step="answer_with")
     checked.references = ()
-    detail = said.reason if said.basis == "none" else f"{_name_used(said, passages)}: {said.answer}"
+    detail = said.reason if said.basis == "none" else f"{name_used(said, passages)}: {said.answer}"
     checked.note("answerable", said.basis == "none", detail, said.call_id)

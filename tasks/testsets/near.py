@@ -116,11 +116,12 @@ def list_tokens(text: str) -> Iterator[str]:
 def overlap(text: str, other: str) -> float:
     """How much two texts share, 0 to 1: of all runs of three words (or Chinese characters) that either has, the share
     that both have. 0 where one has no words at all."""
-    shingles, others = _cut_shingles(text), _cut_shingles(other)
+    shingles, others = cut_shingles(text), cut_shingles(other)
     return len(shingles & others) / len(shingles | others) if shingles and others else 0.0
 
 
-def _cut_shingles(text: str) -> set[tuple[str, ...]]:
+def cut_shingles(text: str) -> set[tuple[str, ...]]:
+    """All runs of three words (or Chinese characters) of a text; one run of all where it has fewer."""
     words = _UNIT.findall(normalise(text).lower())
     return {
         tuple(words[start : start + _SHINGLE]) for start in range(max(min(len(words), 1), len(words) - _SHINGLE + 1))

@@ -1,0 +1,71 @@
+"""`evalhouse testset check`: what is wrong with a set, whoever wrote it."""
+
+import click
+
+from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, limit_options
+from evalhouse.flows.display.output import print_json, print_notice
+from evalhouse.flows.errors import INTERRUPTED
+
+
+@click.command()
+@click.argument("path", metavar="SET")
+@click.argument("docs", metavar="[DOCS]", required=False)
+@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Read our column OURS from THEIRS.")
+@click.option(
+    "--judge",
+    metavar="J",
+    help="Who says what documents bear out: openai:MODEL, another PROVIDER:MODEL, module:factory or lexical.",
+)
+@click.option("--embeddings", metavar="E", help="What finds questions that are alike: openai:MODEL or hashing.")
+@click.option("--language", metavar="en|zh", help="Language of the prompts. Default: that of most questions.")
+@click.option("--prompts", metavar="DIR", help="A folder whose prompt files replace the built-in ones.")
+@click.option("--temperature", metavar="T", help="Sampling temperature, or `none`. Default: none is sent.")
+@click.option("--reasoning-effort", metavar="E", help="How long a reasoning model thinks: none, minimal, low, … max.")
+@click.option("--encoding", metavar="NAME", help="Encoding of text files that are not UTF-8.")
+@click.option("--fresh", is_flag=True, default=None, help="Ask again even where replies are on record.")
+@click.option("--html", metavar="FILE", help="Also write everything as one page that needs no network.")
+@click.option("--dry-run", is_flag=True, help="Say what would be asked and what it would cost, and ask nothing.")
+@limit_options
+@WAREHOUSE_URL_OPTION
+@JSON_OPTION
+def check(
+    *,
+    path: str,
+    docs: str | None,
+    maps: tuple[str, ...],
+    language: str | None,
+    encoding: str | None,
+    html: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **flags: object,
+) -> int:
+    """Find what is wrong with SET, any dataset that `run` reads, whoever wrote it.
+
+    Without DOCS: questions that ask the same, hold their answer, lack a ground truth or mix languages. With DOCS, the
+    folder or table that the questions are about: also ground truths that no document bears out or that one
+    contradicts, references that are gone, and documents without a question. Exit status 1 when something was found, 3
+    when not all could be checked.
+    """
+    from evalhouse.flows.preparing.settings import parse_pairs  # noqa: PLC0415  # imports all that asks
+    from evalhouse.flows.testsets.checked import plan_check  # noqa: PLC0415
+    from evalhouse.tasks.judge.errors import RunCancelled  # noqa: PLC0415
+
+    plan = plan_check(
+        path, docs, mapping=parse_pairs(maps, "--map"), language=language, encoding=encoding, flags=flags
+    )  # fmt: skip
+    for line in plan.notices:
+        print_notice(line)
+    if dry_run:
+        plan.print_estimate(as_json=as_json)
+        return 0
+    try:
+        checked = plan.check()
+    except RunCancelled as error:
+        print_notice(f"{error}; what came is on record, and the same command goes on from here")
+        return INTERRUPTED
+    if as_json:
+        print_json(checked.to_plain())
+    else:
+        checked.print()
+    return checked.status

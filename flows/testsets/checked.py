@@ -1,0 +1,253 @@
+"""What `testset check` is given and what it says: a set and documents, findings and what the set covers."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evalhouse.flows.display.output import (
+    make_table,
+    print_json,
+    print_line,
+    print_notice,
+    print_section,
+    print_table,
+    write_count,
+    write_dollars,
+)
+from evalhouse.flows.display.progress import show_run
+from evalhouse.flows.errors import GATE_FAILED, INCOMPLETE
+from evalhouse.flows.preparing.settings import resolve_settings
+from evalhouse.flows.testsets.check import CheckOutcome, CheckRequest, check_set, estimate_check
+from evalhouse.tasks.asking.tokens import Usage
+from evalhouse.tasks.judge.names import LEXICAL
+from evalhouse.tasks.testsets.check import CheckedQuestion
+from evalhouse.tasks.testsets.documents import read_documents
+from evalhouse.tasks.testsets.findings import FINDINGS, MEANINGS, SetCheck, weigh
+from evalhouse.tasks.testsets.given import read_given
+from evalhouse.tasks.testsets.questions import KINDS
+from evalhouse.warehouse.messages import list_names, shorten
+
+STAND_IN: Final = (
+    "The lexical judge compares words: what it calls unsupported may be said in other words. To rely on it takes a "
+    "model: --judge openai:MODEL."
+)
+_USED: Final = (
+    "requests", "reused", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"
+)  # fmt: skip
+_SHOWN: Final = 40
+"""Findings that are printed in full; the others are in the JSON and the page."""
+_SHORT: Final = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A finding and its question."""
+
+    one: CheckedQuestion
+    check: SetCheck
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedSet:
+    """A set that was checked."""
+
+    outcome: CheckOutcome
+
+    @property
+    def found(self) -> list[Found]:
+        """All findings, the gravest kind first, in the order of the set within a kind."""
+        found = [Found(one=one, check=check) for one in self.outcome.checked for check in one.findings]
+        return sorted(found, key=lambda one: FINDINGS.index(one.check.name))
+
+    @property
+    def counts(self) -> list[dict[str, Any]]:
+        """By finding how many questions it was found of."""
+        counts = self.outcome.by_finding
+        return [
+            {"finding": name, "severity": weigh(name), "meaning": MEANINGS[name], "n": counts[name]}
+            for name in FINDINGS
+            if counts[name]
+        ]
+
+    @property
+    def status(self) -> int:
+        """The command's exit status."""
+        if self.outcome.n_failed or self.outcome.problem:
+            return INCOMPLETE
+        return GATE_FAILED if self.outcome.by_finding else 0
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        outcome, request = self.outcome, self.outcome.request
+        documents = outcome.documents
+        return {
+            "run_id": outcome.run_id,
+            "set": request.path,
+            "documents": request.source,
+            "n_questions": len(request.questions),
+            "n_with_findings": sum(bool(one.findings) for one in outcome.checked),
+            "counts": self.counts,
+            "findings": [_describe(found) for found in self.found],
+            "coverage": {
+                "kinds": _count_kinds(outcome.checked),
+                "kinds_are_guessed": not all(one.question.given_kind for one in outcome.checked),
+                "languages": dict(Counter(one.question.language for one in outcome.checked)),
+                "documents": dict(documents) if documents is not None else None,
+                "documents_without_a_question": _list_bare(documents),
+            },
+            "failed": [{"id": one.question.id, "why": one.failure} for one in outcome.checked if one.failure],
+            "problem": outcome.problem,
+            "calls": outcome.usage.pick(*_USED),
+        }
+
+    def print(self) -> None:
+        """As a person reads it."""
+        outcome, request = self.outcome, self.outcome.request
+        n_with = sum(bool(one.findings) for one in outcome.checked)
+        against = f" against {write_count(len(request.documents), 'document')}" if request.documents is not None else ""
+        print_line(
+            f"{request.path}: {write_count(len(request.questions), 'question')}{against}, judged by "
+            f"{request.settings.judge}; " + (f"something was found of {n_with:,}" if n_with else "nothing was found"),
+            bold=True,
+        )
+        rows = [
+            [row["severity"], row["finding"], row["n"], row["meaning"], _name_questions(self.found, row["finding"])]
+            for row in self.counts
+        ]
+        print_section("Findings", ["severity", "finding", "#questions", "what it means", "of"], rows)
+        listed = [[found.one.question.id, found.check.name, _write_detail(found)] for found in self.found]
+        print_section("What was found", ["question", "finding", "detail"], listed[:_SHOWN])
+        if len(listed) > _SHOWN:
+            print_line(f"and {len(listed) - _SHOWN:,} more: --json or --html FILE has them all")
+        self._print_coverage()
+        self._print_end()
+
+    def _print_coverage(self) -> None:
+        kinds = _count_kinds(self.outcome.checked)
+        is_guessed = not all(one.question.given_kind for one in self.outcome.checked)
+        print_line()
+        print_table(
+            make_table(
+                ["kind", "#questions"], list(kinds.items()), title=f"Kinds{' (by their words)' if is_guessed else ''}"
+            )
+        )
+        documents = self.outcome.documents
+        if documents is None:
+            return
+        bare = _list_bare(documents) or []
+        print_line()
+        print_line(f"{len(documents) - len(bare):,} of {write_count(len(documents), 'document')} have a question")
+        if bare:
+            print_line(f"without one: {list_names(bare, 10)}")
+
+    def _print_end(self) -> None:
+        outcome, usage = self.outcome, self.outcome.usage
+        print_line()
+        print_line(
+            f"{usage.requests:,} requests, {usage.reused:,} reused from the record, {usage.failed:,} failed; "
+            f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+        )
+        if outcome.problem or outcome.n_failed:
+            failed = [one.question.id for one in outcome.checked if one.failure]
+            why = outcome.problem or next(one.failure for one in outcome.checked if one.failure)
+            print_notice(
+                f"{write_count(len(failed), 'question')} could not be checked to the end ({list_names(failed, 5)}): "
+                f"{why}; the same command goes on from here."
+            )
+        print_line(
+            '      evalhouse query "select candidate_id, name, detail from testset_checks '
+            f"where run_id = '{outcome.run_id}' and not passed\""
+        )
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    question, check = found.one.question, found.check
+    return {
+        "id": question.id,
+        "finding": check.name,
+        "severity": weigh(check.name),
+        "detail": check.detail,
+        "others": list(check.others),
+        "question": question.question,
+        "ground_truth": question.ground_truth,
+        "call_id": check.call_id,
+    }
+
+
+def _write_detail(found: Found) -> str:
+    return f"{shorten(found.one.question.question, _SHORT)} – {shorten(found.check.detail, 2 * _SHORT)}"
+
+
+def _name_questions(found: Sequence[Found], name: str) -> str:
+    return list_names([one.one.question.id for one in found if one.check.name == name], 3)
+
+
+def _count_kinds(checked: Sequence[CheckedQuestion]) -> dict[str, int]:
+    """Questions of each kind, those without one too."""
+    counts = Counter(one.question.kind for one in checked)
+    return {kind: counts[kind] for kind in KINDS}
+
+
+def _list_bare(documents: Mapping[str, int] | None) -> list[str] | None:
+    return None if documents is None else [name for name, n in documents.items() if not n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckPlan:
+    """A set that can be checked: everything that can be refused has been looked at."""
+
+    request: CheckRequest
+    notices: tuple[str, ...]
+
+    def print_estimate(self, *, as_json: bool) -> None:
+        """What checking it would take at most; nothing is asked."""
+        usage = estimate_check(self.request)
+        if as_json:
+            print_json({"n_questions": len(self.request.questions), **usage.pick("requests", "reused", *_USED[3:])})
+            return
+        print_line(f"{self._describe(usage)}. Nothing was asked.")
+
+    def _describe(self, usage: Usage) -> str:
+        documents = self.request.documents
+        against = f" against {write_count(len(documents), 'document')}" if documents is not None else ""
+        return (
+            f"{write_count(len(self.request.questions), 'question')}{against}: about {usage.requests:,} requests to "
+            f"{self.request.settings.judge}, {usage.reused:,} replies on record; about {usage.prompt_tokens:,} + "
+            f"{usage.completion_tokens:,} tokens, cost {write_dollars(usage.cost_usd)}"
+        )
+
+    def check(self) -> CheckedSet:
+        """Check it; raises FatalJudgeError when the judge cannot be asked."""
+        if self.request.settings.judge != LEXICAL:
+            print_notice(self._describe(estimate_check(self.request)))
+        with show_run() as watch:
+            return CheckedSet(outcome=check_set(self.request, watch))
+
+
+def plan_check(
+    path: str,
+    docs: str | None,
+    *,
+    mapping: Mapping[str, str],
+    language: str | None,
+    encoding: str | None,
+    flags: Mapping[str, Any],
+) -> CheckPlan:
+    """Read the set, the documents and the settings; raises SettingsError, DatasetError or TestsetError."""
+    notices: list[str] = []
+    questions, content_hash = read_given(path, mapping=mapping, encoding=encoding)
+    documents = read_documents(docs, encoding=encoding, note=notices.append) if docs is not None else None
+    languages = Counter(question.language for question in questions)
+    settings = resolve_settings(dict(flags) | {"language": language or languages.most_common(1)[0][0]}).settings
+    if settings.judge == LEXICAL and documents is not None:
+        notices.append(STAND_IN)
+    request = CheckRequest(
+        settings=settings,
+        path=path,
+        content_hash=content_hash,
+        questions=questions,
+        source=docs,
+        documents=documents,
+    )
+    return CheckPlan(request=request, notices=tuple(notices))

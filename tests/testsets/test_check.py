@@ -1,0 +1,202 @@
+"""`testset check`: what is found of sets that people wrote and of our own, with the lexical judge and with a model."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Finished
+from port_answers import port_endpoint
+from port_base import EDITS, build_base, find_statements, write_base
+from port_expected import list_facts
+from port_questions import write_questions
+
+from evalhouse.tasks.testsets.given import GivenQuestion
+from evalhouse.tasks.testsets.questions import Turn
+from evalhouse.warehouse.store import Warehouse
+
+Ask = Callable[..., Finished]
+Check = Callable[..., tuple[int, dict[str, Any]]]
+FIRST, SECOND = build_base([]), build_base(EDITS)
+POOL = "# The pool\nThe municipal pool opens on Sundays at 9:00. On weekdays the municipal pool opens at 6:30.\n"
+PRICES = "# Prices\nA day ticket for the sauna costs 18 euros.\n\n## Opening\nThe sauna opens at 14:00.\n"
+RULES = "# Rules\nDo not run. Shower before you swim.\n"
+ANNEX = "# The annex\nIn the annex a day ticket for the sauna costs 25 euros.\n"
+SUNDAYS = "When does the municipal pool open on Sundays?"
+NINE = "The municipal pool opens on Sundays at 9:00."
+TICKET = "A day ticket for the sauna costs 18 euros."
+DAY_TICKET = {"question": "What does a day ticket cost?", "ground_truth": TICKET}
+
+
+@pytest.fixture
+def check(ask: Ask, tmp_path: Path) -> Check:
+    """`testset check` of these rows against documents, as status and JSON."""
+    for name, text in {"pool.md": POOL, "prices.md": PRICES, "rules.md": RULES}.items():
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text)
+
+    def run(
+        *rows: Mapping[str, object], docs: bool = True, options: tuple[str, ...] = ()
+    ) -> tuple[int, dict[str, Any]]:
+        path = tmp_path / "own.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        url = f"duckdb:///{tmp_path / 'own.duckdb'}"
+        against = [str(tmp_path / "docs")] if docs else []
+        done = ask("testset", "check", str(path), *against, "--warehouse", url, "--json", *options)
+        return done.status, json.loads(done.stdout)
+
+    return run
+
+
+def find(report: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(finding["id"], finding["finding"]) for finding in report["findings"]}
+
+
+SOUND = {"id": "sound", "question": SUNDAYS, "ground_truth": NINE, "reference_context_ids": ["pool.md"]}
+
+
+def test_nothing_is_found_of_a_sound_set(check: Check) -> None:
+    unanswered = {"id": "open", "question": "Who designed the diving tower?", "answerable": False}
+    status, report = check(SOUND, unanswered)
+    assert (status, report["findings"], report["failed"]) == (0, [], [])
+    assert report["coverage"]["documents"] == {"pool.md": 1, "prices.md": 0, "rules.md": 0}
+    assert report["coverage"]["documents_without_a_question"] == ["prices.md", "rules.md"]
+    assert report["coverage"]["kinds"]["unanswerable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "findings"),
+    [
+        ({"question": "Is it open?"}, {"no_ground_truth"}),
+        ({"question": "Does a day ticket for the sauna cost 18 euros?", "ground_truth": TICKET}, {"leak"}),
+        ({"question": "Does the sauna day ticket cost 18 or 20 euros?", "ground_truth": "It costs 18 euros."}, set()),
+        ({"question": "In this passage, when is it open?", "ground_truth": "It opens at 14:00."}, {"form"}),
+        ({"question": "When does the sauna open?", "ground_truth": "桑拿房每天下午两点开门。"}, {"language"}),
+        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 9:00."}, {"duplicate"}),
+        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"conflicting"}),
+        ({"question": "When does the municipal pool open on weekdays?", "ground_truth": "At 6:30."}, set()),
+    ],
+)  # fmt: skip
+def test_what_is_seen_without_documents(check: Check, row: dict[str, object], findings: set[str]) -> None:
+    status, report = check(SOUND, {"id": "own", **row}, docs=False)
+    assert find(report) == {("own", name) for name in findings}
+    assert status == (1 if findings else 0)
+    assert report["coverage"]["documents"] is None
+
+
+@pytest.mark.parametrize(
+    ("row", "findings"),
+    [
+        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"contradicted"}),
+        ({"question": "Who cleans the pool?", "ground_truth": "Hansen Ltd cleans the pool."}, {"unsupported"}),
+        ({"question": "When does the sauna open?", "ground_truth": "The handbook does not say."}, {"answerable"}),
+        ({"question": "When does the sauna open?", "answerable": False}, {"answerable"}),
+        (DAY_TICKET | {"reference_context_ids": ["gone.md"]}, {"dead_reference"}),
+        (DAY_TICKET | {"reference_context_ids": ["pool.md"]}, {"misplaced"}),
+        (DAY_TICKET | {"reference_context_ids": ["prices.md#prices"]}, set()),
+        ({"question": "蒸汽浴室每天什么时候开门营业？", "answerable": False}, {"language"}),
+    ],
+)  # fmt: skip
+def test_what_is_seen_with_documents(check: Check, row: dict[str, object], findings: set[str]) -> None:
+    status, report = check({"id": "own", **row})
+    assert find(report) == {("own", name) for name in findings}
+    assert status == (1 if findings else 0)
+
+
+def test_two_documents_that_disagree_make_a_question_ambiguous(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "annex.md").write_text(ANNEX)
+    question = "What does a day ticket for the sauna cost?"
+    _, report = check({"id": "own", "question": question, "ground_truth": TICKET})
+    (finding,) = report["findings"]
+    assert (finding["finding"], finding["severity"]) == ("ambiguous", "warning")
+    assert finding["others"] == ["annex.md#the-annex"]
+    assert "25 euros" in finding["detail"]
+
+
+def test_columns_are_mapped_and_findings_are_on_record_under_the_questions_id(check: Check, tmp_path: Path) -> None:
+    row = {"id": "own", "ask": SUNDAYS, "right": "The municipal pool opens on Sundays at 11:00."}
+    status, report = check(row, options=("--map", "question=ask", "--map", "ground_truth=right"))
+    assert status == 1
+    warehouse = Warehouse(f"duckdb:///{tmp_path / 'own.duckdb'}")
+    (on_record,) = warehouse.read_rows("from testset_checks where not passed")
+    assert (on_record["run_id"], on_record["candidate_id"]) == (report["run_id"], "own")
+    assert on_record["name"] == "contradicted"
+    assert warehouse.read_rows(f"select status from llm_calls where call_id = '{on_record['call_id']}'")
+    (run,) = warehouse.read_rows("select kind, status, dataset, n_samples from runs")
+    assert run == {"kind": "testset", "status": "completed", "dataset": str(tmp_path / "own.jsonl"), "n_samples": 1}
+    _, again = check(row, options=("--map", "question=ask", "--map", "ground_truth=right"))
+    assert find(again) == find(report)
+    assert again["calls"]["requests"] == 0
+
+
+def test_what_cannot_be_read_is_refused(ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"text": "no question"}\n')
+    refused = ask("testset", "check", str(path))
+    assert refused.status == 2
+    assert "no question column" in refused.stderr
+    path.write_text('{"question": "what?"}\n')
+    refused = ask("testset", "check", str(path), str(tmp_path / "nowhere"))
+    assert refused.status == 2
+    assert "no such file or folder" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("How do I renew a permit?", "procedure"),
+        ("How many berths are there?", "number"),
+        ("Which of the two is longer?", "comparison"),
+        ("Who keeps the keys?", "fact"),
+        ("两个码头有什么不同？", "comparison"),
+        ("怎样申请许可证？", "procedure"),
+        ("有多少泊位？", "number"),
+    ],
+)
+def test_kinds_are_guessed_by_words_where_none_is_given(question: str, kind: str) -> None:
+    assert GivenQuestion(id="q", question=question, ground_truth="x").kind == kind
+    told = GivenQuestion(id="q", question=question, ground_truth="x", given_kind="several")
+    assert told.kind == "several"
+    turns = (Turn(role="user", content="a"), Turn(role="assistant", content="b"))
+    assert GivenQuestion(id="q", question=question, ground_truth="x", conversation=turns).kind == "conversational"
+
+
+def test_a_model_finds_exactly_what_an_update_made_untrue(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions of documents in which a number changes, some of them held against the documents of after the update."""
+    write_base(tmp_path / "docs", version=2)
+    first = {path: document.write() for path, document in FIRST.items()}
+    edited = [edit.document for edit in EDITS if edit.kind == "number_changed"]
+    rows = [
+        {
+            "id": f"{document} {place}",
+            "question": written.question,
+            "ground_truth": written.ground_truth,
+            "reference_context_ids": [document],
+        }
+        for document in dict.fromkeys(edited)
+        for place, written in enumerate(write_questions("number", 50, {"C1": first[document]}))
+    ]
+    expected = {(row["id"], name) for row in rows if (name := _expect(row)) is not None}
+    assert {finding for _, finding in expected} == {"contradicted", "ambiguous"}
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with port_endpoint() as (endpoint, _):
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        judge = ("--judge", "openai:port", "--embeddings", "hashing", "--warehouse", str(tmp_path / "own.duckdb"))
+        done = ask("testset", "check", str(path), str(tmp_path / "docs"), *judge, "--json")
+    report = json.loads(done.stdout)
+    assert find(report) == expected
+    assert report["calls"]["requests"] <= 4 * len(rows)
+
+
+def _expect(row: Mapping[str, Any]) -> str | None:
+    """What the second version has against a question of the first about one fact."""
+    (fact,) = list_facts(row)
+    before, after = ({one.value for one in find_statements(base) if one.fact == fact} for base in (FIRST, SECOND))
+    if len(after) > 1:
+        return "ambiguous"
+    return "contradicted" if before != after else None
