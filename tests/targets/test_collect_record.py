@@ -194,8 +194,10 @@ def test_an_update_that_did_not_say_what_changed_makes_all_before_it_old(asked: 
     assert find(asked, ("c",)) == "second"
 
 
-def test_a_run_that_measured_noise_says_nothing(asked: Warehouse) -> None:
-    add_run(asked, "noise", 2, kind="noise", trigger="event", kb_changed=None)
+@pytest.mark.parametrize("kind", ["noise", "repeats"])
+def test_a_run_that_measured_noise_says_nothing(asked: Warehouse, kind: str) -> None:
+    add_run(asked, "measured", 2, kind=kind, trigger="event", kb_changed=None)
+    add_response(asked, "measured")
     assert find(asked, ("c",)) == "first"
 
 
