@@ -12,6 +12,7 @@ from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.settings import parse_metric_settings, split_list, validate_settings
 from evalhouse.tasks.settings.run import RunSettings
 from evalhouse.warehouse.metric_files import MetricFile, load_metrics, plan_run, resolve_parameters
+from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, store_ended, update_run
 from evalhouse.warehouse.rows.scores import score_run
 from evalhouse.warehouse.store import Warehouse
@@ -86,11 +87,14 @@ def _plan_rescoring(
     for name, changed in parameters.items():
         resolve_parameters(files[name], changed)  # refuses a parameter that the metric does not have
         merged[name] = {**merged.get(name, {}), **changed}
+    forgotten = find_forgotten(warehouse, run.run_id)
     steps = {str(row["step"]) for row in warehouse.read_rows(_ON_RECORD, {"run_id": run.run_id})}
     scored, left_out = [], {}
     for name in dict.fromkeys([*run.metrics, *added]):
         if name not in files:
             left_out[name] = "its file is not there any more"
+        elif forgotten is not None and files[name].is_own:
+            left_out[name] = f"it may read texts, which were forgotten on {forgotten.forgotten_at:%Y-%m-%d}"
         elif not files[name].fits(run.embeddings):
             left_out[name] = f"it has no value with embeddings {run.embeddings!r}"
         elif name in run.metrics or steps.issuperset(files[name].needs):

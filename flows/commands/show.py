@@ -42,6 +42,7 @@ from evalhouse.tasks.reviews.corrected_means import CorrectedMean, list_correcte
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.names import suggest
 from evalhouse.warehouse.queries import read_query
+from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.gates import list_acceptances
 from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs
 from evalhouse.warehouse.rows.scores import read_noise_differences
@@ -167,6 +168,7 @@ def _read_run(warehouse: Warehouse, run: RunRow, *, worst: int, by: str | None) 
             *_warn_of_shifts(warehouse, noise),
         ],
         "corrected": [asdict(row) for row in corrected],
+        "forgotten": forgotten.words if (forgotten := find_forgotten(warehouse, run.run_id)) else None,
         "acceptances": [asdict(row) for row in list_acceptances(warehouse, run.run_id)],
         "unscored": warehouse.read_rows(read_query("runs/unscored"), of_run),
     }
@@ -199,6 +201,8 @@ def _print_run(run: RunRow, document: dict[str, Any], silent: SilentMetrics) -> 
     )
     taken = f", took {(run.finished_at - run.started_at).total_seconds():.1f} s" if run.finished_at else ""
     print_line(f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC{taken}")
+    if document["forgotten"]:
+        print_line(document["forgotten"])
     for line in [*list_trail(run), *map(describe_acceptance, document["acceptances"])]:
         print_line(line)
     print_responses(document["responses"])

@@ -1,4 +1,4 @@
-"""`evalhouse warehouse`: check it, compact it, back it up, move it elsewhere."""
+"""`evalhouse warehouse`: check it, compact it, back it up, move it elsewhere, and forget what need not be kept."""
 
 import shlex
 import sys
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_OPTION, LazyGroup
-from evalhouse.flows.display.output import make_table, print_json, print_line, print_table
+from evalhouse.flows.display.output import make_table, print_json, print_line, print_table, write_count
 from evalhouse.warehouse.store import Warehouse
 
 if TYPE_CHECKING:
+    from evalhouse.warehouse.upkeep.forget import Forgotten, Rule
     from evalhouse.warehouse.upkeep.size import Size
 
 _WRONG = 1
@@ -20,7 +21,7 @@ _MB = 1_000_000
 
 @click.group(cls=LazyGroup, elsewhere={})
 def warehouse() -> None:
-    """Look after the warehouse: check it, compact it, back it up, move it elsewhere."""
+    """Look after the warehouse: check, compact, back up, move, and forget what need not be kept."""
 
 
 @warehouse.command()
@@ -152,3 +153,103 @@ def move(source: str, target: str, as_json: bool) -> int:
     print_line(f"{n_rows:,} rows are in {new.location.name}, counted and hashed on both sides", bold=True)
     print_line(f"next: export EVALHOUSE_WAREHOUSE='{new.location.url}'")
     return 0
+
+
+@warehouse.command()
+@click.option("--older-than", metavar="AGE", help="Runs that began before so long ago: 180d, 26w or 2y.")
+@click.option("--suite", metavar="NAME", help="With --older-than: only the runs of this suite.")
+@click.option("--run", "run", metavar="RUN", help="One run, with its noise run.")
+@click.option("--sample", "sample_id", metavar="ID", help="One sample, in all runs.")
+@click.option("--scores", is_flag=True, help="Have verdicts and scores go as well, and so the rows altogether.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@WAREHOUSE_OPTION
+@JSON_OPTION
+def forget(
+    *,
+    older_than: str | None,
+    suite: str | None,
+    run: str | None,
+    sample_id: str | None,
+    scores: bool,
+    dry_run: bool,
+    warehouse: Warehouse,
+    as_json: bool,
+) -> int:
+    """Take texts out of the warehouse: questions, answers, ground truths, contexts, requests and replies.
+
+    Scores, verdicts and costs stay unless --scores is given, and everywhere a text was stands the day on which it was
+    forgotten. A text that a kept run has too stays, and so does a reply that one rests on. What was forgotten is on
+    record in the table `forgotten`. The bytes are gone from the disk after `evalhouse warehouse compact`.
+    """
+    from evalhouse.warehouse.upkeep.forget import forget as forget_rows  # noqa: PLC0415
+
+    rule = _make_rule(warehouse, older_than=older_than, suite=suite, run=run, sample_id=sample_id, scores=scores)
+    forgotten = forget_rows(warehouse, rule, dry_run=dry_run)
+    if as_json:
+        print_json({"warehouse": warehouse.location.url, "dry_run": dry_run, **_describe_forgotten(forgotten)})
+    else:
+        _print_forgotten(warehouse, forgotten, dry_run=dry_run)
+    return 0
+
+
+def _make_rule(
+    warehouse: Warehouse,
+    *,
+    older_than: str | None,
+    suite: str | None,
+    run: str | None,
+    sample_id: str | None,
+    scores: bool,
+) -> "Rule":
+    from evalhouse.tasks.settings.retention import find_cutoff  # noqa: PLC0415  # brings pydantic
+    from evalhouse.warehouse.rows.runs import find_run, now_utc  # noqa: PLC0415
+    from evalhouse.warehouse.upkeep.forget import Rule  # noqa: PLC0415
+
+    given = {"--older-than": older_than, "--run": run, "--sample": sample_id}
+    named = {option: value for option, value in given.items() if value is not None}
+    if len(named) != 1:
+        raise click.UsageError(f"got {' and '.join(named) or 'nothing to forget'}; give one of {', '.join(given)}")
+    if suite is not None and older_than is None:
+        raise click.UsageError("--suite goes with --older-than; a run or a sample is named by itself")
+    words = " ".join([f"{option} {value}" for option, value in named.items()] + ([f"--suite {suite}"] if suite else []))
+    words += " --scores" if scores else ""
+    if older_than is not None:
+        try:
+            before = find_cutoff(older_than, now_utc())
+        except ValueError as error:
+            raise click.UsageError(f"--older-than: got {older_than!r}; {error}") from None
+        return Rule(words=words, before=before, suite=suite, with_scores=scores)
+    if run is not None:
+        return Rule(words=words, run_ids=(find_run(warehouse, run).run_id,), with_scores=scores)
+    return Rule(words=words, sample_id=sample_id, with_scores=scores)
+
+
+def _describe_forgotten(forgotten: "Forgotten") -> dict[str, object]:
+    return {
+        "rule": forgotten.rule.words,
+        "runs": list(forgotten.run_ids),
+        "n_samples": forgotten.n_samples,
+        "rows": dict(forgotten.tables),
+        "bytes": forgotten.n_bytes,
+        "under_way": list(forgotten.under_way),
+    }
+
+
+def _print_forgotten(warehouse: Warehouse, forgotten: "Forgotten", *, dry_run: bool) -> None:
+    for run_id in forgotten.under_way:
+        print_line(f"run {run_id} is under way and was left out; forget it when it has ended")
+    if not forgotten.run_ids:
+        print_line("nothing to forget: no run fits that is not forgotten already")
+        return
+    rows = [[table, n] for table, n in sorted(forgotten.tables.items())]
+    print_table(make_table(["table", "#rows"], rows))
+    print_line()
+    print_line(
+        f"{'would be forgotten' if dry_run else 'forgotten'}: {write_count(forgotten.n_samples, 'sample')} of "
+        f"{write_count(len(forgotten.run_ids), 'run')}, {forgotten.n_bytes / _MB:,.1f} MB of text",
+        bold=True,
+    )
+    if dry_run:
+        print_line("nothing was changed; leave out --dry-run to have it go")
+    else:
+        print_line(f"next: evalhouse warehouse compact --warehouse {shlex.quote(warehouse.location.url)}")

@@ -35,6 +35,7 @@ from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.metric_files import MetricFile, Plan, load_metrics, plan_run, resolve_parameters
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.calls import sum_cost
+from evalhouse.warehouse.rows.forgotten import refuse_forgotten
 from evalhouse.warehouse.rows.runs import RunKind, RunRow, find_run
 from evalhouse.warehouse.rows.samples import count_samples
 from evalhouse.warehouse.rows.scores import try_metrics
@@ -164,6 +165,7 @@ def _find_responses(settings: RunSettings, warehouse: Warehouse) -> tuple[RunSet
     """Where a run's responses come from besides its dataset: a target, or a run, by its full id in the settings."""
     if settings.responses is not None:
         parent = find_run(warehouse, settings.responses)
+        refuse_forgotten(warehouse, parent, "its responses cannot be judged again: ask the target")
         return settings.model_copy(update={"responses": parent.run_id}), None, parent
     if settings.target is None:
         return settings, None, None

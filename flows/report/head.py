@@ -16,6 +16,7 @@ from evalhouse.flows.report.charts import write_change
 from evalhouse.tasks.comparing.retrieval import describe_retrieval_moves
 from evalhouse.tasks.comparing.runs import Comparison, ComparisonSettings, MetricComparison, compare_runs
 from evalhouse.warehouse.metric_files import MetricFile
+from evalhouse.warehouse.rows.forgotten import ForgottenTexts
 from evalhouse.warehouse.rows.report import Row
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
@@ -56,13 +57,21 @@ class Against:
     otherwise: str = ""
 
 
-def build_head(causes: Sequence[Row], *, metrics: Sequence[Row], against: Against | None, gate: Sequence[Row]) -> Head:
+def build_head(
+    causes: Sequence[Row],
+    *,
+    metrics: Sequence[Row],
+    against: Against | None,
+    gate: Sequence[Row],
+    forgotten: ForgottenTexts | None = None,
+) -> Head:
     """The head of a run: `causes` are rows of `run_causes`, `metrics` of `run_scores`, `gate` the checks that did not
-    pass, none where no gate decided."""
+    pass, none where no gate decided; `forgotten` says which of its texts are gone."""
     moves = _sort_moves(against)
     outcome = gate[0]["gate"] if gate else None
     result = f"{_describe_result(causes, metrics)}{_sum_up_moves(moves, against)}."
     further = (
+        *([f"{forgotten.words[:1].upper()}{forgotten.words[1:]}."] if forgotten else ()),
         *_describe_gate(outcome, gate),
         *_describe_problem(causes),
         *_describe_moves(moves, against),

@@ -36,6 +36,7 @@ from evalhouse.tasks.comparing.parts import Part
 from evalhouse.tasks.comparing.runs import Comparison, MetricComparison
 from evalhouse.warehouse.metric_files import load_metrics
 from evalhouse.warehouse.rows.causes import read_causes
+from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.report import Row, RunSummary
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import RunRow, find_run
@@ -134,6 +135,7 @@ def _describe_result(
             )
             if pair
             else None,
+            forgotten=find_forgotten(warehouse, run.run_id),
         ),
         "causes": rank_causes(counted, read_causes(warehouse, other.run_id) if other else ()),
         "other": other,

@@ -26,6 +26,7 @@ from evalhouse.warehouse.engine.locks import hold_run
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.mover import take_in_orphans
 from evalhouse.warehouse.rows.calls import count_responses
+from evalhouse.warehouse.rows.forgotten import refuse_forgotten
 from evalhouse.warehouse.rows.runs import (
     RunKind,
     RunRow,
@@ -143,6 +144,7 @@ def resume_run(
         raise WarehouseError(
             f"run {run.run_id} is of kind {run.kind}; give its command again: what was answered is on record"
         )
+    refuse_forgotten(Warehouse(warehouse_url), run, "start a new run: there is nothing left to go on with")
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )

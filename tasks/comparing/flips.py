@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 import polars as pl
 from rapidfuzz import fuzz
 
+from evalhouse.warehouse.rows.forgotten import hash_text, read_hash
+
 Item = Mapping[str, Any]
 Kind = Literal["answer", "ground_truth", "context", "rating"]
 Change = Literal["flipped", "reworded", "vanished", "appeared", "moved", "same"]
@@ -89,18 +91,23 @@ def _match(
     kind: Kind, base: Sequence[Item], candidate: Sequence[Item], measure: Callable[[str, str], float] | None
 ) -> Iterable[Flip]:
     """What one sample has in either run, in the order of the candidate's text, vanished items last."""
+    # Texts that were forgotten are the same by their hashes, and how alike others are cannot be said.
+    is_forgotten = any(read_hash(item["text"]) for item in (*base, *candidate))
+    name = _hash(kind) if is_forgotten else _normalise
     open_items: dict[str, list[Item]] = {}
     for item in base:
-        open_items.setdefault(_normalise(item["text"]), []).append(item)
+        open_items.setdefault(name(item["text"]), []).append(item)
     partners: list[Item | None] = []
     for item in candidate:
-        same_text = open_items.get(_normalise(item["text"]))
+        same_text = open_items.get(name(item["text"]))
         partners.append(same_text.pop(0) if same_text else None)
     left = [item for items in open_items.values() for item in items]
-    if measure is not None:
+    matched = list(partners)
+    if measure is not None and not is_forgotten:
         _pair_alike(partners, left, candidate, measure)
-    for item, partner in zip(candidate, partners, strict=True):
-        yield Flip(kind=kind, change=_name_change(kind, partner, item), base=partner, candidate=item)
+    for item, partner, same in zip(candidate, partners, matched, strict=True):
+        change: Change = _name_change(kind, partner, item) if same is partner else "reworded"
+        yield Flip(kind=kind, change=change, base=partner, candidate=item)
     for item in left:
         yield Flip(kind=kind, change="vanished", base=item, candidate=None)
 
@@ -128,8 +135,6 @@ def _pair_alike(
 def _name_change(kind: Kind, base: Item | None, candidate: Item) -> Change:
     if base is None:
         return "appeared"
-    if _normalise(base["text"]) != _normalise(candidate["text"]):
-        return "reworded"
     if any(base[name] != candidate[name] for name in _VERDICTS[kind]):
         return "flipped"
     if kind == "context" and base["context_rank"] != candidate["context_rank"]:
@@ -143,3 +148,13 @@ def _measure(first: str, second: str) -> float:
 
 def _normalise(text: str | None) -> str:
     return " ".join((text or "").split())
+
+
+def _hash(kind: Kind) -> Callable[[str | None], str]:
+    """The name of a text by its hash, as a mark has it: of a context's text as it is, of a statement's plain words."""
+
+    def name(text: str | None) -> str:
+        plain = (text or "") if kind == "context" else _normalise(text).lower()
+        return read_hash(text) or hash_text(plain)
+
+    return _normalise if kind == "rating" else name

@@ -42,6 +42,7 @@ from evalhouse.tasks.pipeline.step_inputs import find_graded
 from evalhouse.warehouse.engine.connection import readers_kept
 from evalhouse.warehouse.metric_files import Better
 from evalhouse.warehouse.names import suggest
+from evalhouse.warehouse.rows.forgotten import find_forgotten
 from evalhouse.warehouse.rows.run_pairs import RunPair
 from evalhouse.warehouse.rows.runs import YARDSTICKS, RunRow
 from evalhouse.warehouse.rows.samples import CLUSTER_COLUMNS, NO_CLUSTER
@@ -191,6 +192,7 @@ def compare_runs(pair: RunPair, settings: ComparisonSettings) -> Comparison:
         metrics=metrics,
         warnings=(
             *_list_warnings(pair.base, pair.candidate, scores, other_judges),
+            *_warn_of_forgotten(pair),
             *_warn_of_noise(metrics),
             *describe_shifts(shifts),
         ),
@@ -443,6 +445,13 @@ def _list_warnings(base: RunRow, candidate: RunRow, scores: pl.DataFrame, other_
         )
     yield from warn_of_status(base)
     yield from warn_of_status(candidate)
+
+
+def _warn_of_forgotten(pair: RunPair) -> Iterator[str]:
+    for run in (pair.base, pair.candidate):
+        forgotten = find_forgotten(pair.warehouse, run.run_id)
+        if forgotten is not None:
+            yield f"run {run.run_id}: {forgotten.words}"
 
 
 def warn_of_status(run: RunRow) -> Iterator[str]:

@@ -29,6 +29,7 @@ from evalhouse.tasks.reviews.draw import (
     sort_into_strata,
 )
 from evalhouse.tasks.reviews.label_files import ReviewError, list_labels
+from evalhouse.warehouse.rows.forgotten import refuse_forgotten
 from evalhouse.warehouse.rows.reviews import (
     read_items,
     read_moved,
@@ -165,6 +166,7 @@ def _list_items(warehouse: Warehouse, run: RunRow, request: ExportRequest) -> li
         raise ReviewError(
             f"run {run.run_id} is not finished; wait for it, or finish it with `evalhouse resume {run.run_id}`"
         )
+    refuse_forgotten(warehouse, run, "there is nothing to show a person; name a later run")
     items = collect_items(read_items(warehouse, run.run_id, request.steps or REVIEWED_PROMPTS))
     missing = [step for step in request.steps or () if not any(item.step == step for item in items)]
     if missing:

@@ -32,6 +32,8 @@ from evalhouse.warehouse.location import Lake, Location
 
 _CATALOGUES = {"postgres": "postgres_scanner", "sqlite": "sqlite_scanner"}
 NAME: Final = "evalhouse"
+FORGETTING: Final = "forgotten"
+"""The message of a snapshot before which none may stay: rows were forgotten with it."""
 _RETRY_S = 0.2
 _BUSY_MS = 10_000
 # One thread and little memory for writers, as for a plain file; those that serve pages are several.

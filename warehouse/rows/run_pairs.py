@@ -13,10 +13,14 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
 from evalhouse.warehouse.store import Warehouse
 
-_METADATA_CHANGED = (
-    "json_extract(base_metadata, '/{name}')::varchar is distinct from "
-    "json_extract(candidate_metadata, '/{name}')::varchar as {name}"
-)
+_VALUE = "json_extract({side}_metadata, '/{name}')::varchar"
+# By their hashes, as texts are: where a value was forgotten its mark ends in that.
+_HASH = f"if(starts_with({_VALUE}, '\"forgotten on '), left(right({_VALUE}, 18), 16), left(md5({_VALUE}), 16))"
+
+
+def _write_changed(name: str) -> str:
+    base, candidate = (_HASH.format(side=side, name=name) for side in ("base", "candidate"))
+    return f"{base} is distinct from {candidate} as {name}"
 
 
 class RunPair:
@@ -51,7 +55,7 @@ class RunPair:
     def read_changed_inputs(self, metadata_names: Sequence[str]) -> pl.DataFrame:
         """One row per sample of both runs in which something may differ: a flag for each input, and for each of these
         names in the metadata."""
-        further = ", ".join(_METADATA_CHANGED.format(name=name) for name in metadata_names)
+        further = ", ".join(map(_write_changed, metadata_names))
         return self.warehouse.read(read_query("run_pairs/changed_inputs").format(further=further), self._ids)
 
     def read_changed_judges(self) -> pl.DataFrame:

@@ -172,6 +172,11 @@ def find_run(warehouse: Warehouse, wanted: str) -> RunRow:
     """
     if exact := _read_runs(warehouse, "where run_id = $run_id", {"run_id": wanted}):
         return exact[0]
+    if gone := warehouse.read_rows(read_query("forget/gone_run"), {"run_id": wanted}):
+        raise WarehouseError(
+            f"run {wanted} was forgotten with all its rows on {gone[0]['forgotten_at']:%Y-%m-%d}, by "
+            f"{gone[0]['forgotten_by']}; `evalhouse runs` lists those that are there"
+        )
     runs = list_runs(warehouse)
     if not runs:
         raise WarehouseError(f"no run is on record in {warehouse.location.name}; start one with `evalhouse run`")

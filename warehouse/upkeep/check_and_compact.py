@@ -13,7 +13,7 @@ import duckdb
 
 from evalhouse.warehouse import steps
 from evalhouse.warehouse.engine.connection import explain_failure, open_reader, open_writer
-from evalhouse.warehouse.engine.lake import NAME
+from evalhouse.warehouse.engine.lake import FORGETTING, NAME
 from evalhouse.warehouse.engine.migrate import load_migrations
 from evalhouse.warehouse.errors import WarehouseError, first_line
 from evalhouse.warehouse.location import Location
@@ -144,7 +144,8 @@ def _tidy_lake(connection: duckdb.DuckDBPyConnection) -> int:
     connection.execute(f"call ducklake_flush_inlined_data('{NAME}')")
     connection.execute(f"call ducklake_rewrite_data_files('{NAME}')")
     connection.execute(f"call ducklake_merge_adjacent_files('{NAME}')")
-    snapshots = [row[0] for row in connection.execute(read_query("upkeep/forgettable").format(lake=NAME)).fetchall()]
+    wanted = read_query("upkeep/forgettable").format(lake=NAME, forgetting=FORGETTING)
+    snapshots = [row[0] for row in connection.execute(wanted).fetchall()]
     if snapshots:
         connection.execute(f"call ducklake_expire_snapshots('{NAME}', versions => {snapshots})")
     connection.execute(f"call ducklake_cleanup_old_files('{NAME}', cleanup_all => true)")

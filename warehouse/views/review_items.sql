@@ -89,18 +89,27 @@ united as (
 )
 
 select
-    run_id,
-    sample_id,
-    step,
-    statement_id,
-    context_rank,
-    source,
-    text,
-    judge_label,
-    reason,
-    question_hash,
-    sha256(concat_ws(' ', kind, question_hash, sha256(coalesce(text, '')), against_hash)) as item_hash
-from united;
+    united.run_id,
+    united.sample_id,
+    united.step,
+    united.statement_id,
+    united.context_rank,
+    united.source,
+    united.text,
+    united.judge_label,
+    united.reason,
+    coalesce(forgotten_items.question_hash, united.question_hash) as question_hash,
+    -- Of texts that were forgotten the hash is kept that labels are on record under.
+    coalesce(
+        forgotten_items.item_hash,
+        sha256(concat_ws(' ', united.kind, united.question_hash, sha256(coalesce(united.text, '')), united.against_hash))
+    ) as item_hash
+from united
+left join forgotten_items
+    on forgotten_items.run_id = united.run_id
+    and forgotten_items.sample_id = united.sample_id
+    and forgotten_items.step = united.step
+    and forgotten_items.item_id = coalesce(united.statement_id, 'C' || united.context_rank);
 
 comment on view review_items is 'One row per verdict that a person can review, under a hash of what is judged and all it is judged against.';
 comment on column review_items.run_id is 'Run.';

@@ -13,6 +13,8 @@ newest as materialized (
       and request_hash in (select request_hash from wanted)
       and status = 'ok'
       and reply is not null
+      -- What was forgotten is asked for again.
+      and not starts_with(reply, 'forgotten on ')
       and ($run_id::varchar is null or run_id = $run_id)
     group by request_hash
 )

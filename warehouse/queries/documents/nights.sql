@@ -14,7 +14,7 @@ contents as (
         from samples
         where list_contains(context_ids, $document) or not $has_id
     )
-    where coalesce(context_ids[context_rank], 'text ' || left(md5(contexts[context_rank]), 12)) = $document
+    where coalesce(context_ids[context_rank], 'text ' || left(if(starts_with(contexts[context_rank], 'forgotten on '), right(contexts[context_rank], 17), md5(contexts[context_rank])), 12)) = $document
 ),
 
 placed as (

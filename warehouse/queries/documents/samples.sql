@@ -17,7 +17,7 @@ with placed as (
 found as (
     select sample_id, ordinal, question, is_referred_to, context_rank
     from placed
-    where coalesce(context_ids[context_rank], 'text ' || left(md5(contexts[context_rank]), 12)) = $document
+    where coalesce(context_ids[context_rank], 'text ' || left(if(starts_with(contexts[context_rank], 'forgotten on '), right(contexts[context_rank], 17), md5(contexts[context_rank])), 12)) = $document
 ),
 
 missed as (

@@ -1,6 +1,6 @@
 -- One row per document of these: one of its texts.
 select
-    coalesce(context_ids[context_rank], 'text ' || left(md5(contexts[context_rank]), 12)) as document,
+    coalesce(context_ids[context_rank], 'text ' || left(if(starts_with(contexts[context_rank], 'forgotten on '), right(contexts[context_rank], 17), md5(contexts[context_rank])), 12)) as document,
     any_value(contexts[context_rank]) as text
 from (
     select samples.contexts, samples.context_ids, unnest(range(1, len(samples.contexts) + 1)) as context_rank

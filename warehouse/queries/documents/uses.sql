@@ -20,7 +20,7 @@ named as (
         run_id,
         sample_id,
         context_rank,
-        coalesce(context_ids[context_rank], 'text ' || left(md5(contexts[context_rank]), 12)) as document,
+        coalesce(context_ids[context_rank], 'text ' || left(if(starts_with(contexts[context_rank], 'forgotten on '), right(contexts[context_rank], 17), md5(contexts[context_rank])), 12)) as document,
         contains(lower(document || ' ' || if($words = '', '', contexts[context_rank])), $words) as has_words
     from placed
 ),

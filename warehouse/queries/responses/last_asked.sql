@@ -5,6 +5,7 @@ with asked as (
     from responses
     join asking_runs using (run_id)
     join run_samples using (run_id, sample_id)
+    anti join forgotten_samples using (run_id, sample_id)
     where responses.sample_id in (select sample_id from wanted) and responses.reused_run_id is null
     qualify row_number() over (
         partition by responses.sample_id order by asking_runs.started_at desc, responses.run_id desc

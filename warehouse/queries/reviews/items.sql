@@ -9,6 +9,10 @@ with placed as (
     inner join run_samples
         on run_samples.run_id = review_items.run_id
         and run_samples.sample_id = review_items.sample_id
+    -- What was forgotten cannot be shown to anybody.
+    anti join forgotten_samples
+        on forgotten_samples.run_id = $run_id
+        and forgotten_samples.sample_id = review_items.sample_id
     where review_items.run_id = $run_id
 ),
 

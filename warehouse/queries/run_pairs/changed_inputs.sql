@@ -16,22 +16,44 @@ with pairs as (
         )
 ),
 
+-- Texts by their hashes: where one was forgotten its mark ends in that.
+compared as (
+    select
+        sample_id,
+        input_hash,
+        context_ids,
+        reference_context_ids,
+        metadata,
+        list_transform(
+            [question, answer, ground_truth],
+            lambda text: if(starts_with(text, 'forgotten on '), left(right(text, 17), 16), left(md5(text), 16))
+        ) as texts,
+        list_transform(
+            contexts,
+            lambda text: if(starts_with(text, 'forgotten on '), left(right(text, 17), 16), left(md5(text), 16))
+        ) as contexts
+    from samples
+    where (sample_id, input_hash) in (
+        select (sample_id, base_hash) from pairs union all select (sample_id, candidate_hash) from pairs
+    )
+),
+
 texts as (
     select
         pairs.sample_id,
-        base.question is distinct from candidate.question as question,
-        base.answer is distinct from candidate.answer as answer,
-        base.ground_truth is distinct from candidate.ground_truth as ground_truth,
+        base.texts[1] is distinct from candidate.texts[1] as question,
+        base.texts[2] is distinct from candidate.texts[2] as answer,
+        base.texts[3] is distinct from candidate.texts[3] as ground_truth,
         base.contexts is distinct from candidate.contexts as contexts,
-        base.answer is distinct from candidate.answer
+        base.texts[2] is distinct from candidate.texts[2]
             and (base.contexts is null or candidate.contexts is null) as answer_as_contexts,
         base.context_ids is distinct from candidate.context_ids as context_ids,
         base.reference_context_ids is distinct from candidate.reference_context_ids as reference_context_ids,
         coalesce(pairs.base_metadata, base.metadata) as base_metadata,
         coalesce(pairs.candidate_metadata, candidate.metadata) as candidate_metadata
     from pairs
-    inner join samples as base on base.sample_id = pairs.sample_id and base.input_hash = pairs.base_hash
-    inner join samples as candidate
+    inner join compared as base on base.sample_id = pairs.sample_id and base.input_hash = pairs.base_hash
+    inner join compared as candidate
         on candidate.sample_id = pairs.sample_id
         and candidate.input_hash = pairs.candidate_hash
 )

@@ -7,17 +7,27 @@ with stated as (
     select true, sample_id, statement_id, source, ordinal, text from statements where run_id = $candidate
 ),
 
+-- Where texts of one of the runs were forgotten, statements are matched by the hash that a mark ends in.
+recorded as (
+    select count(*) > 0 as by_hash
+    from forgotten
+    where run_id in ($base, $candidate)
+),
+
 placed as (
     select
         *,
         -- As a pattern takes long, it is for texts that have something to be replaced.
-        if(
-            contains(text, '  ') or contains(text, chr(9)) or contains(text, chr(10)) or contains(text, chr(13)),
-            trim(regexp_replace(text, '\s+', ' ', 'g')),
-            trim(text)
-        ) as item,
+        case
+            when starts_with(text, 'forgotten on ') then left(right(text, 17), 16)
+            when by_hash then left(md5(lower(trim(regexp_replace(text, '\s+', ' ', 'g')))), 16)
+            when contains(text, '  ') or contains(text, chr(9)) or contains(text, chr(10)) or contains(text, chr(13))
+                then trim(regexp_replace(text, '\s+', ' ', 'g'))
+            else trim(text)
+        end as item,
         row_number() over (partition by of_candidate, sample_id, source, item order by ordinal) as place
     from stated
+    cross join recorded
 ),
 
 matched as (
@@ -68,14 +78,17 @@ contents as (
 
 -- Contexts are the same by rank where all texts are the same; only elsewhere the texts are read.
 ranked as (
-    select useful.*, context_rank::uhugeint as item, 1 as place
+    select useful.*, context_rank::varchar as item, 1 as place
     from useful
     inner join contents using (sample_id)
     where base_hash = candidate_hash
     union all
     select
         useful.*,
-        md5_number(samples.contexts[context_rank]) as item,
+        if(
+            starts_with(samples.contexts[context_rank], 'forgotten on '),
+            left(right(samples.contexts[context_rank], 17), 16), left(md5(samples.contexts[context_rank]), 16)
+        ) as item,
         row_number() over (partition by of_candidate, sample_id, item order by context_rank) as place
     from useful
     inner join contents using (sample_id)

@@ -10,5 +10,8 @@ left join (
     from responses
     where run_id = $run_id and status = 'failed'
 ) as failed using (sample_id)
+anti join forgotten_samples
+    on forgotten_samples.run_id = $run_id
+    and forgotten_samples.sample_id = run_samples.sample_id
 where run_samples.run_id = $run_id and run_samples.ordinal between $first and $last
 order by run_samples.ordinal

@@ -9,5 +9,6 @@ with ended as (
 select distinct (run_samples.ordinal - 1) // $shard_size as number
 from run_samples
 left join ended using (sample_id)
+anti join (select sample_id from forgotten_samples where run_id = $run_id) as gone using (sample_id)
 where run_samples.run_id = $run_id and coalesce(ended.failed, true)
 order by number

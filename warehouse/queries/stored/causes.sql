@@ -142,7 +142,9 @@ compared as (
             as relevant_ranks
     from judged
     window
-        same_words as (partition by run_id, lower(trim(text))),
+        same_words as (
+            partition by run_id, if(starts_with(text, 'forgotten on '), right(text, 17), lower(trim(text)))
+        ),
         same_sample as (partition by run_id, sample_id)
 ),
 
@@ -151,7 +153,11 @@ placed as (
         compared.*,
         -- Down to which rank one has to read for the support; what stands together is needed whole.
         coalesce(list_min(context_ranks), list_max(joint_ranks)) as first_rank,
-        strlen(trim(text)) < thresholds.least_bytes as is_short,
+        -- Of a statement that was forgotten its mark has the length.
+        if(
+            starts_with(text, 'forgotten on '),
+            try_cast(regexp_extract(text, '\((\d+) bytes', 1) as bigint), strlen(trim(text))
+        ) < thresholds.least_bytes as is_short,
         case
             when is_short then null
             when first_supported <> compared.sample_id then first_supported

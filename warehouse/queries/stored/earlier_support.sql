@@ -66,7 +66,9 @@ unsupported as (
         statements.run_id,
         statements.sample_id,
         statements.statement_id,
-        lower(trim(statements.text)) as words,
+        -- Where texts were forgotten, that of one day is that of another day by the hash it ends in.
+        if(starts_with(statements.text, 'forgotten on '), right(statements.text, 17), lower(trim(statements.text)))
+            as words,
         run_samples.input_hash
     from (from statements where source = 'ground_truth' and run_id in (select run_id from open_runs)) as statements
     inner join (from attributions where not supported and run_id in (select run_id from open_runs)) as attributions
@@ -98,7 +100,11 @@ stated as (
     select distinct candidates.*, statements.statement_id as earlier_statement_id
     from candidates
     inner join (
-        select run_id, sample_id, statement_id, lower(trim(text)) as words
+        select
+            run_id,
+            sample_id,
+            statement_id,
+            if(starts_with(text, 'forgotten on '), right(text, 17), lower(trim(text))) as words
         from statements
         where source = 'ground_truth' and run_id in (select earlier_run_id from pairs)
     ) as statements
@@ -109,7 +115,15 @@ stated as (
 
 -- Texts by their hashes: they would fill the memory of a writer.
 texts as (
-    select sample_id, input_hash, context_ids, list_transform(contexts, lambda context: hash(context)) as contexts
+    select
+        sample_id,
+        input_hash,
+        context_ids,
+        starts_with(question, 'forgotten on ') as is_forgotten,
+        list_transform(
+            contexts,
+            lambda context: hash(if(starts_with(context, 'forgotten on '), right(context, 17), context))
+        ) as contexts
     from samples
 ),
 
@@ -135,6 +149,8 @@ before as (
     inner join texts as there
         on there.sample_id = stated.sample_id
         and there.input_hash = stated.earlier_input_hash
+    -- A text that is gone is no evidence against one that is there.
+    where coalesce(here.is_forgotten = there.is_forgotten, true)
 ),
 
 retrieved as (

@@ -7,6 +7,8 @@ from (
     union {run_ids}
 )
 anti join runs using (run_id)
+-- Of a run that was forgotten whole a call stays that another run rests on.
+anti join (select run_id from forgotten where with_scores and sample_id is null) as gone using (run_id)
 union all
 select 'samples of a run whose texts are missing', count(*)
 from run_samples
@@ -44,6 +46,10 @@ union all
 select 'calls whose prompt is not on record', count(*)
 from (select distinct prompt_hash from llm_calls where prompt_hash is not null)
 anti join prompts using (prompt_hash)
+union all
+select 'forgettings that were cut short', count(distinct forgetting_id)
+from forgotten
+where forgotten_at is null
 union all
 select 'batches that were written twice', count(*) - count(distinct batch_key)
 from batches

@@ -1,0 +1,425 @@
+"""`evalhouse warehouse forget`: texts go and figures stay, what a kept run rests on stays, and no byte is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from cli_house import HOSTILE_ID, ROWS, House
+from cli_process import Finished
+from history_nights import Size, write_nights
+from warehouse_processes import count_rows, run_script
+
+from evalhouse.tasks.comparing.runs import ComparisonSettings, compare_runs
+from evalhouse.tasks.reviews.export import ExportRequest, plan_export
+from evalhouse.warehouse.engine.connection import open_writer
+from evalhouse.warehouse.engine.locks import hold_run
+from evalhouse.warehouse.errors import WarehouseError
+from evalhouse.warehouse.rows.calls import find_replies
+from evalhouse.warehouse.rows.documents import read_uses
+from evalhouse.warehouse.rows.forgotten import find_forgotten, hash_text, read_hash
+from evalhouse.warehouse.rows.run_pairs import RunPair
+from evalhouse.warehouse.rows.runs import find_run, list_runs
+from evalhouse.warehouse.rows.samples import Staging, read_samples_between, take_in_samples
+from evalhouse.warehouse.store import Warehouse
+from evalhouse.warehouse.tables import Batch, build_frame
+from evalhouse.warehouse.upkeep.check_and_compact import check_warehouse, compact_warehouse
+from evalhouse.warehouse.upkeep.forget import KEPT, SHARED, TEXTS, Rule, forget
+from evalhouse.warehouse.upkeep.move import move_warehouse
+
+Ask = Callable[..., Finished]
+
+# Every column of text that a migration made and that names, counts or classifies, and so tells nobody's words.
+_STAY = {
+    "runs": "*", "prompts": "*", "batches": "*", "migrations": "*", "kb_updates": "*", "noise": "*", "scores": "*",
+    "gate_decisions": "*", "gate_checks": "*", "gate_acceptances": "*", "provider_batches": "*", "batch_requests": "*",
+    "served_models": "*", "stored_parts": "*", "stored_scores": "*", "stored_causes": "*", "stored_costs": "*",
+    "review_picks": "*", "forgotten": "*", "forgotten_items": "*",
+    "samples": {"input_hash", "sample_id", "context_ids", "reference_context_ids"},
+    "run_samples": {"run_id", "sample_id", "input_hash", "cluster"},
+    "responses": {"run_id", "sample_id", "context_ids", "status", "reused_run_id"},
+    "llm_calls": {
+        "call_id", "run_id", "sample_id", "step", "prompt", "prompt_hash", "judge", "model", "request_hash", "status",
+        "reused_call_id", "flow_run_id", "task_run_id", "batch_id",
+    },
+    "statements": {"run_id", "sample_id", "statement_id", "source", "call_id"},
+    "classifications": {"run_id", "sample_id", "statement_id", "label", "call_id"},
+    "attributions": {"run_id", "sample_id", "statement_id", "call_id"},
+    "context_verdicts": {"run_id", "sample_id", "call_id"},
+    "votes": {"run_id", "sample_id", "step", "item_id", "verdict", "call_id"},
+    "similarities": {"run_id", "sample_id", "kind", "call_id"},
+    "grades": {"run_id", "sample_id", "rubric", "criterion", "rule", "call_id"},
+    "outcomes": {"run_id", "sample_id", "step", "reason"},
+    "reviews": {
+        "run_id", "sample_id", "step", "statement_id", "label", "reviewer", "stratum", "item_hash", "question_hash",
+        "first_label", "judge_label", "export_id",
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def filled(house: House) -> Warehouse:
+    return Warehouse(str(house.path))
+
+
+@pytest.fixture(scope="module")
+def nights_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("nights") / "nights.duckdb"
+    write_nights(path, Size(nights=5, samples=60))
+    return path.read_bytes()
+
+
+@pytest.fixture
+def nights(nights_file: bytes, tmp_path: Path) -> Warehouse:
+    (tmp_path / "nights.duckdb").write_bytes(nights_file)
+    return Warehouse(str(tmp_path / "nights.duckdb"))
+
+
+def _change(warehouse: Warehouse, sql: str) -> None:
+    with open_writer(warehouse.location, patience_s=5) as connection:
+        connection.execute(sql)
+
+
+def _list_wrong(warehouse: Warehouse) -> list[str]:
+    return [finding.what for finding in check_warehouse(warehouse) if finding.verdict == "wrong"]
+
+
+def _name_run(warehouse: Warehouse, *run_ids: str, **options: Any) -> Rule:
+    return Rule(words="--run", run_ids=run_ids, **options)
+
+
+def _read_figures(warehouse: Warehouse) -> dict[str, list[tuple[object, ...]]]:
+    """All that is counted and compared of all runs, computed again, without a word of any text."""
+    _change(warehouse, "delete from stored_parts")
+    views = {
+        "scores": "from run_scores order by all",
+        "causes": "from sample_causes order by all",
+        "costs": "from run_costs order by all",
+        "history": "select * exclude (answer) from sample_history order by all",
+        "rankings": "from sample_rankings order by all",
+        "steps": "select run_id, sample_id, step, reason from sample_steps order by all",
+        "labels": "select run_id, sample_id, step, statement_id, label, supported, useful, rating from verdicts order by all",
+        "latencies": "from run_latencies order by all",
+    }
+    figures = {name: warehouse.read(sql).rows() for name, sql in views.items()}
+    figures["documents"] = read_uses(warehouse, [run.run_id for run in list_runs(warehouse)]).rows()
+    runs = [run for run in list_runs(warehouse) if run.kind == "evaluation"]
+    for base, candidate in zip(runs[1:], runs, strict=False):
+        pair = RunPair(warehouse, base, candidate)
+        compared = compare_runs(pair, ComparisonSettings(resamples=20))
+        figures[f"compare {base.run_id}"] = [
+            (repr(compared.metrics), repr(compared.retrieval)), *pair.read_flips().rows(),
+            *pair.read_changed_inputs(["topic"]).sort("sample_id").rows(),
+        ]  # fmt: skip
+    return figures
+
+
+@pytest.mark.parametrize("which", [[0], [1, 2], [0, 1, 2, 3, 4]])
+def test_every_figure_is_what_it_was(nights: Warehouse, which: list[int]) -> None:
+    before = _read_figures(nights)
+    runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
+    for place in which:  # each in a forgetting of its own
+        forget(nights, _name_run(nights, runs[place]))
+    assert _read_figures(nights) == before
+    texts = nights.read("select text from statements where run_id = $run_id", {"run_id": runs[which[0]]})["text"]
+    assert all(read_hash(text) for text in texts)
+    assert _list_wrong(nights) == []
+
+
+def test_marks_of_two_days_are_one_text(nights: Warehouse) -> None:
+    before = _read_figures(nights)
+    runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
+    forget(nights, _name_run(nights, *runs[:2]))
+    for table, column in (("statements", "text"), ("samples", "question"), ("samples", "answer")):
+        _change(
+            nights,
+            f"update {table} set {column} = regexp_replace({column}, '^forgotten on [0-9-]+', 'forgotten on 2020-01-02')"
+            f" where sample_id in (select sample_id from run_samples where run_id = '{runs[0]}' and ordinal % 2 = 0)",
+        )
+    assert _read_figures(nights) == before
+
+
+def test_no_byte_of_a_sample_is_left_after_compacting(house: House, filled: Warehouse, ask: Ask) -> None:
+    row = next(row for row in ROWS if row["id"] == "tide-1")
+    words = [row["question"], row["bot_reply"].split(".")[0], row["contexts"][0], row["contexts"][1], "Brankmouth"]
+    journal = filled.location.journal_path
+    journal.mkdir(exist_ok=True)
+    (journal / "gone-000001.jsonl").write_bytes(
+        orjson.dumps(
+            {
+                "call_id": "late", "run_id": house.run_id, "sample_id": "tide-1", "step": "rank", "judge": "lexical",
+                "request_hash": "f" * 64, "request_key": 1, "reply": words[0], "status": "ok", "attempts": 1,
+                "started_at": 1,
+            }
+        )
+        + b"\n"
+    )  # fmt: skip
+    assert _find_bytes(filled, words) == set(words)
+    told = ask("warehouse", "forget", "--sample", "tide-1", "--warehouse", str(house.path), "--json")
+    assert told.status == 0, told.stderr
+    assert told.document["n_samples"] == 2
+    assert told.document["rows"]["llm_calls"] > 5
+    assert ask("warehouse", "compact", "--warehouse", str(house.path)).status == 0
+    assert _find_bytes(filled, words) == set()
+    # Of the other samples nothing is missing.
+    assert len(_find_bytes(filled, [ROWS[2]["question"], ROWS[2]["bot_reply"]])) == 2
+    assert _list_wrong(filled) == []
+
+
+def _find_bytes(warehouse: Warehouse, words: list[str]) -> set[str]:
+    """Which of these words stand in the warehouse or in any file beside it that bears its name."""
+    paths = [path for path in warehouse.location.path.parent.rglob("*") if path.is_file()]
+    near = [path for path in paths if warehouse.location.path.name in str(path)]
+    contents = b"\n".join(path.read_bytes() for path in near)
+    read = contents + "\n".join(
+        str(row)
+        for table in ("samples", "statements", "llm_calls", "responses", "run_samples", "outcomes", "classifications",
+                      "attributions", "context_verdicts", "similarities", "grades")
+        for row in warehouse.read(f"from {table}").rows()
+    ).encode()  # fmt: skip
+    # Columns are packed, so that a text is looked for both as it lies there and as it is read.
+    return {word for word in words if word.encode() in read}
+
+
+def test_what_a_kept_run_rests_on_stays(house: House, filled: Warehouse) -> None:
+    first, second = house.run_id, find_run(filled, "latest").run_id
+    replies = filled.read("select distinct request_hash from llm_calls where status = 'ok'")["request_hash"].to_list()
+    lineage = "select * exclude (original_started_at) from score_lineage where run_id = $run_id order by all"
+    before = filled.read(lineage, {"run_id": second}).rows()
+    samples = filled.read("from samples order by all").rows()
+    forget(filled, _name_run(filled, first))
+    assert filled.read(lineage, {"run_id": second}).rows() == before
+    assert filled.read("from samples order by all").rows() == samples
+    assert find_replies(filled, replies).keys() == set(replies)
+    forget(filled, _name_run(filled, second))
+    assert find_replies(filled, replies) == {}
+    left = filled.read("from samples order by all")
+    assert all(read_hash(question) for question in left["question"])
+    assert [len(contexts or []) for contexts in left["contexts"]] == [
+        len(contexts or []) for contexts in (row[5] for row in samples)
+    ]
+
+
+def test_a_text_that_comes_again_is_there_again(filled: Warehouse) -> None:
+    run = find_run(filled, "latest")
+    staging = Staging()
+    rows = filled.read(
+        "select ordinal, sample_id as given_id, samples.* exclude (metadata), samples.metadata::varchar as metadata "
+        "from run_samples inner join samples using (sample_id, input_hash) where run_id = $run_id order by ordinal",
+        {"run_id": run.run_id},
+    ).to_dicts()
+    staging.add([{name: row[name] for name in build_frame("staged_samples", []).columns} for row in rows])
+    forget(filled, Rule(words="all", before=datetime(2100, 1, 1)))
+    assert filled.read("select count(*) from samples where question like 'When is%'").item() == 0
+    _change(filled, "insert into runs select * replace ('new' as run_id) from runs limit 1")
+    take_in_samples(filled, "new", staging)
+    staging.discard()
+    (tide, *_) = read_samples_between(filled, "new", 1, 1)
+    assert (tide.question, tide.metadata) == (ROWS[0]["question"], {"harbour": "Brankmouth"})
+    # The run that was forgotten is not judged by it: what it was judged by is not known any more.
+    assert read_samples_between(filled, run.run_id, 1, 10) == []
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("function", ["_forget_rows", "_mark_shared", "_carry_out"])
+def test_a_forgetting_that_was_killed_goes_on(nights: Warehouse, function: str, with_scores: bool) -> None:
+    runs = sorted(run.run_id for run in list_runs(nights) if run.kind == "evaluation")
+    killed = run_script(
+        "from evalhouse.warehouse.upkeep import forget as f\n"
+        f"original, calls = f.{function}, []\n"
+        # The first of them is carried out, the second is not.
+        f"def killing(*args):\n    calls.append(1)\n    return original(*args) if len(calls) < 2 else kill_self()\n"
+        f"f.{function}, f._AT_ONCE = killing, 50\n"
+        f"f.forget(Warehouse(PATH), f.Rule(words='--run', run_ids={tuple(runs[:3])}, with_scores={with_scores}))",
+        nights.location.path,
+    )
+    assert killed.code == -9, killed.errors
+    assert _list_wrong(nights)[-1:] == ["forgettings that were cut short"]
+    again = forget(nights, _name_run(nights, *runs[:3], with_scores=with_scores))
+    assert again.run_ids == ()
+    assert _list_wrong(nights) == []
+    left = nights.read("select distinct run_id from statements where not starts_with(text, 'forgotten on ')")
+    assert not set(left["run_id"]) & set(runs[:3])
+    assert set(left["run_id"]) >= set(runs[3:])
+    assert count_rows(nights, "runs", f"run_id in {tuple(runs[:3])}") == (0 if with_scores else 3)
+    # Nothing is counted twice, and a third time changes nothing.
+    record = nights.read("from forgotten order by all").rows()
+    forget(nights, _name_run(nights, *runs[:3], with_scores=with_scores))
+    assert nights.read("from forgotten order by all").rows() == record
+
+
+def test_a_dry_run_says_what_goes_and_changes_nothing(house: House, filled: Warehouse, ask: Ask) -> None:
+    before = filled.read("from llm_calls order by call_id").rows()
+    options = ("--run", house.run_id, "--warehouse", str(house.path), "--json")
+    told = ask("warehouse", "forget", *options, "--dry-run").document
+    assert count_rows(filled, "forgotten") == 0
+    assert filled.read("from llm_calls order by call_id").rows() == before
+    done = ask("warehouse", "forget", *options).document
+    assert done == told | {"dry_run": False}
+    assert done["rows"]["statements"] == count_rows(filled, "statements", f"run_id = '{house.run_id}'")
+    record = filled.read("select table_name, sum(n_rows)::bigint from forgotten group by 1").rows()
+    assert dict(record) == {**done["rows"], "run_samples": done["n_samples"]}
+    shown = ask("warehouse", "forget", *options[:-1])
+    assert "nothing to forget" in shown.stdout
+
+
+def test_a_run_is_forgotten_with_its_scores(house: House, filled: Warehouse, ask: Ask) -> None:
+    kept = find_run(filled, "latest").run_id
+    before = filled.read("from run_scores where run_id = $run_id order by all", {"run_id": kept}).rows()
+    assert ask("warehouse", "forget", "--run", house.run_id, "--scores", "--warehouse", str(house.path)).status == 0
+    tables = filled.read("select table_name from duckdb_columns() where column_name = 'run_id' and not internal")
+    views = set(filled.read("select view_name from duckdb_views()")["view_name"])
+    for table in set(tables["table_name"]) - views - KEPT - {"llm_calls"}:
+        assert count_rows(filled, table, f"run_id = '{house.run_id}'") == 0, table
+    assert filled.read("from run_scores where run_id = $run_id order by all", {"run_id": kept}).rows() == before
+    assert _list_wrong(filled) == []
+    gone = ask("show", house.run_id, "--warehouse", str(house.path))
+    assert gone.status == 2
+    assert "was forgotten with all its rows on" in gone.stderr
+
+
+def test_a_sample_is_forgotten_with_its_scores(house: House, filled: Warehouse, ask: Ask) -> None:
+    before = count_rows(filled, "run_samples")
+    forget(filled, Rule(words="--sample", sample_id=HOSTILE_ID, with_scores=True))
+    assert count_rows(filled, "run_samples") == before - 2
+    assert count_rows(filled, "scores", f"sample_id = '{HOSTILE_ID}'") == 0
+    assert {run.n_samples for run in list_runs(filled)} == {3}
+    assert _list_wrong(filled) == []
+    assert ask("show", "latest", "--warehouse", str(house.path)).status == 0
+
+
+def test_labels_of_people_stay_with_the_verdicts_they_are_of(house: House, filled: Warehouse) -> None:
+    _change(
+        filled,
+        "insert into reviews by name select run_id, sample_id, step, statement_id, context_rank, judge_label as label, "
+        "'Ann' as reviewer, now()::timestamp as reviewed_at, item_hash, question_hash, judge_label, "
+        "'Brankmouth, she says' as note, now()::timestamp as imported_at, 0.5 as probability "
+        f"from review_items where run_id = '{house.run_id}'",
+    )
+    reviewed = "select * exclude (review_run_id) from reviewed_verdicts order by all"
+    before = filled.read(reviewed).rows()
+    assert len({row[0] for row in before}) == 2  # the second run's verdicts have the first one's labels
+    for rule in (_name_run(filled, house.run_id), Rule(words="all", before=datetime(2100, 1, 1))):
+        forget(filled, rule)
+        assert filled.read(reviewed).rows() == before
+    assert count_rows(filled, "reviews", "note like '%Brank%'") == 0
+    with pytest.raises(WarehouseError, match="nothing to show a person"):
+        plan_export(filled, find_run(filled, "latest"), ExportRequest(n=3))
+
+
+def test_what_shows_a_forgotten_run_says_so(house: House, filled: Warehouse, ask: Ask) -> None:
+    url = ("--warehouse", str(house.path))
+    forget(filled, Rule(words="all", before=datetime(2100, 1, 1)))
+    today = f"forgotten on {datetime.now(UTC):%Y-%m-%d}"
+    page = house.path.parent / "run.html"
+    for command in (
+        ("show", "latest"), ("lineage", "latest", "tide-1", "--full"), ("compare", "previous", "latest"),
+        ("query", "select question, reply from score_lineage where reply is not null"),
+        ("diagnose", "latest"), ("report", "latest", "-o", str(page)), ("rescore", "latest"),
+    ):  # fmt: skip
+        told = ask(*command, *url)
+        assert told.status == 0, (command, told.stderr)
+        if command[0] not in ("diagnose", "report", "rescore"):
+            assert today in " ".join(told.stdout.split()), command
+    assert today in page.read_text(encoding="utf-8")
+    assert "Brankmouth" not in page.read_text(encoding="utf-8")
+    for refused in (("resume", "latest"), ("review", "export", "latest")):
+        told = ask(*refused, *url)
+        assert told.status == 2
+        assert "were forgotten on" in told.stderr
+    x
+
+
+def test_metrics_of_ones_own_are_left_as_they_are(house: House, filled: Warehouse, ask: Ask) -> None:
+    from cli_house import write_metric  # noqa: PLC0415
+
+    own, url = str(write_metric(house.path.parent)), ("--warehouse", str(house.path))
+    scores = "select * from scores where run_id = $run_id order by all"
+    assert ask("rescore", house.run_id, "--metric-files", own, *url).status == 0
+    before = filled.read(scores, {"run_id": house.run_id}).rows()
+    forget(filled, _name_run(filled, house.run_id))
+    told = ask("rescore", house.run_id, *url, "--json")
+    assert told.status == 0
+    assert list(told.document[0]["left_out"]) == ["answer_length"]
+    assert filled.read(scores, {"run_id": house.run_id}).rows() == before
+
+
+def test_runs_that_are_too_young_or_under_way_are_left(house: House, filled: Warehouse) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    assert forget(filled, Rule(words="", before=now - timedelta(days=1))).run_ids == ()
+    assert forget(filled, Rule(words="", before=now + timedelta(days=1), suite="nightly")).run_ids == ()
+    _change(filled, f"update runs set status = 'running' where run_id = '{house.run_id}'")
+    with hold_run(filled.location, house.run_id):
+        with pytest.raises(WarehouseError, match="is under way"):
+            forget(filled, _name_run(filled, house.run_id))
+        forgotten = forget(filled, Rule(words="", before=now + timedelta(days=1)))
+    assert forgotten.under_way == (house.run_id,)
+    assert find_forgotten(filled, house.run_id) is None
+    # One whose process died is under way no more.
+    assert forget(filled, _name_run(filled, house.run_id)).run_ids == (house.run_id,)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), "got nothing to forget"),
+        (("--run", "latest", "--sample", "tide-1"), "got --run and --sample"),
+        (("--older-than", "180"), "got '180'; write a number of days"),
+        (("--run", "latest", "--suite", "s"), "--suite goes with --older-than"),
+        (("--sample", "tide-2"), "no run has a sample 'tide-2'; did you mean"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(house: House, ask: Ask, options: tuple[str, ...], why: str) -> None:
+    told = ask("warehouse", "forget", *options, "--warehouse", str(house.path))
+    assert told.status == 2
+    assert why in told.stderr
+
+
+def test_every_column_of_text_goes_or_is_known_to_stay(filled: Warehouse) -> None:
+    columns = filled.read(
+        "select table_name, column_name from duckdb_columns() inner join duckdb_tables() using (table_name) "
+        "where not duckdb_tables.internal and data_type in ('VARCHAR', 'VARCHAR[]', 'JSON')"
+    ).rows()
+    known = {**TEXTS, **SHARED}
+    unknown = [
+        (table, column)
+        for table, column in columns
+        if column not in known.get(table, {}) and _STAY.get(table) != "*" and column not in _STAY.get(table, ())
+    ]
+    assert unknown == []
+
+
+def test_a_mark_has_the_hash_of_its_text(filled: Warehouse) -> None:
+    forget(filled, Rule(words="all", before=datetime(2100, 1, 1)))
+    question = filled.read("select question from samples where sample_id = 'zh-1'").item()
+    assert read_hash(question) == hash_text(ROWS[2]["question"])
+    assert "中文" in question
+    assert read_hash("forgotten on a whim") is None
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Warehouse]:
+    yield Warehouse(f"ducklake:sqlite:///{tmp_path / 'catalogue.sqlite'}?data={tmp_path / 'files'}")
+
+
+@pytest.mark.slow  # the tables of a lake take seconds to make
+def test_a_lake_forgets_in_all_its_snapshots(nights: Warehouse, lake: Warehouse, tmp_path: Path) -> None:
+    move_warehouse(nights, lake, lambda *_: None)
+    runs = sorted(run.run_id for run in list_runs(lake) if run.kind == "evaluation")
+    before = _read_lake_figures(lake)
+    forgotten = forget(lake, _name_run(lake, *runs))
+    assert forgotten.tables["statements"] > 0
+    assert _read_lake_figures(lake) == before
+    compact_warehouse(lake)
+    assert _list_wrong(lake) == []
+    assert lake.read("select count(*) from ducklake_snapshots('evalhouse')").item() <= 2
+    texts = [path for path in (tmp_path / "files").rglob("*.parquet") if b"high tide at berth" in path.read_bytes()]
+    assert texts == []
+
+
+def _read_lake_figures(lake: Warehouse) -> list[tuple[object, ...]]:
+    return lake.read("from run_scores order by all").rows() + lake.read("from sample_causes order by all").rows()

@@ -1,0 +1,2 @@
+delete from {table}
+where run_id in (select run_id from here) and ($sample_id is null or {sample} = $sample_id) and {goes}

@@ -1,0 +1,8 @@
+-- One row when texts of a run were forgotten: since when, whether of all its samples, and of how many.
+select
+    min(decided_at) as forgotten_at,
+    bool_or(sample_id is null) as is_whole,
+    (select count(*) from forgotten_samples where run_id = $run_id) as n_samples
+from forgotten
+where run_id = $run_id
+having count(*) > 0
