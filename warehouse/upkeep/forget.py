@@ -28,7 +28,7 @@ from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.gates import find_user
 from evalhouse.warehouse.rows.runs import make_run_id, now_utc
 from evalhouse.warehouse.store import FLUSH_PATIENCE_S, Warehouse, insert_frame
-from evalhouse.warehouse.stored import forget as forget_stored
+from evalhouse.warehouse.store import forget as forget_stored
 from evalhouse.warehouse.tables import TABLES, build_frame
 from evalhouse.warehouse.unmoved import JournalReader
 
@@ -44,7 +44,12 @@ TEXTS: Final[Mapping[str, Mapping[str, Kind]]] = {
     "responses": {"answer": "text", "contexts": "texts", "error": "words"},
     "run_samples": {"metadata": "members"},
     "reviews": {"note": "words"},
-}
+    "testset_candidates": {
+        "question": "words", "ground_truth": "words", "conversation": "nothing", "spans": "nothing", "detail": "words",
+    },
+    "testset_checks": {"detail": "words"},
+    "testset_changes": {"detail": "words", "before": "words", "after": "words"},
+}  # fmt: skip
 """The columns that hold texts in tables whose rows are a run's own, and what takes a text's place there."""
 SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
     "samples": {
@@ -55,6 +60,13 @@ SHARED: Final[Mapping[str, Mapping[str, Kind]]] = {
     },
 }  # fmt: skip
 """The same of tables whose rows other runs may rest on."""
+_OF_SETS: Final[Mapping[str, Mapping[str, Kind]]] = {
+    **{table: texts for table, texts in TEXTS.items() if table in ("testset_candidates", "testset_changes")},
+    "testset_questions": {
+        "question": "words", "ground_truth": "words", "conversation": "nothing", "spans": "nothing",
+    },
+}  # fmt: skip
+"""Where the texts of a sample stand that a test set made, by `question_id`."""
 KEPT: Final = frozenset({"batches", "kb_updates", "served_models", "forgotten", "forgotten_items"})
 """Tables of which nothing is deleted with a run: what was written, answered and served, and the record itself."""
 _MARKS: Final[Mapping[Kind, str]] = {
@@ -236,7 +248,7 @@ def _put_on_record(
 def _count(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[str, str, int, int]]:
     """Table, run, rows and bytes of all that goes."""
     # The samples themselves are on record already.
-    tables = _list_run_tables(connection, rule.sample_id) if rule.with_scores else [*TEXTS]
+    tables = _list_run_tables(connection, rule.sample_id) if rule.with_scores else _list_marked(rule.sample_id)
     for table in sorted({*tables} - {"run_samples"}):
         texts = {**TEXTS, **SHARED}.get(table, {})
         holds = " or ".join(f"{column} is not null" for column in texts)
@@ -253,6 +265,11 @@ def _count(connection: duckdb.DuckDBPyConnection, rule: Rule) -> Iterator[tuple[
         sql = f"select run_id, count(*), sum(n_bytes)::bigint from going_{table.removeprefix('llm_')} group by run_id"
         for run_id, n_rows, n_bytes in connection.execute(f"{sql} having run_id is not null").fetchall():
             yield table, run_id, n_rows, n_bytes
+
+
+def _list_marked(sample_id: str | None) -> list[str]:
+    """The tables in which marks take the place of texts; those without samples only where whole runs are meant."""
+    return [table for table in TEXTS if sample_id is None or "sample_id" in TABLES[table]]
 
 
 def _list_run_tables(connection: duckdb.DuckDBPyConnection, sample_id: str | None) -> list[str]:
@@ -309,10 +326,13 @@ def _forget_rows(warehouse: Warehouse, pending: _Pending, run_ids: Sequence[str]
         if pending.with_scores:
             _delete_rows(connection, warehouse, pending, run_ids)
         else:
-            for table, texts in TEXTS.items():
-                marks = _write_marks(texts)
-                sample = _name_sample(table, pending.sample_id)
+            for table in _list_marked(pending.sample_id):
+                marks, sample = _write_marks(TEXTS[table]), _name_sample(table, pending.sample_id)
                 sql = read_query("forget/mark").format(table=table, marks=marks, sample=sample)
+                connection.execute(sql, wanted)
+        if pending.sample_id is not None:
+            for table, texts in _OF_SETS.items():
+                sql = f"update {table} set {_write_marks(texts)} where question_id = $sample_id"
                 connection.execute(sql, wanted)
         _commit(connection, warehouse)
 
