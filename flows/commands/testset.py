@@ -22,6 +22,11 @@ from evalhouse.flows.errors import INCOMPLETE, INTERRUPTED
     cls=LazyGroup,
     elsewhere={
         "check": ("testset_check", "check", "Find what is wrong with a test set, its documents at hand or not."),
+        "diff": (
+            "testset_diff",
+            "diff",
+            "Show what became of a test set's questions from one version to another.",
+        ),
     },
 )
 def testset() -> None:

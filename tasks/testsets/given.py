@@ -4,14 +4,13 @@ What a set of ours has beside the columns of a dataset (kind, spans, what was sa
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from evalhouse.tasks.datasets.read import stage_dataset
 from evalhouse.tasks.testsets.passages import Language, find_language
 from evalhouse.tasks.testsets.questions import KINDS, UNANSWERABLE, QuestionKind, Span, Turn
-from evalhouse.warehouse.rows.samples import StoredSample
 
 _RULES: Final[tuple[tuple[QuestionKind, re.Pattern[str]], ...]] = (
     (
@@ -87,17 +86,34 @@ def read_given(
         samples = staged.staging.read_between(1, staged.n_samples)
     finally:
         staged.staging.discard()
-    return [_to_given(sample) for sample in samples], staged.content_hash
+    questions = [
+        take_given(
+            sample_id=sample.sample_id,
+            question=sample.question,
+            ground_truth=sample.ground_truth,
+            reference_context_ids=sample.reference_context_ids,
+            beside=sample.metadata,
+        )
+        for sample in samples
+    ]
+    return questions, staged.content_hash
 
 
-def _to_given(sample: StoredSample) -> GivenQuestion:
-    beside = sample.metadata
+def take_given(
+    *,
+    sample_id: str,
+    question: str,
+    ground_truth: str | None,
+    reference_context_ids: Sequence[str] | None,
+    beside: Mapping[str, Any],
+) -> GivenQuestion:
+    """A question from the columns of a dataset and what stands beside them."""
     kind = beside.get("kind")
     return GivenQuestion(
-        id=sample.sample_id,
-        question=sample.question,
-        ground_truth=sample.ground_truth if (sample.ground_truth or "").strip() else None,
-        reference_context_ids=tuple(sample.reference_context_ids or ()),
+        id=sample_id,
+        question=question,
+        ground_truth=ground_truth if (ground_truth or "").strip() else None,
+        reference_context_ids=tuple(reference_context_ids or ()),
         given_kind=next((known for known in KINDS if known == kind), None),
         marked_unanswerable=beside.get("answerable") is False,
         spans=tuple(_read_spans(beside.get("spans"))),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.store import Warehouse
 from evalhouse.warehouse.tables import Batch, build_frame
 
@@ -15,3 +16,14 @@ def append_testset_rows(warehouse: Warehouse, run_id: str, part: str, tables: Ma
     frames = {table: build_frame(table, rows) for table, rows in tables.items() if rows}
     if frames:
         warehouse.append(Batch(key=f"{run_id}/testset/{part}", run_id=run_id, tables=frames))
+
+
+def find_versions(warehouse: Warehouse, prefix: str) -> list[str]:
+    """The hashes of all versions on record that begin so."""
+    rows = warehouse.read_rows(read_query("testsets/versions_named"), {"prefix": prefix})
+    return [str(row["set_hash"]) for row in rows]
+
+
+def read_questions(warehouse: Warehouse, set_hash: str) -> list[dict[str, Any]]:
+    """The questions of a version as rows."""
+    return warehouse.read_rows(read_query("testsets/questions"), {"set_hash": set_hash})
