@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from evalhouse.flows.errors import SettingsError
 from evalhouse.flows.preparing.triggers import explain_bad_cron, explain_bad_name, explain_bad_timezone
 from evalhouse.tasks.judge.names import JudgeNames, parse_judges
+from evalhouse.tasks.settings.retention import Retention
 from evalhouse.tasks.settings.run import LIMITS, TOP, WHERE, RunSettings, list_settings
 from evalhouse.tasks.settings.suite import Notify, SuiteGate
 from evalhouse.tasks.settings.target import TargetSettings
@@ -149,7 +150,19 @@ def _find_odd(value: object, path: KeyPath) -> Iterator[Problem]:
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _LIMITS = list_settings(lambda where: where.place == LIMITS)
 _TOP = list_settings(lambda where: where.place == TOP)
-_TABLES = ("map", "judges", "metric_settings", "limits", "target", "schedule", "trigger", "noise", "gate", "notify")
+_TABLES = (
+    "map",
+    "judges",
+    "metric_settings",
+    "limits",
+    "target",
+    "schedule",
+    "trigger",
+    "noise",
+    "gate",
+    "notify",
+    "retention",
+)
 _MODELS: Final[Mapping[str | int, type[BaseModel]]] = {"target": TargetSettings, "gate": SuiteGate, "notify": Notify}
 _PATHS = list_settings(lambda where: where.is_path)
 _SAMPLE = "sample"
@@ -209,6 +222,7 @@ class Suite:
     trigger: KnowledgeBase | None
     gate: SuiteGate | None
     notify: Notify | None
+    retention: Retention | None
     suite_hash: str
 
 
@@ -220,6 +234,7 @@ def load_suite(path: str | Path) -> Suite:
     settings = reading.read_settings()
     schedule = reading.read_table("schedule", Schedule)
     trigger = reading.read_table("trigger", KnowledgeBase)
+    retention = reading.read_table("retention", Retention)
     name = reading.read_name()
     if reading.problems or settings is None:
         raise text.refuse(reading.problems)
@@ -239,6 +254,7 @@ def load_suite(path: str | Path) -> Suite:
         trigger=trigger,
         gate=settings.gate,
         notify=settings.notify,
+        retention=retention,
         suite_hash=digest,
     )
 
@@ -248,6 +264,7 @@ _PLACES: Final[Mapping[str, str]] = {
     **{name: where.place for name, where in WHERE.items() if where.place},
     **dict.fromkeys(Schedule.model_fields, "[schedule]"),
     **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
+    **dict.fromkeys(("texts", "scores"), "[retention]"),
     "webhook": "[notify]",
     "max_cost": "[gate]",
     "max_latency_p95_ms": "[gate]",

@@ -15,6 +15,7 @@ from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end
+from evalhouse.flows.serving.retention import forget_old
 from evalhouse.tasks.settings.suite import Notify
 from evalhouse.warehouse.store import Warehouse
 
@@ -40,6 +41,7 @@ def run_suite(
             check_suite_gate(settings.gate, make_plan(settings))
         finish = _Finish(settings.warehouse, suite.notify)
         outcome = start_run(settings, trigger=trigger, watch=watch, finish=finish, wait_s=wait_s)
+    forget_old(suite, settings.warehouse)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
 
@@ -60,6 +62,8 @@ def resume_suite_run(
     finish = _Finish(warehouse_url, suite.notify if suite else None, reads_stored=suite is None)
     changes = changes or {}
     outcome = resume_run(name, warehouse_url=warehouse_url, changes=changes, watch=watch, finish=finish, wait_s=wait_s)
+    if suite is not None:
+        forget_old(suite, warehouse_url)
     return SuiteOutcome(outcome=outcome, gate=finish.gate)
 
 

@@ -1,4 +1,4 @@
-"""How long what is kept: the texts of a suite's runs, their scores, and what Prefect knows of them."""
+"""How long what is kept of a suite's runs: their texts, and their scores."""
 
 import re
 from datetime import datetime, timedelta
@@ -36,7 +36,6 @@ class Retention(BaseModel):
 
     texts: Age | None = Field(default=None, description="age at which a run's texts, requests and replies go: 180d")
     scores: Age | None = Field(default=None, description="age at which a run goes altogether, scores and all: 5y")
-    flow_runs: Age = Field(default="30d", description="age at which Prefect's flow runs of the suite and their logs go")
 
     @model_validator(mode="after")
     def _check_order(self) -> "Retention":
