@@ -4,14 +4,18 @@ about."""
 from __future__ import annotations
 
 import json
+import signal
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import call_here
+from cli_process import Place, call_here, finish, wait_for
+from kill_runs import NotingEndpoint, noting_endpoint, read_recorded
 from live_runs import point_to
-from port_answers import port_endpoint
-from port_base import EDITS, Edit, build_base
+from port_answers import PortAnswers, port_endpoint
+from port_base import EDITS, Edit, build_base, write_base
 from port_expected import expect_change
 
 from evalhouse.tasks.testsets.sets import find_manifest, read_set
@@ -91,3 +95,47 @@ def test_what_an_update_touches_changes_and_nothing_else(capsys: Capture, tmp_pa
         {"run_id": refreshed.document["run_id"]},
     )
     assert len(rows) == refreshed.document["n_asked_about"] < 20
+
+
+@pytest.mark.slow
+def test_faults_and_kills_lose_nothing_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+    for version in (1, 2):
+        write_base(tmp_path / str(version), version=version)
+    path, before = tmp_path / "set.jsonl", tmp_path / "before.jsonl"
+    faults = {"rate_limit": 0.1, "server_error": 0.1, "reset": 0.1}
+    shared = ("--judge", "openai:judge", "--embeddings", "hashing", "--attempts", "50", "--concurrency", "8")
+    with noting_endpoint(compose=PortAnswers().compose, faults=faults, seed=7, retry_after=0) as endpoint:
+        variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": endpoint.base_url}
+        place = Place(folder=tmp_path, variables=variables)
+        made = finish(place.start("testset", "make", "1", "-n", "120", "-o", path.name, *shared))
+        assert made.status == 0, made.stderr
+        for own, copy in ((path, before), (find_manifest(path), find_manifest(before))):
+            copy.write_bytes(own.read_bytes())
+        command = ("testset", "refresh", path.name, "2", *shared, "--json")
+        for n_more in (20, 60, 100):
+            kill_after(place, endpoint, command, n_more)
+            assert path.read_bytes() == before.read_bytes()
+            assert find_manifest(path).read_bytes() == find_manifest(before).read_bytes()
+        recorded, n_asked = read_recorded(tmp_path / "evalhouse.duckdb").keys(), len(endpoint.asked)
+        done = finish(place.start(*command))
+        assert done.status == 0, done.stderr
+        assert recorded.isdisjoint(noted.texts for noted in endpoint.asked[n_asked:])
+        assert read_recorded(tmp_path / "evalhouse.duckdb").most_common(1)[0][1] == 1
+        again = json.loads(finish(place.start(*command)).stdout)
+    assert (again["run_id"], again["calls"]["requests"]) == (None, 0)
+    became = Counter(check_outcomes(before, path).values())
+    assert became.keys() == {"repointed", "still_true", "changed", "contradicted", "answerable", "void"}
+    assert done.document["changes"]["new"] > 0
+
+
+def kill_after(place: Place, endpoint: NotingEndpoint, command: Sequence[str], n_more: int) -> None:
+    """Start the command and kill it when so many more requests have been answered; none that is on record is asked
+    again."""
+    recorded, n_asked = read_recorded(place.folder / "evalhouse.duckdb").keys(), len(endpoint.asked)
+    enough = len(endpoint.answered) + n_more
+    process = place.start(*command)
+    wait_for(lambda: len(endpoint.answered) >= enough, process)
+    process.send_signal(signal.SIGKILL)
+    assert finish(process).status == -signal.SIGKILL
+    endpoint.settle()
+    assert recorded.isdisjoint(noted.texts for noted in endpoint.asked[n_asked:])
