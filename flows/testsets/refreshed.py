@@ -38,6 +38,7 @@ from evalhouse.warehouse.messages import list_names
 from evalhouse.warehouse.store import Warehouse
 
 _LISTED = 20
+_WORDS = ("same", "repointed", "still_true", "changed", "contradicted", "answerable", "void", "new")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,12 @@ class RefreshedSet:
         return self.outcome.problem is None and self.outcome.refreshing.n_failed == 0
 
     @property
-    def counts(self) -> Counter[str]:
+    def counts(self) -> dict[str, int]:
         """How many questions became what; `same` are those of the set that nothing happened to."""
         refreshing = self.outcome.refreshing
         counts = Counter(change.change for change in refreshing.changes)
-        same = len(self.request.looks) - counts.total()
-        return Counter({"same": same}) + counts + Counter({"new": len(refreshing.new)})
+        counts |= {"same": len(self.request.looks) - counts.total(), "new": len(refreshing.new)}
+        return {word: counts[word] for word in _WORDS}
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -74,7 +75,7 @@ class RefreshedSet:
             "n_versions": len(versions),
             "n_questions": len(self.test_set.questions),
             "n_asked_about": self.request.n_asked,
-            "changes": dict(self.counts),
+            "changes": self.counts,
             "proposals": [_show(change) for change in self.test_set.manifest.proposals],
             "void": [_show(change) for change in refreshing.changes if change.change == "void"],
             "dead_references": refreshing.dead,
@@ -94,7 +95,7 @@ class RefreshedSet:
         version = f"version {after}, made from {before}" if after != before else f"version {after} as before"
         print_line(f"{self.path}: {write_count(len(self.test_set.questions), 'question')}, {version}", bold=True)
         print_line()
-        print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items()]))
+        print_table(make_table(["became", "#questions"], [[word, n] for word, n in self.counts.items() if n]))
         self._print_changes()
         usage, refreshing = self.outcome.usage, self.outcome.refreshing
         print_line()

@@ -214,6 +214,8 @@ def _share(text: str, sentence: str) -> float:
 
 def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict[str, object]:
     """Whether each sentence of a ground truth still stands in the passages, and what stands there in its place."""
+    if not truth.strip():
+        return _renew_unanswerable(question, sources)
     wanted = split_sentences(truth)
     texts = ["\n".join(source.sentences) for source in sources]
     supports = score_contexts(wanted, texts, question) if texts else [[] for _ in wanted]
@@ -227,6 +229,21 @@ def renew_question(question: str, truth: str, sources: Sequence[Source]) -> dict
                 "quotes": quotes}  # fmt: skip
     renewed = _join(places[0][0], [sentence for _, sentence in places])
     return {"reason": "a sentence now says otherwise", "verdict": "changed", "ground_truth": renewed, "quotes": quotes}
+
+
+def _renew_unanswerable(question: str, sources: Sequence[Source]) -> dict[str, object]:
+    """Whether the passages answer a question now that they did not answer before."""
+    said = answer_question(question, sources)
+    if said["basis"] != "contexts":
+        return {"reason": said["reason"], "verdict": "still_true", "ground_truth": "", "quotes": []}
+    quotes = [
+        quote
+        for source in sources
+        for sentence in source.sentences
+        if sentence in str(said["answer"])
+        for quote in source.quote(sentence)
+    ]
+    return {"reason": said["reason"], "verdict": "changed", "ground_truth": said["answer"], "quotes": quotes}
 
 
 def _find_place(sentence: str, sources: Sequence[Source]) -> tuple[Source, str] | None:

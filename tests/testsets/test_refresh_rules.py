@@ -1,0 +1,288 @@
+"""What `testset refresh` makes of single edits, with the lexical judge: where spans are found again, what a person is
+asked, and what is left as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Finished, call_here
+from live_runs import point_to
+from port_answers import port_endpoint
+from port_handbook import find_attribute, find_entity
+from port_questions import ask_for
+
+from evalhouse.flows.testsets.written import hash_passages
+from evalhouse.tasks.testsets.documents import read_documents
+from evalhouse.tasks.testsets.places import Base
+from evalhouse.tasks.testsets.questions import UNANSWERABLE, SetQuestion, Span, make_question_id
+from evalhouse.tasks.testsets.sets import Manifest, TestSet, read_set, write_set
+
+Docs = Mapping[str, str]
+TICKET = "A night ticket for the Quillon ferry costs 14 crowns."
+DOGS = "Dogs travel on the open deck of the Quillon ferry and are kept on a lead."
+FERRY = f"# Quillon ferry\n\n## Tickets\n\n{TICKET} They are sold at the north pier.\n\n## Dogs\n\n{DOGS}\n"
+LISK = "# Lisk ferry\n\n## Tickets\n\nThe Lisk ferry is free for everybody who lives on the island.\n"
+CLOZE = "Which word or number is missing here: “A night ticket for the Quillon ferry costs ____ crowns.”?"
+TOPIC = "What does the section “Lisk ferry > Tickets” say about the insurance?"
+KINDS = {"fact": 1.0}
+
+
+def write_docs(folder: Path, docs: Docs) -> Path:
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    for name, text in docs.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+class Kit:
+    """A set over a few documents, which can be edited, and the command that refreshes it."""
+
+    def __init__(self, folder: Path, warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self.docs, self.capsys = folder / "set.jsonl", folder / "docs", capsys
+        self.warehouse = str(warehouse)
+
+    def write(self, docs: Docs, *questions: tuple[str, str | None], by_document: bool = True) -> None:
+        """Questions with their ground truths, each of which stands verbatim in one of the documents."""
+        passages = [p for document in read_documents(write_docs(self.docs, docs)) for p in document.passages]
+        made = []
+        for question, truth in questions:
+            own = next((passage for passage in passages if truth and truth in passage.text), None)
+            spans: tuple[Span, ...] = ()
+            if own is not None and truth:
+                start = own.start + own.text.index(truth)
+                spans = (Span(document_id=own.document_id, passage_id=own.passage_id, text=truth, start=start),)
+            made.append(
+                SetQuestion(
+                    id=make_question_id(question, ()),
+                    question=question,
+                    ground_truth=truth,
+                    reference_context_ids=tuple(s.document_id if by_document else s.passage_id for s in spans),
+                    kind="fact" if truth else UNANSWERABLE,
+                    language="en",
+                    spans=spans,
+                )
+            )
+        asked = {"n": len(made), "n_passages": len(passages), "kinds": KINDS, "seed": 0}
+        manifest = Manifest(
+            source="docs",
+            passages=hash_passages(passages),
+            asked=asked | {"references": "documents" if by_document else "passages"},
+            judge="lexical",
+        )
+        test_set = TestSet(questions=tuple(made), manifest=manifest)
+        write_set(self.path, test_set.add_version(run_id=None, made_at="2026-01-01", changes=()))
+
+    def refresh(self, docs: Docs | None, *options: str, status: int = 0) -> Finished:
+        if docs is not None:
+            write_docs(self.docs, docs)
+        command = ("testset", "refresh", str(self.path), str(self.docs), "--warehouse", self.warehouse, *options)
+        done = call_here(self.capsys, *command)
+        assert done.status == status, done.stderr
+        return done
+
+    def refresh_to(self, docs: Docs | None, *options: str) -> dict[str, Any]:
+        """Refresh without new questions; what it says as JSON."""
+        document: dict[str, Any] = self.refresh(docs, "--no-new", "--json", *options).document
+        return document
+
+    @property
+    def question(self) -> SetQuestion:
+        return read_set(self.path).questions[0]
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: making it takes longer than most of them."""
+    return tmp_path_factory.mktemp("warehouse") / "own.duckdb"
+
+
+@pytest.fixture
+def kit(tmp_path: Path, warehouse: Path, capsys: pytest.CaptureFixture[str]) -> Kit:
+    return Kit(tmp_path, warehouse, capsys)
+
+
+MOVES: Mapping[str, Docs] = {
+    "renamed": {"quillon.md": FERRY, "lisk.md": LISK},
+    "into a document that was there": {
+        "ferry.md": FERRY.replace(TICKET, ""),
+        "lisk.md": f"{LISK}\n## More\n\n{TICKET}\n",
+    },
+    "under another heading": {"ferry.md": FERRY.replace("## Tickets", "## Fares"), "lisk.md": LISK},
+    "into a new document": {"ferry.md": FERRY.replace(TICKET, ""), "lisk.md": LISK, "fares.txt": f"{TICKET}\n"},
+}
+
+
+@pytest.mark.parametrize("docs", MOVES.values(), ids=MOVES.keys())
+def test_what_was_moved_is_pointed_to_and_nobody_is_asked(kit: Kit, docs: Docs) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    before = kit.question
+    refreshed = kit.refresh_to(docs)
+    assert {word: n for word, n in refreshed["changes"].items() if n} == {"repointed": 1}
+    assert refreshed["calls"]["requests"] == refreshed["calls"]["reused"] == 0
+    (span,) = kit.question.spans
+    documents = {document.document_id: document.text for document in read_documents(kit.docs)}
+    assert documents[span.document_id][span.start :].startswith(TICKET)
+    assert kit.question.reference_context_ids == (span.document_id,)
+    assert (kit.question.id, kit.question.ground_truth) == (before.id, TICKET)
+    assert kit.refresh_to(None)["run_id"] is None
+
+
+def test_the_same_words_that_stood_elsewhere_all_the_time_are_not_the_span(kit: Kit) -> None:
+    hours = "It is open from nine to five."
+    docs = {"bar.md": f"# Bar\n\n{hours} It sells tea.\n", "shop.md": f"# Shop\n\n{hours}\n"}
+    kit.write(docs, ("Which word or number is missing here: “It is open from ____ to five.”?", hours))
+    base = Base(read_documents(kit.docs), read_set(kit.path).manifest.passages, by_document=True)
+    assert base.find_verbatim(kit.question.spans[0])
+    refreshed = kit.refresh_to(docs | {"bar.md": "# Bar\n\nIt sells tea and little else.\n"})
+    assert refreshed["n_asked_about"] == 1
+    assert refreshed["calls"]["requests"] + refreshed["calls"]["reused"] > 0
+
+
+def test_a_new_number_is_proposed_and_taken_only_when_told_to(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    before, renewed = kit.question, TICKET.replace("14", "16")
+    docs = {"ferry.md": FERRY.replace("14", "16"), "lisk.md": LISK}
+    refreshed = kit.refresh_to(docs)
+    (proposal,) = refreshed["proposals"]
+    assert (proposal["change"], proposal["before"]["ground_truth"]) == ("changed", TICKET)
+    assert proposal["after"]["ground_truth"] == proposal["after"]["spans"][0]["text"] == renewed
+    assert refreshed["n_questions"] == len(read_set(kit.path).questions) == 0
+    assert kit.refresh_to(None)["run_id"] is None
+    taken = kit.refresh(None, "--no-new", "--accept")
+    assert "1 proposal taken as they are (--accept); nobody has looked at them" in taken.stderr
+    assert (kit.question.id, kit.question.ground_truth) == (before.id, renewed)
+    manifest = read_set(kit.path).manifest
+    assert ([change.change for change in manifest.versions[-1].changes], manifest.proposals) == (["accepted"], ())
+
+
+def test_a_proposal_whose_document_changed_again_is_looked_at_again(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    before = kit.question
+    kit.refresh_to({"ferry.md": FERRY.replace("14", "16"), "lisk.md": LISK})
+    again = kit.refresh_to({"ferry.md": FERRY.replace("14", "18"), "lisk.md": LISK})
+    assert [proposal["after"]["ground_truth"] for proposal in again["proposals"]] == [TICKET.replace("14", "18")]
+    back = kit.refresh_to({"ferry.md": FERRY, "lisk.md": LISK})
+    assert (back["proposals"], kit.question.question_hash) == ([], before.question_hash)
+
+
+def test_a_question_that_nothing_answers_any_more_leaves_the_set_on_record(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    before = kit.question
+    refreshed = kit.refresh_to({"lisk.md": LISK})
+    assert (refreshed["changes"]["void"], refreshed["n_questions"]) == (1, 0)
+    assert refreshed["void"][0]["before"] == json.loads(json.dumps(before.to_row()))
+    assert refreshed["dead_references"] == {"ferry.md": [before.id]}
+    assert [change.change for change in read_set(kit.path).manifest.versions[-1].changes] == ["void"]
+
+
+def test_an_unanswerable_question_that_is_answered_now_is_a_proposal(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (TOPIC, None))
+    added = LISK + "The Old Valley Mutual pays for the insurance of all passengers on board.\n"
+    refreshed = kit.refresh_to({"ferry.md": FERRY, "lisk.md": added.replace("island.\n", "island. ")})
+    (proposal,) = refreshed["proposals"]
+    assert (proposal["change"], proposal["after"]["kind"]) == ("answerable", "fact")
+    assert "Old Valley Mutual" in proposal["after"]["ground_truth"]
+    assert proposal["after"]["reference_context_ids"] == ["lisk.md"]
+
+
+def test_a_passage_that_says_otherwise_is_a_proposal_and_one_that_says_the_same_a_reference(kit: Kit) -> None:
+    crane, wind = find_entity("bertha"), find_attribute("bertha.wind")
+    truth = wind.state(crane, crane.values["wind"], wind.pick_wording(crane))
+    page = f"# Crane Bertha\n\n{truth}\n"
+    same = {"crane.md": page, "lisk.md": f"# News\n\n{truth} Everything else stays.\n"}
+    otherwise = {"crane.md": page, "lisk.md": f"# News\n\n{wind.state(crane, '7')}\n"}
+    with port_endpoint() as (endpoint, _):
+        point_to(endpoint.base_url)
+        for docs in (same, otherwise):
+            kit.write({"crane.md": page, "lisk.md": LISK}, (ask_for(crane, wind), truth))
+            refreshed = kit.refresh_to(docs, "--judge", "openai:m", "--embeddings", "hashing")
+            if docs is same:
+                assert kit.question.reference_context_ids == ("crane.md", "lisk.md")
+                assert (refreshed["changes"]["repointed"], refreshed["n_asked_about"]) == (1, 1)
+    (proposal,) = refreshed["proposals"]
+    assert proposal["change"] == "contradicted"
+    assert proposal["detail"].startswith("lisk.md#news says otherwise than crane.md#crane-bertha: ")
+    assert proposal["after"]["spans"][0]["text"] == wind.state(crane, "7")
+
+
+def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> None:
+    docs = {"ferry.md": FERRY, "lisk.md": LISK}
+    kit.write(docs | {"old.md": f"# Old\n\n{TICKET}\n"}, (CLOZE, TICKET))
+    test_set = read_set(kit.path)
+    referring = replace(test_set.questions[0], reference_context_ids=("ferry.md", "old.md"))
+    write_set(kit.path, replace(test_set, questions=(referring,)))
+    refreshed = kit.refresh(docs, "--no-new")
+    assert "No longer there, and taken out of the references: old.md" in refreshed.stdout
+    assert kit.question.reference_context_ids == ("ferry.md",)
+
+
+def test_passages_of_a_table_are_pointed_to_by_their_new_ids(kit: Kit, tmp_path: Path) -> None:
+    def write_table(prefix: str) -> Path:
+        rows = [{"id": f"{prefix}1", "text": TICKET}, {"id": f"{prefix}2", "text": DOGS}]
+        table = tmp_path / "passages.jsonl"
+        table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        return table
+
+    kit.docs = write_table("a")
+    passages = [passage for document in read_documents(kit.docs) for passage in document.passages]
+    span = Span(document_id="a1", passage_id="a1", text=TICKET, start=0)
+    question = SetQuestion(id="q-1", question=CLOZE, ground_truth=TICKET, reference_context_ids=("a1",), kind="fact",
+                           language="en", spans=(span,))  # fmt: skip
+    asked = {"n": 1, "n_passages": 2, "kinds": KINDS, "seed": 0, "references": "passages"}
+    manifest = Manifest(source="docs", passages=hash_passages(passages), asked=asked, judge="lexical")
+    write_set(kit.path, TestSet(questions=(question,), manifest=manifest))
+    write_table("b")
+    refreshed = kit.refresh(None, "--no-new", "--json").document
+    assert (refreshed["changes"]["repointed"], refreshed["calls"]["requests"]) == (1, 0)
+    assert (kit.question.reference_context_ids, kit.question.spans[0].passage_id) == (("b1",), "b1")
+
+
+def test_new_passages_get_questions_as_many_as_when_the_set_was_made(kit: Kit, tmp_path: Path) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    crane = "# Crane Bertha\n\n## Lifts\n\nCrane Bertha lifts 40 tonnes over a distance of 12 metres.\n"
+    more = {"ferry.md": FERRY, "lisk.md": LISK, "crane.md": crane, "crane2.md": crane.replace("Bertha", "Conrad")}
+    planned = kit.refresh(more, "--dry-run").stdout
+    assert "2 of 5 passages are new or changed; of 1 question 0 are pointed" in planned
+    first = kit.refresh(None, "-o", str(tmp_path / "new.jsonl"), "--json").document
+    assert (first["changes"]["new"], first["n_questions"]) == (1, 2)
+    assert len(read_set(kit.path).questions) == 1
+    wider = kit.refresh(None, "--coverage", "3", "--json").document
+    assert wider["n_questions"] == 3
+    assert {span.document_id for question in read_set(kit.path).questions[1:] for span in question.spans} <= more.keys()
+    assert kit.refresh(None, "--json").document["run_id"] is None
+
+
+def test_a_question_without_a_usable_reply_stays_and_is_asked_about_the_next_time(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    before = kit.path.read_bytes()
+    options = ("--judge", "openai:m", "--embeddings", "hashing", "--attempts", "1")
+    with port_endpoint(script={"renew_question": ["no JSON at all"]}) as (endpoint, _):
+        point_to(endpoint.base_url)
+        failed = kit.refresh({"lisk.md": LISK}, "--no-new", *options, status=3)
+        assert "1 question without a usable reply stayed as they were" in failed.stderr
+        assert kit.path.read_bytes() == before
+        done = kit.refresh(None, "--no-new", "--json", *options)
+    assert done.document["changes"]["void"] == 1
+
+
+def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY}, (CLOZE, TICKET))
+    assert "--no-new that none are made" in kit.refresh(None, "--no-new", "--coverage", "9", status=2).stderr
+    assert "a name that ends in .jsonl" in kit.refresh(None, "-o", "new.csv", status=2).stderr
+    kit.path.with_name("set.testset.json").unlink()
+    assert "has no manifest set.testset.json" in kit.refresh(None, status=2).stderr
+
+
+def test_resume_says_which_command_goes_on(kit: Kit) -> None:
+    kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
+    run_id = kit.refresh_to(MOVES["renamed"])["run_id"]
+    said = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
+    assert said.status != 0
+    assert f"goes on from there: evalhouse testset refresh {kit.path} {kit.docs} --no-new --warehouse" in said.stderr
