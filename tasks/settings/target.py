@@ -25,8 +25,10 @@ _Positive = Annotated[float, Field(gt=0)]
 MARK = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 METADATA = "metadata."
-_MARKS = ("question", "sample_id")
-_MARKS_SHOWN = ("{{question}}", "{{sample_id}}", "{{metadata.NAME}}")
+GIVEN_MARKS = ("contexts", "context_ids")
+"""Lists that a request holds only where the application is given the contexts to answer from."""
+_MARKS = ("question", "sample_id", *GIVEN_MARKS)
+_MARKS_SHOWN = ("{{question}}", "{{sample_id}}", "{{metadata.NAME}}", "{{contexts}}", "{{context_ids}}")
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -38,8 +40,9 @@ class TargetSettings(BaseModel):
     """One application: exactly one of `url`, `callable` and `runnable`.
 
     `body` is a JSON template and `url` may hold the same marks: `{{question}}`, `{{sample_id}}` and `{{metadata.NAME}}`
-    stand for the sample's; a text that is a mark alone keeps the value's type. `answer`, `contexts` and `context_ids`
-    are JSONPath (RFC 9535) into the response.
+    stand for the sample's; a text that is a mark alone keeps the value's type. `{{contexts}}` and `{{context_ids}}` are
+    lists that the body holds where the application is to answer from given contexts. `answer`, `contexts` and
+    `context_ids` are JSONPath (RFC 9535) into the response.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -186,6 +189,9 @@ def _find_url_problem(url: str) -> str | None:
 def _find_text_problem(text: str) -> str | None:
     """What is wrong with the marks of a template."""
     for name in MARK.findall(text):
+        if name in GIVEN_MARKS and not MARK.fullmatch(text):
+            mark = f"{{{{{name}}}}}"
+            return f"the mark {mark} is a list; let it stand alone as a member of body, like {name} = '{mark}'"
         if name not in _MARKS and not name.removeprefix(METADATA).strip() == name[len(METADATA) :] != "":
             return f"unknown mark {{{{{name}}}}}; {suggest(f'{{{{{name}}}}}', _MARKS_SHOWN)}"
     if any(_NAME.fullmatch(name) for name in VARIABLE.findall(text)):

@@ -1,9 +1,10 @@
 """An application in Python, named `module:name`: a function, sync or async, or a LangChain Runnable.
 
 A function gets the question's text, and the sample's metadata and id where its signature names `metadata` or
-`sample_id`. An async function runs in the event loop, any other in one of a fixed number of threads. A thread cannot be
-stopped: one whose call does not return keeps its place, so that never more calls run than were allowed; and it is a
-daemon, so that it cannot keep the process from ending.
+`sample_id`; where it names `contexts`, the texts it is to answer from, None when it is to look for them itself. An
+async function runs in the event loop, any other in one of a fixed number of threads. A thread cannot be stopped: one
+whose call does not return keeps its place, so that never more calls run than were allowed; and it is a daemon, so that
+it cannot keep the process from ending.
 
 Nothing of LangChain is imported: a Runnable is what has `ainvoke`. It gets the question as a text, unless its input
 schema is an object: then the question is one member of that, and every other member it requires comes from the
@@ -37,10 +38,12 @@ from evalhouse.tasks.targets.protocol import (
 )
 from evalhouse.warehouse.messages import name_kind, redact, shorten
 
-_EXTRAS = ("metadata", "sample_id")
-_CALLED_WITH = "it is called with the question, and by name with metadata and sample_id where it names those"
+_EXTRAS = ("metadata", "sample_id", "contexts", "context_ids")
+_CALLED_WITH = f"it is called with the question, and by name with {', '.join(_EXTRAS)} where it names those"
 # Names under which an input's question is looked for, the first that it has.
 QUESTION_KEYS = ("question", "input", "query", "user_input", "prompt", "messages")
+# The same for contexts that it is given to answer from.
+_CONTEXT_KEYS = ("contexts", "context", "documents")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +145,7 @@ class CallableTarget:
         self.name = settings.callable
         self._function = _find_function(self.name)
         self._extras = _check_signature(self.name, self._function)
+        self.takes_contexts = "contexts" in self._extras
         self._is_async = _is_async(self._function)
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
@@ -149,7 +153,12 @@ class CallableTarget:
 
     async def ask(self, question: TargetQuestion) -> Response:
         """The response; an error of the function is its text."""
-        offered = {"metadata": dict(question.metadata), "sample_id": question.sample_id}
+        offered = {
+            "metadata": dict(question.metadata),
+            "sample_id": question.sample_id,
+            "contexts": None if question.contexts is None else list(question.contexts),
+            "context_ids": None if question.context_ids is None else list(question.context_ids),
+        }
         extras = {name: offered[name] for name in self._extras}
         return await self._attempts.ask(functools.partial(self._attempt, question.question, extras))
 
@@ -260,23 +269,26 @@ class _Runnable(Protocol):
 class InputShape:
     """What a Runnable takes: a text when `key` is None, else an object with the question under that name.
 
-    `others` are the further members it requires.
+    `others` are the further members it requires, `contexts` the one for contexts that it is given.
     """
 
     key: str | None
     others: tuple[str, ...] = ()
+    contexts: str | None = None
 
     def fill(self, question: TargetQuestion) -> Any:  # noqa: ANN401  # as LangChain takes it
         """The input for one question; raises QuestionFailed for what the sample does not have."""
         if self.key is None:
             return question.question
-        if missing := [name for name in self.others if name not in question.metadata]:
+        given = {} if self.contexts is None or question.contexts is None else {self.contexts: list(question.contexts)}
+        offered = {**question.metadata, **given}
+        if missing := [name for name in self.others if name not in offered]:
             raise QuestionFailed(
                 f"it requires {', '.join(missing)} besides {self.key}, and this sample's metadata have none",
                 unasked=True,
             )
         as_messages = [{"role": "user", "content": question.question}]
-        members = {name: question.metadata[name] for name in self.others}
+        members = {name: offered[name] for name in self.others} | given
         return {**members, self.key: as_messages if self.key == "messages" else question.question}
 
 
@@ -288,6 +300,7 @@ class RunnableTarget:
         self.name = settings.runnable
         self._runnable = _find_runnable(self.name)
         self._shape = read_shape(self.name, self._runnable)
+        self.takes_contexts = self._shape.contexts is not None
         self._timeout_s = settings.timeout_s
         self._attempts = Attempts(settings)
 
@@ -324,7 +337,9 @@ def read_shape(name: str, runnable: object) -> InputShape:
             f"{name} takes {', '.join(members)}, and none of them is known to be the question "
             f"(known: {', '.join(QUESTION_KEYS)}); put a RunnableLambda before it that takes the text"
         )
-    return InputShape(key=key or QUESTION_KEYS[0], others=tuple(other for other in required if other != key))
+    others = tuple(other for other in required if other != key)
+    contexts = next((name for name in _CONTEXT_KEYS if name in members and name != key), None)
+    return InputShape(key=key or QUESTION_KEYS[0], others=others, contexts=contexts)
 
 
 def _read_schema(name: str, runnable: object) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ without changed ids ask everything, and close it.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from evalhouse.tasks.judge.errors import FatalJudgeError
 from evalhouse.tasks.settings.target import TargetSettings
 from evalhouse.tasks.targets.attempts import FirstQuestions
 from evalhouse.tasks.targets.protocol import Response, Target, TargetError, TargetQuestion
+from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.mover import Mover
 from evalhouse.warehouse.rows.calls import StoredResponse, read_brought_responses, read_last_asked, read_responses
 from evalhouse.warehouse.rows.runs import RunRow, list_runs
@@ -31,9 +32,15 @@ from evalhouse.warehouse.rows.samples import Staging, StoredSample, read_samples
 from evalhouse.warehouse.store import Warehouse
 
 ReadSamples = Callable[[int, int], list[StoredSample]]
+Pose = Callable[[StoredSample], TargetQuestion]
 SEPARATORS = "#:/|@"
 # They say how the application is asked, not what or whom.
 _MANNERS = {"timeout_s", "attempts", "concurrency", "rpm", "stop_early", "repeats", "repeat_share"}
+
+
+def pose_question(sample: StoredSample) -> TargetQuestion:
+    """The question of a sample as any run asks it: what an answer rests on is the application's to find."""
+    return TargetQuestion(sample_id=sample.sample_id, question=sample.question, metadata=sample.metadata)
 
 
 def make_target(settings: TargetSettings) -> Target:
@@ -183,7 +190,8 @@ class Collection:
     Without a `target` every response is taken from `known`. `read_samples` gives the samples between two ordinals, and
     `numbers` are the shards that may have something to ask; `n_samples` is how many samples these hold. `first` ends
     the asking when the first questions all fail. A question that failed before counts for that only while the run has
-    no answer at all (`has_answers`): what fails again after others were answered may be at fault itself.
+    no answer at all (`has_answers`): what fails again after others were answered may be at fault itself. `pose` makes
+    the question of a sample, which may bring the contexts that are to be answered from.
     """
 
     run_id: str
@@ -195,6 +203,7 @@ class Collection:
     numbers: Sequence[int]
     n_samples: int
     concurrency: int
+    pose: Pose = pose_question
     first: FirstQuestions | None = None
     is_resumed: bool = False
     has_answers: bool = False
@@ -254,16 +263,18 @@ class Collection:
         async with self._slots:
             stop_sign.raise_if_given()
             asked_at = time.time()
-            response = await self._send(stop_sign, sample)
+            question = self.pose(sample)
+            response = _hold_to_given(question, await self._send(stop_sign, question))
             self._keep(stop_sign, _describe_response(sample, response, asked_at))
             self._stop_if_all_fail(stop_sign, sample, response)
         self.n_asked += 1
         self.n_failed += response.error is not None
 
-    async def _send(self, stop_sign: StopSign, sample: StoredSample) -> Response:
+    async def _send(self, stop_sign: StopSign, question: TargetQuestion) -> Response:
         if self.target is None:
-            raise FatalJudgeError(f"sample {sample.sample_id} has no response on record, and there is no target to ask")
-        question = TargetQuestion(sample_id=sample.sample_id, question=sample.question, metadata=sample.metadata)
+            raise FatalJudgeError(
+                f"sample {question.sample_id} has no response on record, and there is no target to ask"
+            )
         try:
             async with asyncio.timeout(None) as drain:
                 self._sending.add(drain)
@@ -350,6 +361,26 @@ def _answer_sample(sample: StoredSample, response: StoredResponse) -> Mapping[st
         "metadata": sample.metadata_json,
         **answered,
     }
+
+
+def _hold_to_given(question: TargetQuestion, response: Response) -> Response:
+    """A response to a question that brought its contexts, which are then what the answer rests on.
+
+    One that tells of others has failed: whatever it says, it is no answer from these.
+    """
+    if question.contexts is None or response.error is not None:
+        return response
+    given = {" ".join(text.split()) for text in question.contexts} | set(question.context_ids or ())
+    told = response.contexts or ()
+    ids = response.context_ids or ("",) * len(told)
+    others = [text for text, name in zip(told, ids, strict=False) if not given & {" ".join(text.split()), name or None}]
+    if not others:
+        return replace(response, contexts=question.contexts, context_ids=question.context_ids)
+    error = (
+        f"it was given {len(question.contexts)} contexts and answers from others, such as {shorten(others[0], 60)!r}; "
+        "let it take those of the request, where [target] puts them"
+    )
+    return replace(response, answer=None, contexts=None, context_ids=None, error=error, lasts=True)
 
 
 def _describe_response(sample: StoredSample, response: Response, asked_at: float) -> Mapping[str, object]:

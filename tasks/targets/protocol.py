@@ -13,11 +13,17 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetQuestion:
-    """What is asked, and what else the sample has that a request may want."""
+    """What is asked, and what else the sample has that a request may want.
+
+    `contexts` are there where the application is to answer from these instead of looking for its own; `context_ids`
+    are theirs, as far as they are known.
+    """
 
     sample_id: str
     question: str
     metadata: Mapping[str, Any]
+    contexts: tuple[str, ...] | None = None
+    context_ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +46,13 @@ class Response:
 
 
 class Target(Protocol):
-    """An application that can be asked. Use one within one event loop, and close it there."""
+    """An application that can be asked. Use one within one event loop, and close it there.
+
+    `takes_contexts`: it can be given the contexts that it is to answer from.
+    """
 
     name: str
+    takes_contexts: bool
 
     async def ask(self, question: TargetQuestion) -> Response:
         """The response, failed or not, after the target's own attempts and within its own limits.

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import orjson
 
-from evalhouse.tasks.settings.target import MARK, METADATA, VARIABLE, is_secret_header
+from evalhouse.tasks.settings.target import GIVEN_MARKS, MARK, METADATA, VARIABLE, is_secret_header
 from evalhouse.tasks.targets.protocol import QuestionFailed, TargetError, TargetQuestion
 from evalhouse.warehouse.messages import list_names, note_secret, redact, shorten, spell_secret
 
@@ -25,16 +25,25 @@ _CUT = re.compile(r"(\s?…)")
 
 
 def fill_json(template: object, question: TargetQuestion) -> Any:  # noqa: ANN401  # JSON
-    """The template with the sample's values; raises QuestionFailed for metadata that the sample does not have."""
+    """The template with the sample's values; raises QuestionFailed for metadata that the sample does not have.
+
+    A member that stands for contexts is left out where none are given, so that one template serves both ways of asking.
+    """
     if isinstance(template, dict):
-        return {_fill_text(name, question): fill_json(member, question) for name, member in template.items()}
+        filled = {name: member for name, member in template.items() if not _is_left_out(member, question)}
+        return {_fill_text(name, question): fill_json(member, question) for name, member in filled.items()}
     if isinstance(template, list):
-        return [fill_json(item, question) for item in template]
+        return [fill_json(item, question) for item in template if not _is_left_out(item, question)]
     if not isinstance(template, str):
         return template
     if alone := MARK.fullmatch(template):
         return _find_value(alone[1], question)
     return _fill_text(template, question)
+
+
+def _is_left_out(member: object, question: TargetQuestion) -> bool:
+    alone = MARK.fullmatch(member) if isinstance(member, str) else None
+    return alone is not None and alone[1] in GIVEN_MARKS and getattr(question, alone[1]) is None
 
 
 def fill_url(template: str, question: TargetQuestion) -> str:
@@ -69,6 +78,8 @@ def _find_value(name: str, question: TargetQuestion) -> Any:  # noqa: ANN401  # 
         return question.question
     if name == "sample_id":
         return question.sample_id
+    if name in GIVEN_MARKS:
+        return list(getattr(question, name))
     key = name.removeprefix(METADATA)
     if key in question.metadata:
         return question.metadata[key]

@@ -5,7 +5,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, NotRequired
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -68,6 +68,10 @@ def answer_with_metadata(question: str, *, metadata: Mapping[str, Any], sample_i
 
 def answer_with_anything(question: str, *others: object, **named: object) -> str:
     return f"{question} {others} {named}"
+
+
+def answer_from(question: str, contexts: list[str] | None, context_ids: list[str] | None) -> str:
+    return f"{question} from {contexts} of {context_ids}"
 
 
 def answer_later(question: str) -> Any:  # noqa: ANN401  # a plain function around an async one
@@ -162,6 +166,17 @@ def take_wanted(wanted: Wanted) -> str:
     return f"{wanted['query']} in {wanted['country']}"
 
 
+class Grounded(TypedDict):
+    """An input that may bring its contexts."""
+
+    question: str
+    contexts: NotRequired[list[str]]
+
+
+def take_grounded(grounded: Grounded) -> str:
+    return f"{grounded['question']} from {grounded.get('contexts')}"
+
+
 class Odd(TypedDict):
     """An input of which nothing is known to be the question."""
 
@@ -212,6 +227,7 @@ retrieving: Runnable[Any, Any] = RunnablePassthrough.assign(context=itemgetter("
 )
 wanting = RunnableLambda(take_wanted)
 odd = RunnableLambda(take_odd)
+answering_from = RunnableLambda(take_grounded)
 texted = RunnableLambda(take_text)
 agent = RunnableLambda(take_messages).with_types(input_type=State)
 anything = RunnableLambda(tell)

@@ -49,6 +49,7 @@ class ScriptedTarget:
     """Says what `says` makes of a question; `asked` are the ids in the order of asking."""
 
     name = "scripted"
+    takes_contexts = True
 
     def __init__(self, says: Callable[[TargetQuestion], Response] | None = None) -> None:
         self.says = says or (lambda _: answer())
@@ -402,3 +403,34 @@ async def test_a_sample_without_a_response_is_unscored_for_that(tmp_path: Path) 
     assert read_detail(works[0], "classify") == "status 500"
     assert (reasons[1]["rank"], reasons[1]["extract_ground_truth"]) == ("no_ground_truth", "no_ground_truth")
     assert (reasons[2]["extract_answer"], reasons[2]["rank"]) == ("no_answer", "no_contexts")
+
+
+GIVEN = TargetQuestion(
+    sample_id="s1", question="Q?", metadata={}, contexts=("one", 'two "2"'), context_ids=("a#1", "b#2")
+)
+ANSWERED = answer(contexts=None, context_ids=None)
+
+
+@pytest.mark.parametrize(
+    ("returned", "is_held_to"),
+    [
+        (ANSWERED, True),
+        (answer(contexts=("one",), context_ids=None), True),  # it used a part
+        (answer(contexts=(' two  "2"\n',), context_ids=None), True),  # white space is nothing
+        (answer(contexts=("One, in other words.",), context_ids=("a#1",)), True),  # the same by its id
+        (answer(contexts=("three",), context_ids=None), False),
+        (answer(contexts=("one", "three"), context_ids=("a#1", "c#3")), False),
+    ],
+)
+async def test_what_was_given_is_what_an_answer_rests_on(tmp_path: Path, returned: Response, is_held_to: bool) -> None:
+    """One that tells of other contexts is no answer from these."""
+    async with collecting(tmp_path, ScriptedTarget(lambda _: returned), 1, pose=lambda _: GIVEN) as (live_run, asking):
+        await asking.collect(live_run.asker.stop_sign, 0, size=SIZE)
+        await asking.finish()
+        (row,) = live_run.warehouse.read_rows("select status, answer, contexts, context_ids, error from responses")
+    if is_held_to:
+        assert (row["status"], row["answer"]) == ("ok", "Yes.")
+        assert (row["contexts"], row["context_ids"]) == (["one", 'two "2"'], ["a#1", "b#2"])
+    else:
+        assert (row["status"], row["answer"], row["contexts"]) == ("failed", None, None)
+        assert "it was given 2 contexts and answers from others, such as 'three'" in row["error"]
