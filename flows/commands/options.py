@@ -8,10 +8,12 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.location import DEFAULT_URL
 from evalhouse.warehouse.names import suggest
 
@@ -25,6 +27,10 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 RUN_ARGUMENT = click.argument("run", metavar="RUN")
 LATEST_ARGUMENT = click.argument("run", metavar="[RUN]", default="latest")
 """A run of which the newest evaluation is the default."""
+
+
+FORMATS = ("html", "csv", "jsonl")
+"""Of what people fill in."""
 
 
 def count_option(*names: str, default: int, text: str, least: int = 0) -> Callable[[_Command], _Command]:
@@ -114,6 +120,14 @@ pool_options = join_options(
     click.option("--part-size", type=int, metavar="N", help="Samples a worker is given at once. Default: 500."),
 )
 """The options that `run` and `resume` share: who judges besides this process."""
+
+
+def pick_format(kind: str | None, output: str | None) -> str:
+    """The format of a file to fill in: as asked for, else by its ending, else a page."""
+    suffix = Path(output).suffix.lstrip(".").lower() if output else ""
+    if kind is None and suffix and suffix not in FORMATS:
+        raise SettingsError(f"{output} ends in .{suffix}; name a file in {', '.join(FORMATS)}, or give --format")
+    return kind or suffix or "html"
 
 
 class LazyGroup(click.Group):

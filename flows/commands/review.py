@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalhouse.flows.commands.options import JSON_OPTION, RUN_ARGUMENT, WAREHOUSE_OPTION, LazyGroup
+from evalhouse.flows.commands.options import (
+    FORMATS,
+    JSON_OPTION,
+    RUN_ARGUMENT,
+    WAREHOUSE_OPTION,
+    LazyGroup,
+    pick_format,
+)
 from evalhouse.flows.display.output import make_table, print_json, print_line, print_notice, print_table, write_count
 from evalhouse.flows.errors import SettingsError
 from evalhouse.warehouse.rows.reviews import Review
@@ -20,16 +27,18 @@ if TYPE_CHECKING:
     from evalhouse.tasks.reviews.export import Export, ExportRequest
     from evalhouse.tasks.reviews.take_in import Imported
 
-FORMATS = ("html", "csv", "jsonl")
 # Imported when it is called: it brings the statistics libraries.
 _AGREEMENT = ("review_agreement", "agreement", "Report how often the judge agrees with people, and people with people.")
+_QUESTIONS = ("review_questions", "questions", "Ask people about the questions of a test set: keep, mend or drop.")
+_ACCEPTANCE = ("review_questions", "acceptance", "Count the questions that people accepted, mended and dropped.")
 
 
-@click.group(cls=LazyGroup, elsewhere={"agreement": _AGREEMENT})
+@click.group(cls=LazyGroup, elsewhere={"agreement": _AGREEMENT, "questions": _QUESTIONS, "acceptance": _ACCEPTANCE})
 def review() -> None:
     """Have people label verdicts, and measure how far to trust the judge.
 
-    `export` writes verdicts to label, as a page for the browser or a table; `import` takes the labels in.
+    `export` writes verdicts to label, as a page for the browser or a table, `questions` the questions of a test set;
+    `import` takes in what people said.
     """
 
 
@@ -76,7 +85,7 @@ def export_verdicts(
     """
     from evalhouse.tasks.reviews.export import ExportRequest, plan_export, record_export  # noqa: PLC0415  # imports the lexical judge
 
-    kind = _pick_format(kind, output)
+    kind = pick_format(kind, output)
     if with_verdicts and kind == "html":
         raise SettingsError(
             "--with-verdicts is for csv and jsonl; the page shows a verdict once the person has decided"
@@ -103,18 +112,37 @@ def export_verdicts(
 @review.command("import")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--reviewer", metavar="NAME", help="Whose labels these are, where a line does not say.")
+@click.option(
+    "--set",
+    "set_path",
+    metavar="SET",
+    type=click.Path(path_type=Path),
+    help="Where the set is that decisions on questions are about. Default: where it was when they were asked.",
+)
 @JSON_OPTION
 @WAREHOUSE_OPTION
-def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: bool, warehouse: Warehouse) -> None:
+def import_labels(
+    files: tuple[Path, ...], *, reviewer: str | None, set_path: Path | None, as_json: bool, warehouse: Warehouse
+) -> None:
     """Take labels in, from a page's download or a filled-in table.
 
     FILE is csv or jsonl. All lines are checked before any is written. Labels are never overwritten: where a
-    reviewer labels a verdict twice, the later label counts. What is on record already adds nothing.
+    reviewer labels a verdict twice, the later label counts. What is on record already adds nothing. Decisions on
+    questions of a test set make a new version of the set.
     """
+    from evalhouse.flows.testsets.reviewed import holds_decisions, import_decisions  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.label_files import read_label_file  # noqa: PLC0415  # as the first
     from evalhouse.tasks.reviews.take_in import import_reviews  # noqa: PLC0415  # as the first
 
-    imported = import_reviews(warehouse, [read_label_file(path) for path in files], (reviewer or "").strip() or None)
+    read, name = [read_label_file(path) for path in files], (reviewer or "").strip() or None
+    if holds_decisions(read):
+        from evalhouse.flows.commands.review_questions import report_import  # noqa: PLC0415  # as the first
+
+        report_import(import_decisions(warehouse, read, name, set_path), as_json=as_json)
+        return
+    if set_path is not None:
+        raise SettingsError("--set is for decisions on questions; these are labels of verdicts")
+    imported = import_reviews(warehouse, read, name)
     if as_json:
         print_json(_describe_import(imported))
         return
@@ -127,13 +155,6 @@ def import_labels(files: tuple[Path, ...], *, reviewer: str | None, as_json: boo
     )
     if imported.new:
         print_line("`evalhouse review agreement` says how far they agree with the judge")
-
-
-def _pick_format(kind: str | None, output: str | None) -> str:
-    suffix = Path(output).suffix.lstrip(".").lower() if output else ""
-    if kind is None and suffix and suffix not in FORMATS:
-        raise SettingsError(f"{output} ends in .{suffix}; name a file in {', '.join(FORMATS)}, or give --format")
-    return kind or suffix or "html"
 
 
 def _parse_steps(steps: str | None) -> tuple[str, ...] | None:

@@ -31,7 +31,7 @@ def show_review(request: Request, run: str, export: str = "", reviewer: str = ""
         raise HTTPException(404, str(error)) from None
     return render(
         request, "review_draw.html", run=row, export_id=export, reviewer=reviewer.strip(), n=len(data["items"]),
-        packed=pack(data), is_sent=True,
+        packed=pack(data), is_sent=True, about="verdicts",
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ _FUTURE = timedelta(days=1)  # clocks go wrong by hours and time zones, not by m
 _HOW = "name it by export_id and item_hash, or by run_id, sample_id, step and statement_id (in step rank: context_rank)"
 
 
-class _LineError(Exception):
+class LineError(Exception):
     """What is wrong with one line."""
 
 
@@ -95,18 +95,19 @@ def take_label(warehouse: Warehouse, values: Mapping[str, str]) -> Review:
     now = now_utc()
     try:
         review = _read_review(line, _collect_record(picks, items), None, now)
-        _check_person(review)
-    except _LineError as error:
+        check_person(review.reviewer, review.note)
+    except LineError as error:
         raise ReviewError(f"the label was not taken: {error}") from None
     add_reviews(warehouse, {f"{review.item_hash} {review.reviewer} {now.isoformat()}": [review]})
     return review
 
 
-def _check_person(review: Review) -> None:
-    if not review.reviewer.isprintable() or len(review.reviewer) > _LONGEST_NAME:
-        raise _LineError(f"reviewer is {review.reviewer!r}; a name has at most {_LONGEST_NAME} printable letters")
-    if len(review.note or "") > _LONGEST_NOTE:
-        raise _LineError(f"the note has {len(review.note or '')} letters; it may have {_LONGEST_NOTE}")
+def check_person(reviewer: str, note: str | None) -> None:
+    """Raises LineError for a name or a note that nobody means."""
+    if not reviewer.isprintable() or len(reviewer) > _LONGEST_NAME:
+        raise LineError(f"reviewer is {reviewer!r}; a name has at most {_LONGEST_NAME} printable letters")
+    if len(note or "") > _LONGEST_NOTE:
+        raise LineError(f"the note has {len(note or '')} letters; it may have {_LONGEST_NOTE}")
 
 
 def _read_record(warehouse: Warehouse, lines: Sequence[Line]) -> _Record:
@@ -134,7 +135,7 @@ def _read_file(
     for line in lines:
         try:
             review = _read_review(line, record, reviewer, now)
-        except _LineError as error:
+        except LineError as error:
             problems.append(f"{line.place}: {error}")
             continue
         other = first.setdefault((review.item_hash, review.reviewer), line)
@@ -146,10 +147,10 @@ def _read_file(
 
 def _read_review(line: Line, record: _Record, reviewer: str | None, now: datetime) -> Review:
     row = _find_verdict(line, record)
-    reviewed_at = _read_time(line, now)
+    reviewed_at = read_time(line, now)
     reviewer_name = line.get("reviewer") or reviewer
     if not reviewer_name:
-        raise _LineError("says no reviewer; fill in the column, or give --reviewer NAME")
+        raise LineError("says no reviewer; fill in the column, or give --reviewer NAME")
     return Review(
         **{name: row[name] for name in _OF_RECORD},
         label=_read_label(line, "label", row),
@@ -170,10 +171,10 @@ def _find_verdict(line: Line, record: _Record) -> Mapping[str, Any]:
     export, item_hash = line.get("export_id"), line.get("item_hash")
     if export and item_hash:
         if export not in record.exports:
-            raise _LineError(f"export {export} is not on record in this warehouse; was it made from another one?")
+            raise LineError(f"export {export} is not on record in this warehouse; was it made from another one?")
         pick = record.picks.get((export, item_hash))
         if pick is None:
-            raise _LineError(f"item {item_hash[:12]}… is not one of export {export}; leave item_hash as it was written")
+            raise LineError(f"item {item_hash[:12]}… is not one of export {export}; leave item_hash as it was written")
         return pick
     return _find_by_name(line, record)
 
@@ -182,20 +183,20 @@ def _find_by_name(line: Line, record: _Record) -> Mapping[str, Any]:
     key = {name: line.get(name) for name in _VERDICT}
     step = key["step"]
     if step is not None and step not in REVIEWED_PROMPTS:
-        raise _LineError(f"step is {step!r}; it must be one of {', '.join(REVIEWED_PROMPTS)}")
+        raise LineError(f"step is {step!r}; it must be one of {', '.join(REVIEWED_PROMPTS)}")
     place = "context_rank" if step == "rank" else "statement_id"
     if not all(key[name] for name in ("run_id", "sample_id", "step", place)):
-        raise _LineError(f"does not say which verdict it means; {_HOW}")
+        raise LineError(f"does not say which verdict it means; {_HOW}")
     if key["run_id"] not in record.runs:
-        raise _LineError(f"run {key['run_id']} is not on record in this warehouse, or has no verdict to review")
+        raise LineError(f"run {key['run_id']} is not on record in this warehouse, or has no verdict to review")
     # The other of the two is no part of the name, whatever a spreadsheet has put there.
     key["statement_id" if step == "rank" else "context_rank"] = None
     row = record.verdicts.get(tuple(key.values()))
     if row is None:
-        raise _LineError(f"run {key['run_id']} has no verdict of {step} on {key[place]} of sample {key['sample_id']!r}")
+        raise LineError(f"run {key['run_id']} has no verdict of {step} on {key[place]} of sample {key['sample_id']!r}")
     item_hash = line.get("item_hash")
     if item_hash and item_hash != row["item_hash"]:
-        raise _LineError("what was labelled is not what the run has there: item_hash is another one")
+        raise LineError("what was labelled is not what the run has there: item_hash is another one")
     return row
 
 
@@ -205,23 +206,23 @@ def _read_label(line: Line, name: str, row: Mapping[str, Any]) -> str:
     label = find_label(row["step"], source, word)
     if label is None:
         about = f"{row['step']} on {row['statement_id'] or row['context_rank']}"
-        raise _LineError(f"{name} is {word!r}; for {about} it must be {' or '.join(list_labels(row['step'], source))}")
+        raise LineError(f"{name} is {word!r}; for {about} it must be {' or '.join(list_labels(row['step'], source))}")
     return label
 
 
-def _read_time(line: Line, now: datetime) -> datetime | None:
-    """When the label was given, UTC; None when the line does not say."""
+def read_time(line: Line, now: datetime) -> datetime | None:
+    """When the label was given, UTC; None when the line does not say. Raises LineError."""
     text = line.get("reviewed_at")
     if text is None:
         return None
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise _LineError(f"reviewed_at is {text!r}; write it like 2026-01-31T14:05:00Z, or leave it empty") from None
+        raise LineError(f"reviewed_at is {text!r}; write it like 2026-01-31T14:05:00Z, or leave it empty") from None
     if time.tzinfo is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
     if time > now + _FUTURE:
-        raise _LineError(f"reviewed_at is {text}, which is in the future")
+        raise LineError(f"reviewed_at is {text}, which is in the future")
     return time
 
 

@@ -1,7 +1,7 @@
 """The questions of a test set: what one holds, and how it stands in a file that `evalhouse run` reads as it is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
@@ -11,6 +11,7 @@ from evalhouse.tasks.testsets.passages import Language, Passage
 QuestionKind = Literal["fact", "number", "procedure", "several", "comparison", "conversational", "unanswerable"]
 KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 UNANSWERABLE: Final = "unanswerable"
+Decision = Literal["accepted", "mended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,8 @@ class Turn:
 class SetQuestion:
     """A question of a test set. One that the documents do not answer has no ground truth and no spans.
 
-    `reference_context_ids` are the documents, or the passages of a table, that a retriever should find.
+    `reference_context_ids` are the documents, or the passages of a table, that a retriever should find. `decision` is
+    what a person last said of it, with who and when (UTC); None for one that nobody has looked at.
     """
 
     id: str
@@ -46,6 +48,9 @@ class SetQuestion:
     language: Language
     spans: tuple[Span, ...] = ()
     conversation: tuple[Turn, ...] = ()
+    decision: Decision | None = None
+    reviewer: str | None = None
+    reviewed_at: str | None = None
 
     @cached_property
     def question_hash(self) -> str:
@@ -55,10 +60,15 @@ class SetQuestion:
         row = self.to_row() | ({"spans": spans} if spans else {})
         return hash_json([value for name, value in row.items() if name != "id"], 16)
 
+    @property
+    def content_hash(self) -> str:
+        """The same without what a person decided on it."""
+        return replace(self, decision=None, reviewer=None, reviewed_at=None).question_hash
+
     def to_row(self) -> dict[str, Any]:
         """The question as a line of a set's file; what it does not have is left out but for the ground truth."""
         row = asdict(self)
-        optional = ("conversation", "spans", "reference_context_ids")
+        optional = ("conversation", "spans", "reference_context_ids", "decision", "reviewer", "reviewed_at")
         return {name: value for name, value in row.items() if value or name not in optional}
 
 

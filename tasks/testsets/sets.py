@@ -105,9 +105,11 @@ def find_manifest(path: Path) -> Path:
 
 
 def write_set(path: Path, test_set: TestSet) -> None:
-    """Write both files, each replaced as a whole."""
+    """Write both files, each replaced as a whole. Questions that people accepted come first, so that a run with a limit
+    takes those."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = b"".join(orjson.dumps(question.to_row()) + b"\n" for question in test_set.questions)
+    questions = sorted(test_set.questions, key=lambda question: question.decision is None)
+    lines = b"".join(orjson.dumps(question.to_row()) + b"\n" for question in questions)
     manifest = {"format": FORMAT, "hash": test_set.set_hash, **asdict(test_set.manifest)}
     # The questions last: where only the manifest was replaced, its hash says that the two do not belong together.
     _replace(find_manifest(path), orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")

@@ -1,4 +1,5 @@
-"""Writes of what test sets are made of: candidates and what they stood, versions, and changes between them."""
+"""Writes of what test sets are made of: candidates and what they stood, versions, and changes between them; and reads
+of what people decided on their questions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,3 +28,14 @@ def find_versions(warehouse: Warehouse, prefix: str) -> list[str]:
 def read_questions(warehouse: Warehouse, set_hash: str) -> list[dict[str, Any]]:
     """The questions of a version as rows."""
     return warehouse.read_rows(read_query("testsets/questions"), {"set_hash": set_hash})
+
+
+def read_decisions(warehouse: Warehouse, set_hashes: Sequence[str]) -> list[dict[str, Any]]:
+    """What people decided on questions of these versions: question_id, change, and `before` and `after` as JSON."""
+    return warehouse.read_rows(read_query("testsets/decisions"), {"set_hashes": list(set_hashes)})
+
+
+def read_acceptance(warehouse: Warehouse, set_hashes: Sequence[str]) -> list[dict[str, Any]]:
+    """How many questions people accepted, mended and dropped by kind, language and judge: of these versions, or with
+    none of all sets."""
+    return warehouse.read_rows(read_query("testsets/acceptance"), {"set_hashes": list(set_hashes)})

@@ -24,7 +24,7 @@ const answers = {
   load() {
     const text = this.read(this.key);
     // `given`: what counts, by item. `first`: what was said before the judge's verdict was seen, which undoing cannot unsee.
-    this.kept = text ? JSON.parse(text) : { at: 0, given: {}, first: {}, notes: {}, done: [] };
+    this.kept = { at: 0, given: {}, first: {}, notes: {}, texts: {}, done: [], ...(text ? JSON.parse(text) : {}) };
   },
 
   read(key) {
@@ -83,6 +83,16 @@ const answers = {
     this.save();
   },
 
+  // Texts that the reviewer has written for an item, by name; null takes one back.
+  takeText(name, text) {
+    const texts = (this.kept.texts[this.item.item_hash] ||= {});
+    if (text === null) delete texts[name];
+    else texts[name] = text;
+    // What is written is decided when it is written.
+    this.kept.given[this.item.item_hash].time = new Date().toISOString();
+    this.save();
+  },
+
   goTo(place) {
     this.kept.at = Math.max(0, Math.min(this.data.items.length - 1, place));
     this.save();
@@ -109,14 +119,8 @@ const answers = {
     const lines = this.data.items.filter((item) => this.given(item)).map((item) => {
       const { label, time } = this.given(item);
       return JSON.stringify({
-        export_id: this.data.export_id,
-        item_hash: item.item_hash,
-        run_id: this.data.run_id,
-        sample_id: item.sample_id,
-        step: item.step,
-        statement_id: item.statement_id,
-        context_rank: item.context_rank,
-        label,
+        ...ASKS.describeItem(item),
+        label: ASKS.nameLabel(item, label),
         first_label: this.kept.first[item.item_hash] ?? null,
         reviewer: this.reviewer,
         reviewed_at: time,

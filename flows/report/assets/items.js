@@ -53,3 +53,24 @@ function showVerdict(item, label) {
     make("span", { class: "text", dir: "auto" }, item.reason ? `: ${item.reason}` : ", without a reason"),
   ];
 }
+
+// What a verdict says, once it has a label.
+function drawDecided(item, label) {
+  part("verdict").hidden = label === null;
+  part("verdict").replaceChildren(...(label === null ? [] : showVerdict(item, label)));
+}
+
+// A line of the file that is downloaded.
+function describeItem(item) {
+  return {
+    export_id: data.export_id,
+    item_hash: item.item_hash,
+    run_id: data.run_id,
+    sample_id: item.sample_id,
+    step: item.step,
+    statement_id: item.statement_id,
+    context_rank: item.context_rank,
+  };
+}
+
+const ASKS = { done: "labelled", things: "verdicts", word: "label", keys: { 1: 0, t: 0, 2: 1, f: 1 }, drawDecided, describeItem, nameLabel: (item, label) => label, findField: () => null };

@@ -14,7 +14,7 @@ function show(section) {
 function drawProgress() {
   const { labelled, skipped, left } = answers.count();
   part("progress").value = labelled + skipped;
-  part("progress-text").textContent = `${labelled} labelled, ${skipped} skipped, ${left} to go`;
+  part("progress-text").textContent = `${labelled} ${ASKS.done}, ${skipped} skipped, ${left} to go`;
   part("problem").hidden = answers.canKeep;
   part("problem").textContent = "This browser does not keep what you say here: download it before you close the page.";
 }
@@ -40,13 +40,11 @@ function drawChoices(item) {
   const given = answers.given(item);
   const buttons = item.choices.map(({ label, meaning }, place) => make(
     "button",
-    { type: "button", class: `choice choice-${place + 1}`, "aria-pressed": String(given?.label === label), "aria-keyshortcuts": String(place + 1), on: { click: () => { choose(place); part("next").focus(); } } },
+    { type: "button", class: `choice choice-${place + 1}`, "aria-pressed": String(given?.label === label), "aria-keyshortcuts": String(place + 1), on: { click: () => { choose(place); (ASKS.findField(item) || part("next")).focus(); } } },
     make("kbd", {}, String(place + 1)), " ", make("b", {}, label.replace("_", " ")), make("span", {}, ` ${meaning}`),
   ));
   part("choices").replaceChildren(...buttons);
-  const isDecided = Boolean(given && given.label !== null);
-  part("verdict").hidden = !isDecided;
-  part("verdict").replaceChildren(...(isDecided ? showVerdict(item, given.label) : []));
+  ASKS.drawDecided(item, given?.label ?? null);
   part("next").disabled = !given;
   part("back").disabled = answers.kept.at === 0;
   part("undo").disabled = answers.kept.done.length === 0;
@@ -56,6 +54,7 @@ function choose(place) {
   const { label } = answers.item.choices[place];
   if (answers.given(answers.item)?.label !== label) answers.give(label);
   drawItem({ isNew: false });
+  ASKS.findField(answers.item)?.focus();
 }
 
 function skip() {
@@ -89,7 +88,7 @@ function drawEnd() {
   show("end");
   drawProgress();
   part("end-title").textContent = `Done, ${answers.reviewer}`;
-  part("end-text").textContent = `${labelled} of ${data.items.length} verdicts have your label${skipped ? `, ${skipped} were skipped` : ""}.`;
+  part("end-text").textContent = `${labelled} of ${data.items.length} ${ASKS.things} have your ${ASKS.word}${skipped ? `, ${skipped} were skipped` : ""}.`;
   part("end-title").focus();
 }
 
@@ -100,8 +99,9 @@ function download() {
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
+const CHOICES = Object.entries(ASKS.keys).map(([key, place]) => [key, () => choose(place)]);
 const KEYS = {
-  1: () => choose(0), t: () => choose(0), 2: () => choose(1), f: () => choose(1), 0: skip, z: undo, d: download, n: () => part("note").focus(),
+  ...Object.fromEntries(CHOICES), 0: skip, z: undo, d: download, n: () => part("note").focus(),
   Enter: goOn, ArrowRight: () => look(1), ArrowLeft: () => look(-1),
 };
 
@@ -153,6 +153,6 @@ async function start() {
 
 start().catch((error) => {
   part("problem").hidden = false;
-  part("problem").textContent = `The verdicts could not be shown: ${error.message}`;
+  part("problem").textContent = `The ${ASKS.things} could not be shown: ${error.message}`;
   throw error;
 });

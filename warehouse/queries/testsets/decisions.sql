@@ -1,0 +1,10 @@
+-- One row per decision of a person on a question of these versions of a set.
+select
+    question_id,
+    change,
+    "before",
+    "after"
+from testset_changes
+where list_contains($set_hashes::varchar[], set_hash)
+    and change in ('accepted', 'mended', 'dropped')
+    and json_extract_string("after", '$.reviewer') is not null
