@@ -126,7 +126,8 @@ class RefreshedSet:
         if n_waiting:
             print_notice(
                 f"{write_count(n_waiting, 'proposal')} for a person: out of the set until decided on, and kept in "
-                f"{find_manifest(self.path)}; --accept takes all of them as they are."
+                f"{find_manifest(self.path)}; `evalhouse review questions {self.path}` asks people, --accept takes all "
+                "of them as they are."
             )
         proposed = [change for change in self.outcome.refreshing.changes if change.change in PROPOSED]
         n_taken = len(proposed) + len(self.request.pending)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evalhouse.tasks.reviews.label_files import ReviewError
+from evalhouse.tasks.testsets.changes import restore_question
 from evalhouse.tasks.testsets.passages import Document, Passage
 from evalhouse.tasks.testsets.questions import SetQuestion, read_question, write_conversation
 from evalhouse.tasks.testsets.sets import Change, TestSet
@@ -51,7 +52,7 @@ class AskedQuestions:
 def list_subjects(test_set: TestSet) -> Iterator[Subject]:
     """All that a person can decide on, proposals first."""
     for change in test_set.manifest.proposals:
-        yield Subject(question=read_question({**change.before, **change.after}), proposal=change)
+        yield Subject(question=restore_question(change), proposal=change)
     for question in test_set.questions:
         yield Subject(question=question)
 

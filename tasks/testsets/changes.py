@@ -195,7 +195,8 @@ def _make_void(question: SetQuestion, detail: str, call_id: str, checked: Checke
 def _propose(base: Base, question: SetQuestion, checked: Checked, word: str, detail: str) -> Ending:
     """The question leaves the set until it is decided whether it should be as proposed."""
     kind: QuestionKind = "fact" if question.kind == UNANSWERABLE else question.kind
-    after = replace(_point(base, question, checked), ground_truth=checked.candidate.ground_truth, kind=kind)
+    pointed = _point(base, question, checked).undecided
+    after = replace(pointed, ground_truth=checked.candidate.ground_truth, kind=kind)
     _, new = find_differences(question, after)
     call_id = checked.candidate.call_id
     change = Change(id=question.id, change=word, detail=detail, before=question.to_row(), after=new, call_id=call_id)

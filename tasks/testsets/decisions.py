@@ -5,7 +5,7 @@ mending, the decision is left out and said to be. Of several decisions on one co
 on record.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from evalhouse.tasks.reviews.label_files import LabelFile, Line, list_problems
 from evalhouse.tasks.reviews.take_in import LineError, check_person, read_time
 from evalhouse.tasks.testsets.asked import LABELS, Subject, list_subjects
+from evalhouse.tasks.testsets.places import find_differences
 from evalhouse.tasks.testsets.questions import UNANSWERABLE, Decision, SetQuestion, read_question
 from evalhouse.tasks.testsets.sets import Change, TestSet
 
@@ -263,17 +264,6 @@ def _mend(subject: Subject, said: Said, *, differs: bool) -> SetQuestion:
 def _describe(subject: Subject, said: Said, after: SetQuestion | None) -> Change:
     """A decision as it goes on record: what differs, who said so and when."""
     by = {"reviewer": said.reviewer, "reviewed_at": said.time} | ({"note": said.note} if said.note else {})
-    whole = subject.question.to_row()
-    if after is None:
-        before: Mapping[str, Any] = whole
-    else:
-        row = after.to_row()
-        names = list(_list_differences(whole, row))
-        before = {name: whole[name] for name in names if name in whole}
-        by = {name: row[name] for name in names if name in row} | by
+    before, now = find_differences(subject.question, after) if after else (subject.question.to_row(), {})
     detail = f"{said.change} by {said.reviewer}{f': {said.note}' if said.note else ''}"
-    return Change(id=said.question_id, change=said.change, detail=detail, before=before, after=by)
-
-
-def _list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    return (name for name in {**before, **after} if before.get(name) != after.get(name))
+    return Change(id=said.question_id, change=said.change, detail=detail, before=before, after=now | by)

@@ -61,9 +61,14 @@ class SetQuestion:
         return hash_json([value for name, value in row.items() if name != "id"], 16)
 
     @property
+    def undecided(self) -> "SetQuestion":
+        """The same question before anybody decided on it."""
+        return replace(self, decision=None, reviewer=None, reviewed_at=None)
+
+    @property
     def content_hash(self) -> str:
-        """The same without what a person decided on it."""
-        return replace(self, decision=None, reviewer=None, reviewed_at=None).question_hash
+        """The hash of what a person decides on."""
+        return self.undecided.question_hash
 
     def to_row(self) -> dict[str, Any]:
         """The question as a line of a set's file; what it does not have is left out but for the ground truth."""

@@ -41,6 +41,14 @@ _RESPONSES = """
 insert into responses (run_id, sample_id, status, latency_ms)
 select run_id, sample_id, 'ok', if(label = 'night 3', 1000, 100) from run_samples join runs using (run_id)
 """
+# A question of a test set, and what a person decided on it.
+_DECISIONS = """
+insert into testset_changes (set_hash, run_id, question_id, change, before, after)
+select 'set-1', min(run_id), 'q-1', 'new', null, null from runs
+union all
+select 'set-2', max(run_id), 'q-1', 'dropped', '{"kind": "fact", "language": "en"}',
+       json_object('reviewer', 'Ann', 'reviewed_at', max(started_at)) from runs
+"""
 PRICES = "judge: [1.0, 4.0]\n"
 
 
@@ -92,4 +100,5 @@ def build_nights(folder: Path, prefect_home: Path) -> Path:
     path = folder / "evalhouse.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute(_RESPONSES)
+        connection.execute(_DECISIONS)
     return path

@@ -1,0 +1,230 @@
+"""People decide on the questions of a set: as tables and by keyboard, what becomes of the set, and what is counted."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, Page
+from cli_process import Finished, call_here, call_main
+from port_base import write_base
+
+from evalhouse.tasks.testsets.places import find_differences
+from evalhouse.tasks.testsets.questions import SetQuestion
+from evalhouse.tasks.testsets.sets import Change, TestSet, read_set, write_set
+from evalhouse.warehouse.store import Warehouse
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of ten questions with its documents and its warehouse; the lexical judge asks nobody."""
+    folder = tmp_path_factory.mktemp("made")
+    write_base(folder / "docs", version=1)
+    with contextlib.chdir(folder):
+        assert call_main(("testset", "make", "docs", "-n", "10", "--warehouse", "own.duckdb")) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Path:
+    """A copy of it, which commands see."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALHOUSE_WAREHOUSE", str(tmp_path / "own.duckdb"))
+    capsys.readouterr()
+    return tmp_path
+
+
+def propose(path: Path) -> SetQuestion:
+    """Have the first question of a set wait for a person, with another ground truth; returns it as it was."""
+    test_set = read_set(path)
+    first, *others = test_set.questions
+    old, new = find_differences(first, replace(first, ground_truth="It was moved to the south quay."))
+    change = Change(id=first.id, change="changed", detail="They say otherwise now.", before=first.to_row(), after=new)
+    assert old
+    write_set(path, TestSet(questions=tuple(others), manifest=replace(test_set.manifest, proposals=(change,))))
+    return first
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def ask(capsys: Capture, *arguments: str) -> list[dict[str, str]]:
+    """The questions as a table."""
+    assert call_here(capsys, "review", "questions", "questions.jsonl", "-o", "asked.csv", *arguments).status == 0
+    rows = read_rows(Path("asked.csv"))
+    Path("asked.csv").unlink()
+    return rows
+
+
+def take(capsys: Capture, rows: list[dict[str, str]], *arguments: str) -> Finished:
+    path = write_rows(Path("filled.csv"), rows)
+    return call_here(capsys, "review", "import", str(path), "--json", *arguments)
+
+
+def test_what_people_decide_makes_a_new_version(folder: Path, capsys: Capture) -> None:
+    before = read_set(Path("questions.jsonl"))
+    rows = ask(capsys)
+    assert [row["question_id"] for row in rows] == [question.id for question in before.questions]
+    dropped, kept, mended = rows[0], rows[-1], rows[4]
+    dropped["label"], kept["label"], mended["label"] = "drop", "Keep", "mend"
+    dropped["note"], mended["ground_truth"] = "nobody asks this", "As it should be."
+    imported = take(capsys, rows, "--reviewer", "Ann 灯")
+    assert imported.status == 0, imported.stderr
+    (of_set,) = imported.document["sets"]
+    assert [of_set[name] for name in ("accepted", "mended", "dropped", "known", "outdated")] == [1, 1, 1, 0, []]
+
+    after = read_set(Path("questions.jsonl"))
+    version = after.manifest.versions[-1]
+    assert (version.hash, version.parent, len(after.questions)) == (of_set["set_hash"], before.set_hash, 9)
+    assert {change.id: change.change for change in version.changes} == {
+        dropped["question_id"]: "dropped", kept["question_id"]: "accepted", mended["question_id"]: "mended",
+    }  # fmt: skip
+    assert {question.id for question in after.questions[:2]} == {kept["question_id"], mended["question_id"]}
+    own = {question.id: question for question in after.questions}[mended["question_id"]]
+    assert (own.ground_truth, own.decision, own.reviewer) == ("As it should be.", "mended", "Ann 灯")
+
+    again = take(capsys, rows, "--reviewer", "Ann 灯").document["sets"][0]
+    assert (again["known"], again["run_id"], again["set_hash"]) == (3, None, of_set["set_hash"])
+    asked = ask(capsys)
+    assert len(asked) == 7
+    assert len(ask(capsys, "--again")) == 9
+
+    counted = call_here(capsys, "review", "acceptance", "questions.jsonl", "--json").document
+    assert {row["judge"] for row in counted} == {"lexical"}
+    totals = [sum(row[name] for row in counted) for name in ("n", "n_accepted", "n_mended", "n_dropped")]
+    assert totals == [3, 1, 1, 1]
+    (row,) = Warehouse(str(folder / "own.duckdb")).read_rows("from question_reviews where decision = 'dropped'")
+    assert (row["reviewer"], row["note"], row["kind"]) == ("Ann 灯", "nobody asks this", dropped["kind"])
+
+
+def test_proposals_come_first_and_enter_the_set_or_leave_it(folder: Path, capsys: Capture) -> None:
+    path = Path("questions.jsonl")
+    first = propose(path)
+    (row, *_) = ask(capsys)
+    assert (row["question_id"], row["ground_truth_before"], row["why"]) == (
+        first.id, first.ground_truth, "They say otherwise now.",
+    )  # fmt: skip
+    copies = {name: Path(name).read_bytes() for name in ("questions.jsonl", "questions.testset.json")}
+    for label, truth, expected in (
+        ("keep", row["ground_truth"], ("It was moved to the south quay.", "accepted")),
+        ("mend", first.ground_truth, (first.ground_truth, "mended")),
+        ("drop", row["ground_truth"], None),
+    ):
+        for name, content in copies.items():
+            Path(name).write_bytes(content)
+        reviewer = ("--reviewer", f"one who would {label}")
+        assert take(capsys, [row | {"label": label, "ground_truth": truth or ""}], *reviewer).status == 0
+        after = read_set(path)
+        assert after.manifest.proposals == ()
+        own = {question.id: (question.ground_truth, question.decision) for question in after.questions}
+        assert own.get(first.id) == expected
+
+
+def test_the_latest_decision_counts_and_all_are_on_record(folder: Path, capsys: Capture) -> None:
+    row = ask(capsys)[0]
+    said = [
+        row | {"label": "drop", "reviewer": "Ann", "reviewed_at": "2026-01-02T10:00:00Z"},
+        row | {"label": "keep", "reviewer": "Bo", "reviewed_at": "2026-01-03T10:00:00Z"},
+        row | {"label": "drop", "reviewer": "Cy", "reviewed_at": "2026-01-01T10:00:00Z"},
+    ]
+    for one in said:
+        assert take(capsys, [one]).status == 0
+    question = read_set(Path("questions.jsonl")).questions[0]
+    assert (question.id, question.decision, question.reviewer) == (row["question_id"], "accepted", "Bo")
+    record = Warehouse(str(folder / "own.duckdb")).read_rows("select reviewer, decision from question_reviews")
+    assert {one["reviewer"]: one["decision"] for one in record} == {"Ann": "dropped", "Bo": "accepted", "Cy": "dropped"}
+    mended = row | {"label": "mend", "ground_truth": "Otherwise.", "reviewer": "Di"}
+    assert take(capsys, [mended]).status == 0
+    outdated = take(capsys, [row | {"label": "keep", "reviewer": "Eve"}]).document["sets"][0]
+    assert (outdated["outdated"], outdated["run_id"]) == ([row["question_id"]], None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"label": "maybe"}, "label is 'maybe'; it must be one of keep, mend, drop"),
+        ({"label": "keep", "question": "Another?"}, "says keep, and question or ground_truth is another"),
+        ({"label": "mend"}, "says mend, and question and ground_truth are as they were"),
+        ({"label": "keep", "reviewer": ""}, "says no reviewer"),
+        ({"label": "keep", "item_hash": ""}, "has no item_hash"),
+        (
+            {"label": "keep", "set": "elsewhere.jsonl"},
+            "the set elsewhere.jsonl is not there; say where it is with --set",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_changes_nothing(
+    folder: Path, capsys: Capture, changed: dict[str, str], problem: str
+) -> None:
+    before = (folder / "questions.jsonl").read_bytes()
+    rows = [row | {"reviewer": "Ann"} for row in ask(capsys)]
+    refused = take(capsys, [rows[0] | changed, rows[1] | {"label": "keep", "set": changed.get("set", rows[1]["set"])}])
+    assert refused.status == 2
+    assert problem in refused.stderr
+    assert (folder / "questions.jsonl").read_bytes() == before
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.open_page()
+    page.show_as()
+    yield page
+    assert page.problems == []
+    page.send("Page.close")
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.press(key, text=key if len(key) == 1 else "")
+
+
+def read_text(page: Page, place: str) -> Any:  # noqa: ANN401  # whatever the script gives
+    return page.evaluate(f"document.getElementById('{place}').innerText")
+
+
+def test_keep_mend_and_drop_by_keyboard(folder: Path, capsys: Capture, page: Page) -> None:
+    first = propose(Path("questions.jsonl"))
+    written = call_here(capsys, "review", "questions", "questions.jsonl", "-o", "page.html", "--reviewer", "Ann")
+    assert "10 questions of questions.jsonl, 1 proposal among them" in written.stdout
+    page.open(folder / "page.html")
+    press(page, "Enter")
+    assert read_text(page, "ask") == "The documents changed. Is this the ground truth now?"
+    assert "It was moved to the south quay." in read_text(page, "judged")
+    assert first.ground_truth in read_text(page, "judged")
+    lit = page.evaluate("[...document.querySelectorAll('#against mark')].map((mark) => mark.textContent)")
+    assert lit == [span.text for span in first.spans]
+    press(page, "k", "Enter", "m")
+    page.evaluate("document.activeElement.select()")
+    page.send("Input.insertText", text="Mended, k x 3.")
+    press(page, "Escape", "Enter", "x", "Enter", "m", "Escape", "Enter", "0")
+    assert read_text(page, "progress-text") == "4 decided, 1 skipped, 5 to go"
+    lines = page.evaluate("answers.writeLines()")
+    assert [json.loads(line)["label"] for line in lines.splitlines()] == ["keep", "mend", "drop", "keep", None]
+    (folder / "said.jsonl").write_text(lines, encoding="utf-8")
+    imported = call_here(capsys, "review", "import", "said.jsonl", "--json")
+    assert imported.status == 0, imported.stderr
+    (of_set,) = imported.document["sets"]
+    assert [of_set[name] for name in ("accepted", "mended", "dropped", "n_proposals")] == [2, 1, 1, 0]
+    after = {question.ground_truth: question.decision for question in read_set(folder / "questions.jsonl").questions}
+    assert after["It was moved to the south quay."] == "accepted"
+    assert after["Mended, k x 3."] == "mended"
