@@ -51,7 +51,7 @@ def rescore(
     Each run keeps its own metrics and settings, except for what is given here.
     """
     parameters = parse_metric_settings(sets)
-    runs = [find_run(warehouse, name) for name in run_names] if run_names else list_runs(warehouse)
+    runs = [find_run(warehouse, name) for name in run_names] if run_names else _list_scored(warehouse)
     warehouse.migrate()
     # All are planned before the first is written: a name that is wrong changes nothing.
     rescorings = [
@@ -105,7 +105,13 @@ def _plan_rescoring(
     return Rescoring(run=run, settings=settings, metrics=tuple(scored), left_out=left_out)
 
 
+def _list_scored(warehouse: Warehouse) -> list[RunRow]:
+    return [run for run in list_runs(warehouse) if run.kind != "testset"]
+
+
 def _read_settings(run: RunRow) -> RunSettings:
+    if run.kind == "testset":
+        raise SettingsError(f"run {run.run_id} made a test set, and has no scores; name a run that judged samples")
     try:
         return validate_settings(run.config, {})
     except SettingsError as error:

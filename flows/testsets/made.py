@@ -202,6 +202,7 @@ def plan_set(
         shares=shares,
         seed=seed,
         by_document=(references or ("documents" if is_folder else "passages")) == "documents",
+        source=docs,
         command=command,
     )
     return SetPlan(path=path, source=docs, request=request, notices=tuple(notices))

@@ -48,7 +48,8 @@ class MakeRequest:
 
     Questions refer to the passages that they rest on, or with `by_document` to their documents. With `only`, the ids of
     some passages, they are written from these; all are still what they are checked against.
-    `command` is how a person asks for the same again.
+    `source` is where the documents
+    were read, `command` how a person asks for the same again.
     """
 
     settings: RunSettings
@@ -58,6 +59,7 @@ class MakeRequest:
     seed: int
     by_document: bool
     only: frozenset[str] | None = None
+    source: str = ""
     command: str = ""
 
     @property
@@ -116,7 +118,7 @@ def make_set(request: MakeRequest, watch: Watch) -> MakeOutcome:
     warehouse = Warehouse(request.settings.warehouse)
     warehouse.make_ready()
     take_in_orphans(warehouse)
-    run = begin_set_run(request.settings, n_samples=request.n, command=request.command)
+    run = begin_set_run(request.settings, n_samples=request.n, source=request.source, command=request.command)
     with open_session(request.settings, PLAN, run=run) as session:
         making = session.carry_out(partial(make_questions, request=request), watch)
         session.has_failures = making.n_failed > 0 or making.problem is not None

@@ -77,13 +77,15 @@ def look_at(base: Base, question: SetQuestion) -> Look:
 @dataclass(frozen=True, kw_only=True)
 class RefreshRequest:
     """A set to be refreshed. `coverage` is how many questions it is to have, None for none that are new; `accept` says
-    that proposals are taken as they are; `command` is how a person asks for the same again."""
+    that proposals are taken as they are; `source` is where the documents were read, `command` how a person asks for the
+    same again."""
 
     settings: RunSettings
     test_set: TestSet
     base: Base
     coverage: int | None
     accept: bool
+    source: str
     command: str
     looks: tuple[Look, ...]
     pending: tuple[Change, ...]
@@ -134,12 +136,13 @@ def _stands(base: Base, change: Change) -> bool:
 
 @dataclass(kw_only=True)
 class Refreshing:
-    """What became of the questions so far, in their order; `making` are the new ones."""
+    """What became of the questions so far, in their order, and the new ones, of which there should be `n_wanted`."""
 
     request: RefreshRequest
     endings: dict[str, Ending] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
     making: Making | None = None
+    n_wanted: int = 0
     n_failed: int = 0
     problem: str | None = None
 
@@ -180,6 +183,11 @@ class Refreshing:
     def new(self) -> list[SetQuestion]:
         """The questions that were made."""
         return self.making.kept if self.making else []
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether something was left without a usable reply."""
+        return self.n_failed > 0 or (self.making is not None and self.making.n_failed > 0)
 
     @property
     def dead(self) -> dict[str, list[str]]:
@@ -233,10 +241,10 @@ def refresh_set(request: RefreshRequest, watch: Watch) -> RefreshOutcome:
     warehouse = Warehouse(request.settings.warehouse)
     warehouse.make_ready()
     take_in_orphans(warehouse)
-    run = begin_set_run(request.settings, n_samples=len(request.looks), command=request.command)
+    run = begin_set_run(request.settings, n_samples=len(request.looks), source=request.source, command=request.command)
     with open_session(request.settings, PLAN, run=run) as session:
         refreshing = session.carry_out(partial(refresh_questions, request=request), watch)
-        session.has_failures = refreshing.n_failed > 0 or refreshing.problem is not None
+        session.has_failures = refreshing.has_failures or refreshing.problem is not None
         usage = session.usage
     problem = session.problem or refreshing.problem
     return RefreshOutcome(run_id=run.run_id, refreshing=refreshing, usage=usage, problem=problem)
@@ -267,8 +275,8 @@ async def refresh_questions(session: Session, request: RefreshRequest) -> Refres
     waiting = [restore_question(change) for change in refreshing.proposals]
     new = request.ask_for_new([*refreshing.kept, *waiting])
     if new is not None and refreshing.problem is None:
+        refreshing.n_wanted = new.n
         refreshing.making = await make_questions(session, new, kept=[*refreshing.kept, *waiting])
-        refreshing.n_failed += refreshing.making.n_failed
         refreshing.problem = refreshing.making.problem
     return refreshing
 

@@ -53,7 +53,7 @@ class RefreshedSet:
     @property
     def is_complete(self) -> bool:
         """Whether all that was to be asked was answered."""
-        return self.outcome.problem is None and self.outcome.refreshing.n_failed == 0
+        return self.outcome.problem is None and not self.outcome.refreshing.has_failures
 
     @property
     def counts(self) -> dict[str, int]:
@@ -79,7 +79,8 @@ class RefreshedSet:
             "proposals": [_show(change) for change in self.test_set.manifest.proposals],
             "void": [_show(change) for change in refreshing.changes if change.change == "void"],
             "dead_references": refreshing.dead,
-            "n_failed": refreshing.n_failed,
+            "n_new_wanted": refreshing.n_wanted,
+            "n_failed": refreshing.n_failed + (refreshing.making.n_failed if refreshing.making else 0),
             "problem": self.outcome.problem,
             "calls": self.outcome.usage.pick(*USED),
         }
@@ -108,6 +109,12 @@ class RefreshedSet:
                 f"{write_count(refreshing.n_failed, 'question')} without a usable reply stayed as they were; "
                 "the same command asks about them again."
             )
+        n_missing = refreshing.n_wanted - len(refreshing.new)
+        if n_missing > 0:
+            print_notice(
+                f"{n_missing:,} fewer new ones than wanted: the new and changed passages gave no more that stand all "
+                "checks. --coverage N after a later update asks for them again."
+            )
         self._print_decisions()
 
     def _print_changes(self) -> None:
@@ -135,7 +142,7 @@ class RefreshedSet:
             print_notice(f"{write_count(n_taken, 'proposal')} taken as they are (--accept); nobody has looked at them.")
         if self.outcome.run_id is not None:
             print_line(
-                '      evalhouse query "select change, question_id, detail, before, after from testset_changes where '
+                'next: evalhouse query "select change, question_id, detail, before, after from testset_changes where '
                 f"run_id = '{self.outcome.run_id}'\""
             )
 
@@ -156,7 +163,6 @@ class RefreshPlan:
 
     path: Path
     output: Path
-    source: str
     request: RefreshRequest
     notices: tuple[str, ...]
 
@@ -205,7 +211,7 @@ class RefreshPlan:
         asked = dict(manifest.asked)
         if n is not None and n != _find_coverage(manifest, self.request.base):
             asked |= {"n": n, "n_passages": len(self.request.base.passages)}
-        return replace(manifest, source=self.source, passages=known, asked=asked)
+        return replace(manifest, source=self.request.source, passages=known, asked=asked)
 
 
 def plan_refresh(
@@ -242,11 +248,12 @@ def plan_refresh(
         base=base,
         coverage=None if no_new else coverage or _find_coverage(manifest, base),
         accept=accept,
+        source=docs,
         command=command,
         looks=looks,
         pending=pending,
     )
-    return RefreshPlan(path=path, output=output, source=docs, request=request, notices=tuple(notices))
+    return RefreshPlan(path=path, output=output, request=request, notices=tuple(notices))
 
 
 def _find_coverage(manifest: Manifest, base: Base) -> int:

@@ -20,10 +20,11 @@ USED: Final = ("requests", "reused", "failed", "prompt_tokens", "cached_tokens",
 """What is said of the calls of a run of kind testset."""
 
 
-def begin_set_run(settings: RunSettings, *, n_samples: int, command: str) -> RunRow:
-    """The row of a run of kind testset that begins now; `command` is what a person types to go on with it."""
+def begin_set_run(settings: RunSettings, *, n_samples: int, source: str, command: str) -> RunRow:
+    """The row of a run of kind testset over the documents of `source` that begins now; `command` is what a person types
+    to go on with it."""
     run = begin_run("testset", settings, n_samples=n_samples)
-    return replace(run, config={**run.config, "testset": {"command": command}})
+    return replace(run, dataset=source, config={**run.config, "testset": {"command": command}})
 
 
 def hash_passages(passages: Iterable[Passage]) -> dict[str, str]:

@@ -72,14 +72,16 @@ class NearPassages:
         best = places[np.argsort(-scores[places], kind="stable")][:wanted]
         return [NearPassage(self._passages[place], float(scores[place])) for place in best]
 
-    def share(self, text: str, passage_id: str) -> float:
-        """How much of what a text is about a passage speaks of, 0 to 1: the share of its words, rare ones counting
-        more, that stand in the passage or its headings. Words that no passage has do not count."""
+    def find_about(self, text: str, least: float) -> dict[str, float]:
+        """The passages that speak of at least this share of what a text is about, by id: the share of its words, rare
+        ones counting more, that stand in the passage or its headings. Words that no passage has do not count."""
         terms = sorted({self._terms[token] for token in list_tokens(text) if token in self._terms})
         if not terms:
-            return 0.0
-        column = self._weights[terms][:, [self._places[passage_id]]].toarray().ravel()
-        return float(self._rarity[terms][column > 0].sum() / self._rarity[terms].sum())
+            return {}
+        found, rarity = self._weights[terms], self._rarity[terms]
+        of_entries = np.repeat(rarity, np.diff(found.indptr))
+        shares = np.bincount(found.indices, weights=of_entries, minlength=len(self._passages)) / rarity.sum()
+        return {self._passages[place].passage_id: float(shares[place]) for place in np.flatnonzero(shares >= least)}
 
     def _weigh(self) -> csr_array:
         """BM25's weight of each term (row) in each passage (column)."""

@@ -50,7 +50,7 @@ class Base:
         self.passages = tuple(passage for document in documents for passage in document.passages)
         self.by_document = by_document
         self.near = NearPassages(self.passages)
-        self._by_id = {passage.passage_id: passage for passage in self.passages}
+        self.by_id = {passage.passage_id: passage for passage in self.passages}
         self._of_document = {document.document_id: document.passages for document in documents}
         self._stayed = {passage.passage_id for passage in self.passages if _stays(passage, known)}
         hashes = set(known.values())
@@ -68,7 +68,7 @@ class Base:
 
     def has_id(self, reference: str) -> bool:
         """Whether a document or a passage of this id is there."""
-        return reference in self._by_id or reference in self._of_document
+        return reference in self.by_id or reference in self._of_document
 
     def has_stayed(self, passage_id: str) -> bool:
         """Whether a passage was there before, and as it is now."""
@@ -81,7 +81,7 @@ class Base:
     def find_verbatim(self, span: Span) -> Place | None:
         """Where a span is word by word: in its own passage, else where the update brought it, preferably in the same
         document and under the same headings."""
-        own = self._by_id.get(span.passage_id)
+        own = self.by_id.get(span.passage_id)
         if own is not None and (place := _quote(span, own)):
             return place
         letters = squeeze(span.text)
@@ -158,30 +158,32 @@ def list_groups(base: Base, question: SetQuestion, places: Sequence[Place], n: i
     """Groups of passages by which a question whose spans are found at these places is to be asked again, each by
     itself.
 
-    One group has the new and changed passages elsewhere that it is near to, of the `n` nearest; another its own ones,
-    where they changed around spans that stayed. With each go the other passages of a question that rests on several.
+    One group has the new and changed passages elsewhere that it refers to or, of the `n` nearest, is near to; another
+    its own ones, where they changed around spans that stayed. With each go the other passages of a question that rests
+    on several.
     """
     own = {place.passage.passage_id: place.passage for place in places}
     asked = write_asked(question.question, question.conversation)
-    texts = [asked, *(span.text for span in question.spans)]
-    # Each span by itself as well: what only one of several is about is not near to all of the question.
-    wanted = [f"{asked} {question.ground_truth or ''}", *texts[1:]]
-    near = {found.passage.passage_id: found.passage for text in wanted for found in base.near.find(text, n, own)}
-    others = [
-        passage
-        for name, passage in near.items()
-        if name in base.changed and max(base.near.share(text, name) for text in texts) >= TOUCHING
-    ]
+    texts = [asked, *(place.span.text for place in places)]
+    about = [base.near.find_about(text, TOUCHING) for text in texts]
+    touching = frozenset[str]().union(*about) & base.changed - own.keys()
+    others = [base.by_id[name] for name in question.reference_context_ids if name in base.changed - own.keys()]
+    if touching:
+        # Each span by itself as well: what only one of several is about is not near to all of the question.
+        wanted = [f"{asked} {question.ground_truth or ''}", *texts[1:]]
+        near = {found.passage.passage_id: found.passage for text in wanted for found in base.near.find(text, n, own)}
+        others += [passage for name, passage in near.items() if name in touching and passage not in others]
     groups = []
     if others:
-        replaced = {_find_replaced(base, places, passage) for passage in others}
+        of_spans = [(place.passage.passage_id, shares) for place, shares in zip(places, about[1:], strict=True)]
+        replaced = {_find_replaced(of_spans, passage.passage_id) for passage in others}
         groups.append((*others, *(passage for name, passage in own.items() if name not in replaced)))
     if base.changed & {span.passage_id for span in question.spans} & own.keys():
         groups.append(tuple(own.values()))
     return groups
 
 
-def _find_replaced(base: Base, places: Sequence[Place], passage: Passage) -> str | None:
-    """Of a question's passages that whose span another passage speaks of most."""
-    best = max(places, key=lambda place: base.near.share(place.span.text, passage.passage_id), default=None)
-    return best.passage.passage_id if best else None
+def _find_replaced(of_spans: Sequence[tuple[str, Mapping[str, float]]], passage_id: str) -> str | None:
+    """Of a question's passages that whose span another passage speaks of most; each with what speaks of it."""
+    best = max(of_spans, key=lambda one: one[1].get(passage_id, 0.0), default=None)
+    return best[0] if best else None

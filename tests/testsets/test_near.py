@@ -64,6 +64,18 @@ def test_each_passage_is_nearest_to_itself(words: list[str]) -> None:
         assert NEAR.find(passage.text + " " + " ".join(words[:1]), 1)[0].passage is passage
 
 
+def test_what_a_passage_speaks_of_is_a_share_in_which_rare_words_count_more() -> None:
+    cranes = "# Bertha\n\nThe crane Bertha lifts.\n\n# Conrad\n\nThe crane Conrad lifts.\n\n# Lock\n\nIt opens.\n"
+    passages = cut_document("d", read_markdown(cranes)).passages
+    bertha, conrad, lock = (passage.passage_id for passage in passages)
+    near = NearPassages(passages)
+    shares = near.find_about("Does the crane Bertha lift?", 0.0)
+    assert shares[bertha] == pytest.approx(1.0)
+    assert shares[lock] == 0.0 < shares[conrad] < 0.6
+    assert near.find_about("Does the crane Bertha lift?", 0.9).keys() == {bertha}
+    assert near.find_about("Zeppelin", 0.0) == {}
+
+
 @given(st.text("ab 年假.", max_size=30), st.text("ab 年假.", max_size=30))
 def test_overlap_is_a_share_and_the_same_both_ways(text: str, other: str) -> None:
     share = overlap(text, other)

@@ -223,25 +223,39 @@ def test_further_references_that_are_gone_are_named_and_left_out(kit: Kit) -> No
     assert kit.question.reference_context_ids == ("ferry.md",)
 
 
-def test_passages_of_a_table_are_pointed_to_by_their_new_ids(kit: Kit, tmp_path: Path) -> None:
-    def write_table(prefix: str) -> Path:
-        rows = [{"id": f"{prefix}1", "text": TICKET}, {"id": f"{prefix}2", "text": DOGS}]
-        table = tmp_path / "passages.jsonl"
-        table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        return table
-
-    kit.docs = write_table("a")
+def write_table_set(kit: Kit, rows: Docs, references: tuple[str, ...]) -> None:
+    """A set with one question, about the first passage of a table."""
+    write_table(kit, rows)
     passages = [passage for document in read_documents(kit.docs) for passage in document.passages]
-    span = Span(document_id="a1", passage_id="a1", text=TICKET, start=0)
-    question = SetQuestion(id="q-1", question=CLOZE, ground_truth=TICKET, reference_context_ids=("a1",), kind="fact",
+    (first, *_) = rows
+    span = Span(document_id=first, passage_id=first, text=TICKET, start=0)
+    question = SetQuestion(id="q-1", question=CLOZE, ground_truth=TICKET, reference_context_ids=references, kind="fact",
                            language="en", spans=(span,))  # fmt: skip
-    asked = {"n": 1, "n_passages": 2, "kinds": KINDS, "seed": 0, "references": "passages"}
+    asked = {"n": 1, "n_passages": len(rows), "kinds": KINDS, "seed": 0, "references": "passages"}
     manifest = Manifest(source="docs", passages=hash_passages(passages), asked=asked, judge="lexical")
     write_set(kit.path, TestSet(questions=(question,), manifest=manifest))
-    write_table("b")
-    refreshed = kit.refresh(None, "--no-new", "--json").document
+
+
+def write_table(kit: Kit, rows: Docs) -> None:
+    kit.docs = kit.path.with_name("passages.jsonl")
+    lines = [json.dumps({"id": name, "text": text}) for name, text in rows.items()]
+    kit.docs.write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_passages_of_a_table_are_pointed_to_by_their_new_ids(kit: Kit) -> None:
+    write_table_set(kit, {"a1": TICKET, "a2": DOGS}, ("a1",))
+    write_table(kit, {"b1": TICKET, "b2": DOGS})
+    refreshed = kit.refresh_to(None)
     assert (refreshed["changes"]["repointed"], refreshed["calls"]["requests"]) == (1, 0)
     assert (kit.question.reference_context_ids, kit.question.spans[0].passage_id) == (("b1",), "b1")
+
+
+def test_a_passage_that_said_the_same_and_does_not_any_more_is_no_reference(kit: Kit) -> None:
+    write_table_set(kit, {"a1": TICKET, "a2": f"{TICKET} {DOGS}", "a3": LISK}, ("a1", "a2"))
+    write_table(kit, {"a1": TICKET, "a2": DOGS, "a3": LISK})
+    refreshed = kit.refresh_to(None)
+    assert (refreshed["changes"]["repointed"], refreshed["n_asked_about"]) == (1, 1)
+    assert kit.question.reference_context_ids == ("a1",)
 
 
 def test_new_passages_get_questions_as_many_as_when_the_set_was_made(kit: Kit, tmp_path: Path) -> None:
@@ -280,9 +294,13 @@ def test_what_cannot_be_used_is_refused(kit: Kit) -> None:
     assert "has no manifest set.testset.json" in kit.refresh(None, status=2).stderr
 
 
-def test_resume_says_which_command_goes_on(kit: Kit) -> None:
+def test_a_run_that_refreshed_a_set_has_no_scores_and_is_gone_on_with_by_its_command(kit: Kit) -> None:
     kit.write({"ferry.md": FERRY, "lisk.md": LISK}, (CLOZE, TICKET))
     run_id = kit.refresh_to(MOVES["renamed"])["run_id"]
     said = call_here(kit.capsys, "resume", run_id, "--warehouse", kit.warehouse)
     assert said.status != 0
     assert f"goes on from there: evalhouse testset refresh {kit.path} {kit.docs} --no-new --warehouse" in said.stderr
+    named = call_here(kit.capsys, "rescore", run_id, "--warehouse", kit.warehouse)
+    assert f"run {run_id} made a test set, and has no scores" in named.stderr
+    assert call_here(kit.capsys, "rescore", "--warehouse", kit.warehouse).status == 0
+    assert "no evaluation is on record yet" in call_here(kit.capsys, "show", "--warehouse", kit.warehouse).stderr

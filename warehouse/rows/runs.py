@@ -230,6 +230,8 @@ def hold_suite(warehouse: Warehouse, suite: str, *, wait_s: float = 0.0) -> Iter
 def _find_newest(runs: Sequence[RunRow], place: int, suite: str | None) -> RunRow:
     """The run at a place counted from the newest, of a suite where one is named."""
     of_suite = [run for run in runs if suite is None or run.suite == suite]
+    if not of_suite and suite is None:
+        raise WarehouseError("no evaluation is on record yet; start one with `evalhouse run`, or name a run by its id")
     if not of_suite:
         suites = ", ".join(sorted({run.suite for run in runs if run.suite})) or "none"
         raise WarehouseError(f"no run is of suite {suite!r}; suites on record: {suites}")
