@@ -32,18 +32,16 @@ from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import wait_for_warehouse
 from evalhouse.flows.server.outages import describe_outage, is_outage
 from evalhouse.flows.serving.backlog import (
-    find_unanswered,
     find_waiting,
     has_left_batch,
     hold_flow_run,
     is_gate_due,
-    put_answered,
     queue_fetching,
-    queue_left,
 )
 from evalhouse.flows.serving.flow_runs import ServedSuite, list_flow_runs, name_flow_run, read_served_suite
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.flows.serving.suite_runs import resolve_suite, resume_suite_run, run_suite
+from evalhouse.flows.serving.updates import find_unanswered, put_answered, queue_left
 from evalhouse.warehouse.rows.runs import find_run
 from evalhouse.warehouse.store import Warehouse
 
@@ -161,7 +159,7 @@ def _answer_updates(job: _Job, event: str | None) -> "State[Any]":
     # One that Prefect had not yet written when we looked has perhaps no flow run of its own.
     left = find_unanswered(job.api, job.served)
     if left.updates:
-        queue_left(job.api, job.served, left.updates)
+        queue_left(job.api, job.served, left.updates, job.suite.trigger)
     return state
 
 

@@ -16,7 +16,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evalhouse.flows.errors import SettingsError
@@ -195,12 +195,34 @@ class Schedule(_Table):
     timezone: Annotated[str, _refused_by(explain_bad_timezone)] = "UTC"
 
 
+# Half an hour is worth a run; beyond a week Prefect has forgotten the first update.
+_USUAL_WAIT_S: Final = 1_800.0
+_LONGEST_WAIT_S: Final = 604_800.0
+
+
 class KnowledgeBase(_Table):
     """The knowledge base whose updates start a run. Prefect waits no shorter than ten seconds for quiet."""
 
     knowledge_base: Annotated[str, _refused_by(explain_bad_name)]
     debounce_s: float = Field(default=60.0, ge=10, le=86_400)
+    max_wait_s: float | None = Field(default=None, le=_LONGEST_WAIT_S)
     only_affected: bool = False
+
+    @field_validator("max_wait_s")
+    @classmethod
+    def _is_no_shorter_than_quiet(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+        quiet_s = info.data.get("debounce_s")
+        if seconds is not None and quiet_s is not None and seconds < quiet_s:
+            wrong = f"an update cannot wait shorter than debounce_s; give at least {quiet_s:g}"
+            raise PydanticCustomError("refused", "{wrong}", {"wrong": wrong})
+        return seconds
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long the first update of a stream that does not end waits for its run."""
+        if self.max_wait_s is not None:
+            return self.max_wait_s
+        return min(max(10 * self.debounce_s, _USUAL_WAIT_S), _LONGEST_WAIT_S)
 
 
 class _Noise(_Table):
@@ -265,6 +287,7 @@ _PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys(Schedule.model_fields, "[schedule]"),
     **dict.fromkeys(KnowledgeBase.model_fields, "[trigger]"),
     **dict.fromkeys(("texts", "scores"), "[retention]"),
+    "max_wait_s": "[limits] or [trigger]",
     "webhook": "[notify]",
     "max_cost": "[gate]",
     "max_latency_p95_ms": "[gate]",

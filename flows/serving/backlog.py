@@ -1,45 +1,41 @@
-"""What is still to be done for a served suite: updates that no run has answered, and runs whose process is gone.
-
-Prefect keeps every update as an event, and the warehouse says which of them a run has answered. The difference decides
-what a flow run has to do, not the event that started it: so a burst makes one run, an update during a run one more
-however many flow runs wait, and what was announced while nobody served is found later.
+"""Runs of a served suite whose process is gone: they are found, marked, and gone on with.
 
 A process that works on a flow run holds a lock of the operating system on it, as on the run in the warehouse
 (`evalhouse.warehouse.engine.locks`). Both locks die with the process, so what says "running" and is held by nobody has
-crashed. Prefect notices by itself only when heartbeats stay out, and resumes nothing. Nothing here imports Prefect.
+crashed. What was killed before it had a lock, or runs on another machine, is known by its silence: its process shows a
+sign of life in Prefect every half minute. Prefect notices by itself only when heartbeats stay out that have come, and
+resumes nothing. Nothing here imports Prefect.
 """
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from evalhouse.flows.preparing.request import Trigger, Update
 from evalhouse.flows.server.api import PrefectApi, PrefectApiError
 from evalhouse.flows.server.environment import prefect_home, read_user_settings
 from evalhouse.flows.server.local import SERVE_LOG
-from evalhouse.flows.serving.flow_runs import ServedSuite, create_flow_run, find_named_run, list_flow_runs, read_updates
+from evalhouse.flows.serving.flow_runs import (
+    NOT_ENDED,
+    SILENCE,
+    ServedSuite,
+    create_flow_run,
+    find_last_sign,
+    find_named_run,
+    list_flow_runs,
+)
 from evalhouse.tasks.asking.parking import WAITS
 from evalhouse.warehouse.engine.locks import hold_file, hold_run, is_file_held
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseMissing, WarehouseUnreachable
-from evalhouse.warehouse.rows.runs import (
-    KbUpdateRow,
-    RunRow,
-    append_updates,
-    find_run,
-    list_answered,
-    list_runs,
-    now_utc,
-    update_run,
-)
+from evalhouse.warehouse.rows.runs import RunRow, find_run, list_runs, now_utc, update_run
 from evalhouse.warehouse.store import WRITE_PATIENCE_S, Warehouse
 
 _GONE: Final = "its process ended before the run did"
 _NOT_AGAIN: Final = "and what was answered is not asked again"
 _UNDER_WAY = ["RUNNING", "PENDING", "CANCELLING"]
+# States in which a process shows signs of life, or is about to.
+_ALIVE = ("PENDING", "RUNNING")
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 # A run that kills its process each time (out of memory, say) is not tried for ever, and from the third time on not at
 # once: a minute later each time.
@@ -53,14 +49,6 @@ _LOOK_FIRST, _LOOK_GROWTH, _LOOK_MOST = timedelta(minutes=2), 1.5, timedelta(min
 _LATEST = 20
 _LOST_WITHIN: Final = timedelta(days=1)
 SEE_LOG: Final = f"see {SERVE_LOG} in Prefect's folder"
-# Prefect writes an event some seconds after it has acted on it.
-_EVENT_PATIENCE_S = 60.0
-_EVENT_POLL_S = 0.5
-# How much longer than its quiet time the trigger of an update, and what leads from that to a flow run, may take.
-_TRIGGER_TIME: Final = timedelta(seconds=60)
-# A sender's clock that is ahead does not put a run off for long.
-_AT_MOST: Final = timedelta(days=1)
-_NOT_ENDED = ["SCHEDULED", "PENDING", "RUNNING"]
 
 
 @contextmanager
@@ -82,7 +70,7 @@ def sweep_crashed(api: PrefectApi, suites: Sequence[ServedSuite], *, alone: bool
 def _sweep_suite(api: PrefectApi, suite: ServedSuite, *, alone: bool) -> list[str]:
     warehouse, lines = Warehouse(suite.warehouse_url), []
     under_way = list_flow_runs(api, suite, state={"type": {"any_": _UNDER_WAY}})
-    dead = [flow_run for flow_run in under_way if _is_dead(str(flow_run["id"]), alone=alone)]
+    dead = [flow_run for flow_run in under_way if _is_dead(api, flow_run, alone=alone)]
     # The lock on a run may be lost while its process lives: with the server of a lake's catalogue.
     alive = {find_named_run(flow_run, suite.name) for flow_run in under_way if flow_run not in dead}
     crashed = {run.run_id: run for run in _mark_runs(warehouse, suite.name, alive)}
@@ -122,7 +110,7 @@ def is_gate_due(run: RunRow) -> bool:
 
 def _is_queued(api: PrefectApi, suite: ServedSuite, run_id: str) -> bool:
     attempts = list_flow_runs(api, suite, tags={"all_": [f"resume {run_id}"]})
-    return any(flow_run["state_type"] in _NOT_ENDED for flow_run in attempts)
+    return any(flow_run["state_type"] in NOT_ENDED for flow_run in attempts)
 
 
 def _list_served(warehouse: Warehouse, suite: str) -> list[RunRow]:
@@ -195,7 +183,7 @@ def find_waiting(api: PrefectApi, suite: ServedSuite) -> str | None:
     for run in _list_served(Warehouse(suite.warehouse_url), suite.name)[:_LATEST]:
         if has_left_batch(run):
             queued = _list_fetching(api, suite, run.run_id)
-            if any(flow_run["state_type"] in _NOT_ENDED for flow_run in queued):
+            if any(flow_run["state_type"] in NOT_ENDED for flow_run in queued):
                 return run.run_id
     return None
 
@@ -213,12 +201,14 @@ def _put_off(n_tries: int) -> datetime:
     return datetime.now(UTC) + timedelta(minutes=max(0, n_tries - _AT_ONCE))
 
 
-def _is_dead(flow_run_id: str, *, alone: bool) -> bool:
-    path = _find_lock(flow_run_id)
-    if not path.exists():
-        # It has not got as far as its lock, has just ended, or is another machine's.
+def _is_dead(api: PrefectApi, flow_run: Mapping[str, Any], *, alone: bool) -> bool:
+    path = _find_lock(str(flow_run["id"]))
+    if path.exists():
+        return not is_file_held(path)
+    # It has not got as far as its lock, has just ended, or is another machine's.
+    if alone or flow_run["state_type"] not in _ALIVE:
         return alone
-    return not is_file_held(path)
+    return datetime.now(UTC) - find_last_sign(api, flow_run) > SILENCE
 
 
 def is_marked(run: RunRow) -> bool:
@@ -294,92 +284,3 @@ def _go_on(api: PrefectApi, suite: ServedSuite, run: RunRow) -> str:
 def _find_lock(flow_run_id: str) -> Path:
     home = read_user_settings().get("PREFECT_HOME")
     return (Path(home).expanduser() if home else prefect_home()) / "evalhouse-flow-runs" / f"{flow_run_id}.lock"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unanswered:
-    """Updates without a run, oldest first; `problems` are sentences about events that could not be read whole."""
-
-    updates: tuple[Update, ...]
-    problems: tuple[str, ...]
-
-
-def find_unanswered(api: PrefectApi, suite: ServedSuite, *, event: str | None = None) -> Unanswered:
-    """Updates since the suite was first served that no run of it has answered; waits until `event` can be seen."""
-    if suite.kb_name is None:
-        return Unanswered(updates=(), problems=())
-    answered = _list_answered(suite, suite.kb_name)
-    deadline = time.monotonic() + _EVENT_PATIENCE_S
-    while True:
-        announced = read_updates(api, suite.kb_name, since=suite.served_since)
-        seen = answered.union(update.event_id for update in announced.updates)
-        if event is None or event in seen or time.monotonic() > deadline:
-            break
-        time.sleep(_EVENT_POLL_S)
-    updates = tuple(update for update in announced.updates if update.event_id not in answered)
-    problems = [announced.problems[update.event_id] for update in updates if update.event_id in announced.problems]
-    return Unanswered(updates=updates, problems=tuple(problems))
-
-
-def put_answered(warehouse: Warehouse, trigger: Trigger, run_id: str) -> None:
-    """Put on record that a run answers the updates that started it.
-
-    That is done when the run is on record and not at its end: one that crashes is resumed and then answers them, with
-    what it had asked already, and no second run is made for them meanwhile.
-    """
-    rows = [
-        KbUpdateRow(
-            event_id=update.event_id,
-            kb_name=trigger.kb_name or "",
-            kb_version=update.version,
-            kb_changed=update.changed or None,
-            occurred_at=update.occurred_at,
-            run_id=run_id,
-        )
-        for update in trigger.updates
-    ]
-    if rows:
-        append_updates(warehouse, rows, run_id)
-
-
-def queue_left(api: PrefectApi, suite: ServedSuite, updates: Sequence[Update]) -> None:
-    """Queue one flow run for updates that have none of their own."""
-    newest = updates[-1].event_id
-    create_flow_run(api, suite, {"trigger": "event", "event": newest}, key=f"left {newest}")
-
-
-def catch_up(api: PrefectApi, suite: ServedSuite, *, quiet_s: float, trigger_is_new: bool = False) -> int:
-    """Queue a flow run for updates that have none; returns how many updates there are.
-
-    Fresh ones are left to their trigger, unless that is new: Prefect forgets what a trigger was waiting for when the
-    suite is registered again. Then their quiet time is kept here.
-    """
-    waiting = list_flow_runs(api, suite, state={"type": {"any_": _NOT_ENDED}})
-    if _has_event_run(waiting):
-        return 0
-    updates = find_unanswered(api, suite).updates
-    if not updates:
-        return 0
-    newest, now = updates[-1], datetime.now(UTC)
-    due = newest.occurred_at.replace(tzinfo=UTC) + timedelta(seconds=quiet_s)
-    # A flow run that has begun since and failed before its run was on record would fail again.
-    since = {"after_": newest.occurred_at.replace(tzinfo=UTC).isoformat()}
-    if not trigger_is_new and (
-        now < due + _TRIGGER_TIME or _has_event_run(list_flow_runs(api, suite, start_time=since))
-    ):
-        return 0
-    parameters = {"trigger": "event", "event": newest.event_id}
-    key = f"caught up {newest.event_id} {now:%Y%m%d%H%M%S}"
-    create_flow_run(api, suite, parameters, key=key, due=max(now, min(due, now + _AT_MOST)))
-    return len(updates)
-
-
-def _has_event_run(flow_runs: Sequence[Mapping[str, Any]]) -> bool:
-    return any(flow_run["parameters"].get("trigger") == "event" for flow_run in flow_runs)
-
-
-def _list_answered(suite: ServedSuite, kb_name: str) -> frozenset[str]:
-    try:
-        return list_answered(Warehouse(suite.warehouse_url), suite=suite.name, kb_name=kb_name)
-    except WarehouseMissing:
-        return frozenset()

@@ -70,7 +70,8 @@ def _describe_schedule(schedule: Schedule) -> CheckResult:
 
 def _describe_trigger(trigger: KnowledgeBase) -> CheckResult:
     asked = "only what cites a changed document is asked" if trigger.only_affected else "everything is asked"
-    return "ok", f"an update starts a run after {trigger.debounce_s:g} s without another; {asked}"
+    waits = f"after {trigger.debounce_s:g} s without another, or {trigger.longest_wait_s:g} s in any case"
+    return "ok", f"an update starts a run {waits}; {asked}"
 
 
 def _check_gate(gate: SuiteGate, settings: RunSettings) -> CheckResult:

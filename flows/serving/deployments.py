@@ -16,12 +16,10 @@ from prefect.types.entrypoint import EntrypointType
 
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.preparing.triggers import check_kb_name
-from evalhouse.flows.serving.flow_runs import UPDATED, name_resource
+from evalhouse.flows.serving.flow_runs import SILENCE, UPDATED, name_resource
 
 # The shortest that Prefect allows.
 HEARTBEAT_S: Final = 30
-# Four beats missed: a machine that was busy for a minute has not crashed.
-_SILENCE = timedelta(seconds=120)
 _TAG = "evalhouse"
 
 
@@ -67,7 +65,7 @@ async def watch_heartbeats(name: str, deployment_id: str) -> None:
     resource = f"prefect.deployment.{deployment_id}"
     automation = AutomationCore(
         name=f"{name}: its process is silent",
-        description=f"Marks a run of {name} as crashed after {_SILENCE.seconds} s without a heartbeat.",
+        description=f"Marks a run of {name} as crashed after {SILENCE.seconds} s without a heartbeat.",
         trigger=EventTrigger(
             match={"prefect.resource.id": "prefect.flow-run.*"},
             match_related={"prefect.resource.id": resource},
@@ -77,7 +75,7 @@ async def watch_heartbeats(name: str, deployment_id: str) -> None:
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
-            within=_SILENCE,
+            within=SILENCE,
         ),
         actions=[
             ChangeFlowRunState(

@@ -25,6 +25,9 @@ UPDATED: Final = "knowledge-base.updated"
 WINDOW: Final = timedelta(days=30)
 # A sender's clock may be ahead of ours.
 _AHEAD: Final = timedelta(days=1)
+# Four beats missed: a machine that was busy for a minute has not crashed.
+SILENCE: Final = timedelta(seconds=120)
+NOT_ENDED: Final = ("SCHEDULED", "PENDING", "RUNNING")
 _PAGE = 50
 _MOST_CHANGED = 100_000
 _LONGEST_TEXT = 1_000
@@ -71,6 +74,21 @@ def list_flow_runs(api: PrefectApi, suite: ServedSuite, **conditions: object) ->
     body = {"deployments": {"id": {"any_": [suite.deployment_id]}}, "flow_runs": conditions, "limit": 200}
     flow_runs: list[Mapping[str, Any]] = api.post("/flow_runs/filter", body)
     return flow_runs
+
+
+def has_event_run(flow_runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of these flow runs answers updates."""
+    return any(flow_run["parameters"].get("trigger") == "event" for flow_run in flow_runs)
+
+
+def find_last_sign(api: PrefectApi, flow_run: Mapping[str, Any]) -> datetime:
+    """When the process of a flow run, or the server for it, last did anything: changed its state, or sent a heartbeat.
+
+    UTC, with a zone."""
+    conditions = {"resource": {"id": [f"prefect.flow-run.{flow_run['id']}"]}, "order": "DESC"}
+    events = api.post("/events/filter", {"filter": conditions, "limit": 1})["events"]
+    signs = [flow_run["state"]["timestamp"], *(event["occurred"] for event in events)]
+    return max(datetime.fromisoformat(sign.replace("Z", "+00:00")).astimezone(UTC) for sign in signs)
 
 
 def create_flow_run(

@@ -2,7 +2,8 @@
 
 The server is the one that is configured, or one of ours that lasts as long as this process. Each run is a process of
 its own that Prefect's runner starts. The order to stop has the runs under way stop in good order and queues their
-resumption; `backlog` finds what an end in bad order has left. What the terminal shows of runs is read from the
+resumption; `backlog` finds what an end in bad order has left,
+and `updates` what no run has answered. What the terminal shows of runs is read from the
 warehouse, which has it however a run was started.
 """
 
@@ -33,10 +34,11 @@ from evalhouse.flows.server.environment import (
 )
 from evalhouse.flows.server.interrupts import StopOrders
 from evalhouse.flows.server.local import SERVE_LOG, LocalServer, LocalServerError
-from evalhouse.flows.serving.backlog import catch_up, queue_resume, sweep_crashed
+from evalhouse.flows.serving.backlog import queue_resume, sweep_crashed
 from evalhouse.flows.serving.flow_runs import ServedSuite, read_served_suite
 from evalhouse.flows.serving.lines import Print, RunLines, ServeLog
 from evalhouse.flows.serving.suite_runs import resolve_suite
+from evalhouse.flows.serving.updates import catch_up
 from evalhouse.warehouse.engine.locks import hold_file
 from evalhouse.warehouse.errors import WarehouseBusy, WarehouseError
 from evalhouse.warehouse.messages import hide_credentials
@@ -234,15 +236,13 @@ class _Serving:
         return lines + self._catch_up(trigger_is_new=True)
 
     def _catch_up(self, *, trigger_is_new: bool = False) -> list[str]:
-        lines = []
-        for suite, served in zip(self._suites, self._served, strict=True):
-            if suite.trigger is None:
-                continue
-            quiet_s = suite.trigger.debounce_s
-            n_updates = catch_up(self._api, served, quiet_s=quiet_s, trigger_is_new=trigger_is_new)
-            if n_updates:
-                lines.append(f"{suite.name}: updates of {served.kb_name} without a run: {n_updates}; one is queued")
-        return lines
+        pairs = zip(self._suites, self._served, strict=True)
+        found = [
+            catch_up(self._api, served, suite.trigger, trigger_is_new=trigger_is_new)
+            for suite, served in pairs
+            if suite.trigger is not None
+        ]
+        return [line for line in found if line is not None]
 
     async def _keep_server(self) -> None:
         """Start the server that was brought along again whenever it has ended; raises LocalServerError when it cannot.
@@ -370,5 +370,6 @@ def _introduce_schedule(suite: Suite) -> list[str]:
 def _introduce_trigger(suite: Suite) -> list[str]:
     if suite.trigger is None:
         return []
-    quiet = f"{suite.trigger.debounce_s:g} s"
-    return [f"  after updates  of {suite.trigger.knowledge_base}, when none has followed for {quiet}"]
+    trigger = suite.trigger
+    waits = f"when none has followed for {trigger.debounce_s:g} s, or after {trigger.longest_wait_s:g} s"
+    return [f"  after updates  of {trigger.knowledge_base}, {waits}"]

@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ import duckdb
 import httpx
 import pytest
 from cli_process import ROOT, Place
+from flow_run_list import Api, make_flow_run, make_served, make_update
 from warehouse_processes import make_warehouse
 from warehouse_runs import make_run
 
-from evalhouse.flows.server.api import PrefectApi, PrefectApiError
+from evalhouse.flows.server.api import PrefectApiError
 from evalhouse.flows.server.outages import is_outage
-from evalhouse.flows.serving.backlog import catch_up, hold_flow_run, queue_resume, sweep_crashed
-from evalhouse.flows.serving.flow_runs import ServedSuite, find_named_run, name_flow_run
+from evalhouse.flows.serving.backlog import hold_flow_run, queue_resume, sweep_crashed
+from evalhouse.flows.serving.flow_runs import find_named_run, name_flow_run
 from evalhouse.flows.serving.lines import RunLines, ServeLog
 from evalhouse.flows.serving.notify import describe_end, write_page
 from evalhouse.warehouse.engine.locks import hold_run
@@ -112,64 +112,6 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     return make_warehouse(tmp_path)
 
 
-class Api(PrefectApi):
-    """Prefect's API as far as crashed runs are concerned: flow runs in a list, which the filters narrow."""
-
-    def __init__(self, *flow_runs: dict[str, Any]) -> None:
-        self.flow_runs = list(flow_runs)
-        self.created: list[dict[str, Any]] = []
-        self.events: list[dict[str, Any]] = []
-
-    def get(self, path: str) -> Any:  # noqa: ANN401
-        return next(one for one in self.flow_runs if path == f"/flow_runs/{one['id']}")
-
-    def post(self, path: str, body: Any) -> Any:  # noqa: ANN401
-        match path.split("/")[1:]:
-            case ["flow_runs", "filter"]:
-                served = [one for one in self.flow_runs if one["deployment_id"] in body["deployments"]["id"]["any_"]]
-                return [one for one in served if _fits(one, body["flow_runs"])]
-            case ["flow_runs", flow_run_id, "set_state"]:
-                found = self.get(f"/flow_runs/{flow_run_id}")
-                found["state_type"] = body["state"]["type"]
-                return None
-            case ["deployments", _, "create_flow_run"]:
-                self.created.append(body)
-                made = make_flow_run(str(len(self.flow_runs)), "SCHEDULED")
-                self.flow_runs.append(made | {"tags": body["tags"], "parameters": body["parameters"]})
-                return None
-            case ["events", "filter"]:
-                return {"events": self.events, "next_page": None}
-        raise AssertionError(path)
-
-    def patch(self, path: str, body: Any) -> Any:  # noqa: ANN401
-        self.get(path).update(body)
-
-
-def _fits(flow_run: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    if "tags" in conditions:
-        return set(conditions["tags"]["all_"]) <= set(flow_run["tags"])
-    if "start_time" in conditions:
-        return bool(flow_run["start_time"]) and flow_run["start_time"] > conditions["start_time"]["after_"]
-    if flow_run["expected_start_time"] < conditions.get("expected_start_time", {"after_": ""})["after_"]:
-        return False
-    return flow_run["state_type"] in conditions["state"]["type"]["any_"]
-
-
-def make_flow_run(key: str, state: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401
-    row = {"id": key, "name": "sly-fox", "state_type": state, "tags": [], "parameters": {}, "start_time": None}
-    return row | {"deployment_id": "d1", "expected_start_time": datetime.now(UTC).isoformat()} | values
-
-
-def make_served(warehouse: Warehouse, kb_name: str | None = None) -> ServedSuite:
-    return ServedSuite(
-        name="nightly",
-        kb_name=kb_name,
-        deployment_id="d1",
-        served_since=datetime(2026, 1, 1),
-        warehouse_url=warehouse.location.url,
-    )
-
-
 def test_a_run_that_nobody_holds_is_failed_and_resumed(warehouse: Warehouse) -> None:
     insert_run(
         warehouse, make_run(run_id="r1", suite="nightly", trigger="schedule", status="running", flow_run_id="in")
@@ -207,6 +149,24 @@ def test_what_another_machine_may_be_at_is_left_to_its_heartbeats(warehouse: War
     api = Api(make_flow_run("out", "RUNNING"))
     assert sweep_crashed(api, [make_served(warehouse)], alone=False) == []
     assert api.flow_runs[0]["state_type"] == "RUNNING"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_process_that_was_killed_within_seconds_of_its_start_is_found_by_its_silence(
+    warehouse: Warehouse, state: str
+) -> None:
+    """On a server that others use as well: it has no lock yet, and so might be at work on another machine."""
+    start, beat = (datetime.now(UTC) - timedelta(seconds=ago) for ago in (150, 60))
+    parameters = {"trigger": "event", "event": "e1"}
+    api = Api(make_flow_run("out", state, parameters=parameters, since=start))
+    api.events = [make_update("beat", beat)]
+    assert sweep_crashed(api, [make_served(warehouse)]) == []
+    api.events = []
+    assert sweep_crashed(api, [make_served(warehouse)]) == [
+        "nightly: a run had crashed before it was on record: it is queued again"
+    ]
+    assert api.flow_runs[0]["state_type"] == "CRASHED"
+    assert [one["parameters"] for one in api.created] == [parameters]
 
 
 def test_a_flow_run_that_died_before_its_run_was_on_record_is_queued_again(warehouse: Warehouse) -> None:
@@ -314,36 +274,6 @@ def test_a_run_that_dies_each_time_is_left_after_ten_resumptions_ever_further_ap
     assert [round((at - datetime.now(UTC)).total_seconds() / 60) for at in due] == [0, 0, 0, *range(1, 8)]
     assert not queue_resume(api, suite, "r1")
     assert queue_resume(api, suite, "r2")
-
-
-def make_update(event_id: str, at: datetime) -> dict[str, Any]:
-    return {"id": event_id, "occurred": at.replace(tzinfo=UTC).isoformat(), "payload": {}}
-
-
-def test_updates_that_lost_their_flow_run_get_one(warehouse: Warehouse) -> None:
-    api, suite = Api(), make_served(warehouse, kb_name="docs")
-    api.events = [make_update("e1", datetime(2026, 2, 1)), make_update("e2", datetime(2026, 2, 2))]
-    assert catch_up(api, suite, quiet_s=10) == 2
-    assert [one["parameters"] for one in api.created] == [{"trigger": "event", "event": "e2"}]
-    assert catch_up(api, suite, quiet_s=10) == 0  # it waits
-
-
-def test_updates_whose_flow_run_failed_are_not_tried_for_ever(warehouse: Warehouse) -> None:
-    tried = make_flow_run("f1", "FAILED", parameters={"trigger": "event"}, start_time="2026-02-03T00:00:00+00:00")
-    api, suite = Api(tried), make_served(warehouse, kb_name="docs")
-    api.events = [make_update("e1", datetime(2026, 2, 1))]
-    assert catch_up(api, suite, quiet_s=10) == 0
-    assert catch_up(api, suite, quiet_s=10, trigger_is_new=True) == 1
-
-
-def test_fresh_updates_are_left_to_their_trigger_or_wait_for_quiet(warehouse: Warehouse) -> None:
-    api, suite = Api(), make_served(warehouse, kb_name="docs")
-    now = datetime.now(UTC).replace(tzinfo=None)
-    api.events = [make_update("e1", now)]
-    assert catch_up(api, suite, quiet_s=600) == 0
-    assert catch_up(api, suite, quiet_s=600, trigger_is_new=True) == 1
-    due = datetime.fromisoformat(api.created[0]["state"]["state_details"]["scheduled_time"])
-    assert (due.replace(tzinfo=None) - now).total_seconds() == pytest.approx(600, abs=1)
 
 
 def test_each_suite_answers_an_update_for_itself(warehouse: Warehouse) -> None:

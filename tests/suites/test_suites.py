@@ -271,6 +271,14 @@ on = ["fialed"]
             "line 4: notify.on: got []; name at least one ending, or leave `on` out",
         ),
         (
+            'dataset = "sample"\n[trigger]\nknowledge_base = "docs"\ndebounce_s = 90\nmax_wait_s = 60',
+            "line 5: trigger.max_wait_s: got 60; an update cannot wait shorter than debounce_s; give at least 90",
+        ),
+        (
+            'dataset = "sample"\nmax_wait_s = 60',
+            "line 2: max_wait_s: there is no such key here; it belongs in [limits] or [trigger]",
+        ),
+        (
             'dataset = "sample"\nonly_affected = true',
             "line 2: only_affected: there is no such key here; it belongs in [trigger]",
         ),
