@@ -256,6 +256,7 @@ def view_scripts(metrics: Mapping[str, MetricFile] | None = None) -> list[ViewSc
         texts[view] = texts[view].replace(f"(${part})", f"(\n{read_stored(part)})")
     components = read_query("repeats/components")
     texts["noise_components"] = texts["noise_components"].replace("($components)", f"(\n{components})")
+    texts["score_history"] = texts["score_history"].replace("($shared)", f"(\n{read_query('history/shared')})")
     earlier = read_query("stored/earlier_support")
     texts["earlier_support"] = texts["earlier_support"].replace("$earlier_support", earlier)
     words = {name: set(re.findall(r"\w+", _strip(text))) for name, text in texts.items()}

@@ -20,6 +20,7 @@ from evalhouse.flows.display.output import (
     print_table,
     write_cost,
     write_count,
+    write_shared,
 )
 from evalhouse.flows.documents.baseline import describe_acceptance
 from evalhouse.flows.documents.comparison import corrected_table
@@ -244,7 +245,7 @@ def _print_changes(scores: Sequence[Mapping[str, Any]]) -> None:
             row["metric"],
             f"{row['change']:+.3f}",
             row["previous_run_id"],
-            "" if row["same_yardstick"] else "other judge, language, plan or formula: not comparable",
+            write_shared(row) if row["same_yardstick"] else "other judge, language, plan or formula: not comparable",
         ]
         for row in scores
         if row["change"] not in (None, 0)

@@ -1,9 +1,11 @@
 """`evalhouse testset check`: what is wrong with a set, whoever wrote it."""
 
+from pathlib import Path
+
 import click
 
 from evalhouse.flows.commands.options import JSON_OPTION, WAREHOUSE_URL_OPTION, limit_options
-from evalhouse.flows.display.output import print_json, print_notice
+from evalhouse.flows.display.output import print_json, print_line, print_notice
 from evalhouse.flows.errors import INTERRUPTED
 
 
@@ -64,8 +66,15 @@ def check(
     except RunCancelled as error:
         print_notice(f"{error}; what came is on record, and the same command goes on from here")
         return INTERRUPTED
+    document = checked.to_plain()
+    if html is not None:
+        from evalhouse.flows.report.testset_page import build_check_page  # noqa: PLC0415  # imports SciPy
+
+        Path(html).write_text(build_check_page(document), encoding="utf-8")
     if as_json:
-        print_json(checked.to_plain())
-    else:
-        checked.print()
+        print_json(document)
+        return checked.status
+    checked.print()
+    if html is not None:
+        print_line(f"wrote {html}; open it in any browser")
     return checked.status

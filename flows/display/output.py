@@ -258,6 +258,13 @@ def write_interval(low: float | None, high: float | None) -> str:
     return "–" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
+def write_shared(row: Mapping[str, Any]) -> str:
+    """`290 shared of 300 and 310`: the samples that a change is of, and how many each of the two runs scored; nothing
+    where both scored the same ones."""
+    n, before, now = row["n_shared"], row["previous_n_scored"], row["n_scored"]
+    return "" if n is None or n == before == now else f"{n:,} shared of {before:,} and {now:,}"
+
+
 def write_dollars(value: float | None) -> str:
     """Dollars with as many digits as small sums need."""
     if value is None:

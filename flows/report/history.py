@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from evalhouse.flows.display.output import write_dollars, write_interval, write_value
+from evalhouse.flows.display.output import write_dollars, write_interval, write_shared, write_value
 from evalhouse.flows.documents.diagnosis import load_advice
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import Mark, draw_amounts, draw_shares, draw_trend, write_change
@@ -193,7 +193,7 @@ def _draw_metric(
         "interval": write_interval(scored[-1]["ci_low"], scored[-1]["ci_high"]),
         "n_runs": len(scored),
         "n_yardsticks": 1 + sum(row["same_yardstick"] is False for row in scored[1:]),
-        "change": _describe_change(data, rows),
+        "change": _describe_change(data, metric, rows),
     }
 
 
@@ -208,8 +208,8 @@ def _join_marks(marks: Sequence[Mark]) -> list[Mark]:
     ]
 
 
-def _describe_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
-    """How far the mean is from that of the run a week before."""
+def _describe_change(data: SeriesData, metric: str, rows: Sequence[Row]) -> str | None:
+    """How far the mean is from that of the run a week before, over the samples that both scored."""
     if data.since is None:
         return None
     places = {run["run_id"]: place for place, run in enumerate(data.runs)}
@@ -218,7 +218,13 @@ def _describe_change(data: SeriesData, rows: Sequence[Row]) -> str | None:
         return None
     if any(row["same_yardstick"] is False for row in rows[start + 1 : end + 1]):
         return "measured otherwise"
-    return write_change(rows[end]["mean"] - rows[start]["mean"])
+    counts = {"previous_n_scored": rows[start]["n_scored"], "n_scored": rows[end]["n_scored"]}
+    shared = data.shared.get(metric, {"n_shared": 0, "change": None})
+    return " ".join(filter(None, (write_change(shared["change"]), _enclose(write_shared({**shared, **counts})))))
+
+
+def _enclose(text: str) -> str:
+    return f"({text})" if text else ""
 
 
 def _find_coverage(means: Mapping[str, Sequence[Row]], place: int) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_value
+from evalhouse.flows.display.output import sort_by_metric, write_cost, write_interval, write_shared, write_value
 from evalhouse.flows.documents.comparison import name_part, write_also, write_p
 from evalhouse.flows.documents.run_origin import HEADLINE, explain_stand_in
 from evalhouse.flows.report.charts import (
@@ -171,7 +171,7 @@ def _describe_metric(row: Row, comparison: Comparison | None) -> dict[str, Any]:
     is_alike = row["same_yardstick"] is not False
     return cells | {
         "change": write_change(row["change"]),
-        "note": None if is_alike else "measured otherwise",
+        "note": write_shared(row) if is_alike else "measured otherwise",
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from evalhouse.flows.display.output import write_value
+from evalhouse.flows.display.output import write_shared, write_value
 from evalhouse.flows.documents.gate import name_check, write_amount
 from evalhouse.flows.documents.run_origin import HEADLINE
 from evalhouse.flows.report.charts import draw_spark, write_change
@@ -77,7 +77,10 @@ def _describe_means(means: Sequence[Row], series: str) -> list[dict[str, Any]]:
 def _write_way(row: Row) -> str:
     if row["previous_run_id"] is None:
         return ""
-    return "measured otherwise" if row["same_yardstick"] is False else write_change(row["change"])
+    if row["same_yardstick"] is False:
+        return "measured otherwise"
+    shared = write_shared(row)
+    return f"{write_change(row['change'])}{f', {shared}' if shared else ''}"
 
 
 def _read_problems(warehouse: Warehouse, run_ids: Sequence[str]) -> Mapping[str, str]:

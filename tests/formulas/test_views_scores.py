@@ -324,6 +324,20 @@ def test_history_runs_within_its_suite() -> None:
     assert [row["change"] for row in rows] == [None, pytest.approx(0.3), None, None, None, -0.5]
 
 
+def test_a_change_is_of_the_samples_that_both_nights_scored() -> None:
+    """Samples that come, go or are left unscored move the mean, and not the change."""
+    with open_rows() as con:
+        add_run(con, "a", 1, [0.5, 0.5, 0.5], suite="nightly")
+        add_run(con, "b", 2, [0.5, 0.75, None, 0.0, 0.0], suite="nightly")
+        add_run(con, "c", 3, [0.5, 0.75, None, 0.0, 0.0], suite="nightly")
+        add_run(con, "d", 4, [None, None, 1.0, None, None], suite="nightly")
+        rows = read(con, "select mean, change, n_shared, n_scored, previous_n_scored from score_history")
+    assert [row["mean"] for row in rows] == [0.5, 0.3125, 0.3125, 1.0]
+    assert [row["change"] for row in rows] == [None, 0.125, 0.0, None]
+    counts = [(row["n_shared"], row["n_scored"], row["previous_n_scored"]) for row in rows]
+    assert counts == [(None, 3, None), (2, 4, 3), (4, 4, 4), (0, 1, 4)]
+
+
 def test_history_says_when_the_yardstick_changed() -> None:
     with open_rows() as con:
         add_run(con, "a", 1, [0.5], suite="nightly", judge="small", embeddings=None)

@@ -94,7 +94,8 @@ def read_summary(warehouse: Warehouse, run: RunRow) -> RunSummary:
 
 def _read_metrics(warehouse: Warehouse, run_id: str, history: pl.DataFrame) -> Rows:
     """The means of a run, each with the change since the run before it in its series."""
-    changes = history.filter(pl.col("run_id") == run_id).select("metric", "change", "previous_run_id", "same_yardstick")
+    names = ("metric", "change", "n_shared", "previous_n_scored", "previous_run_id", "same_yardstick")
+    changes = history.filter(pl.col("run_id") == run_id).select(names)
     return read_told(warehouse, "scores", [run_id]).join(changes, on="metric", how="left").to_dicts()
 
 

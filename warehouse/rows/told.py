@@ -44,16 +44,31 @@ def read_marks(warehouse: Warehouse, run_ids: Collection[str]) -> tuple[object, 
 
 
 def read_score_history(warehouse: Warehouse, run_id: str | None = None, *, series: str | None = None) -> pl.DataFrame:
-    """The rows of `score_history` of a series, or of a run's, up to that run."""
+    """The rows of `read_histories` of a series, or of a run's, up to that run."""
     run_ids = warehouse.read(read_query("told/series"), {"run_id": run_id, "series": series}).to_series().to_list()
     return read_histories(warehouse, run_ids)
 
 
 def read_histories(warehouse: Warehouse, run_ids: Collection[str]) -> pl.DataFrame:
-    """The rows of `score_history` of these runs, each with the change since the one of them before it."""
+    """The rows of `score_history` of these runs, each with the one of them before it.
+
+    `change` and `n_shared` are those of the newest run of each series and metric, and NULL elsewhere: they rest on the
+    scores of single samples, and no page shows more of them.
+    """
     # Under a name of its own, since today's views may be laid over an older warehouse.
-    sql = read_view("score_history").replace("from run_scores", "from told_scores as run_scores")
-    return warehouse.read(sql, frames={"told_scores": read_told(warehouse, "scores", run_ids)})
+    sql = read_view("score_chain").replace("from run_scores", "from told_scores as run_scores")
+    chain = warehouse.read(sql, frames={"told_scores": read_told(warehouse, "scores", run_ids)})
+    chain = chain.sort("series", "metric", "started_at", "run_id")
+    newest = chain.filter(pl.col("mean").is_not_null()).group_by("series", "metric", maintain_order=True).last()
+    return chain.join(read_shared(warehouse, newest), on=["run_id", "metric"], how="left", maintain_order="left")
+
+
+def read_shared(warehouse: Warehouse, pairs: pl.DataFrame) -> pl.DataFrame:
+    """For each `run_id`, `metric` and `previous_run_id` how far the mean is from that run's over the samples that both
+    scored (`change`), and how many these are (`n_shared`); no row where there are none."""
+    sql = read_query("history/shared").replace("from score_chain\n", "from wanted_pairs as score_chain\n")
+    wanted = pairs.select(pl.col("run_id", "metric", "previous_run_id").cast(pl.String))
+    return warehouse.read(sql, frames={"wanted_pairs": wanted.drop_nulls()})
 
 
 @cache

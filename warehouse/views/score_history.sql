@@ -1,66 +1,21 @@
 -- One row per run and metric, in time order within the suite (or the dataset, for runs outside a suite), with the change
--- since the run before.
+-- since the run before, of the samples that both scored.
 create or replace view score_history as
-with placed as (
-    select
-        run_series.series,
-        run_scores.metric,
-        run_series.started_at,
-        run_scores.run_id,
-        run_series.suite,
-        run_series.dataset,
-        run_series.status,
-        run_series.judge,
-        run_series.embeddings,
-        run_series.language,
-        run_series.plan,
-        run_series.label,
-        run_series.tags,
-        run_scores.metric_version,
-        run_scores.mean,
-        run_scores.ci_low,
-        run_scores.ci_high,
-        run_scores.n_scored,
-        run_scores.n_unscored
-    from run_scores
-    inner join run_series on run_series.run_id = run_scores.run_id
-),
-
-chained as (
-    select
-        *,
-        lag(run_id) over before as previous_run_id,
-        lag(mean) over before as previous_mean,
-        lag({j: judge, e: embeddings, l: language, p: plan, v: metric_version}) over before
-            = {j: judge, e: embeddings, l: language, p: plan, v: metric_version} as same_yardstick
-    from placed
-    window before as (partition by series, metric order by started_at, run_id)
+with shared as (
+    select *
+    from ($shared)
 )
 
 select
-    series,
-    metric,
-    started_at,
-    run_id,
-    suite,
-    dataset,
-    status,
-    judge,
-    embeddings,
-    language,
-    label,
-    tags,
-    metric_version,
-    mean,
-    ci_low,
-    ci_high,
-    n_scored,
-    n_unscored,
-    previous_run_id,
-    mean - previous_mean as change,
-    case when previous_run_id is not null then same_yardstick end as same_yardstick
-from chained
-order by series, metric, started_at, run_id;
+    score_chain.* exclude (same_yardstick),
+    case when score_chain.previous_run_id is not null then coalesce(shared.n_shared, 0) end as n_shared,
+    shared.change,
+    score_chain.same_yardstick
+from score_chain
+left join shared
+    on shared.run_id = score_chain.run_id
+    and shared.metric = score_chain.metric
+order by score_chain.series, score_chain.metric, score_chain.started_at, score_chain.run_id;
 
 comment on view score_history is 'One row per run and metric, in time order within its series, with the change since the run before.';
 comment on column score_history.series is 'Runs of one suite, or, without a suite, of one dataset.';
@@ -82,5 +37,7 @@ comment on column score_history.ci_high is 'Upper end of the 95 % interval, as i
 comment on column score_history.n_scored is 'Samples with a value.';
 comment on column score_history.n_unscored is 'Samples without one.';
 comment on column score_history.previous_run_id is 'The run before in the series that has this metric; NULL for the first.';
-comment on column score_history.change is 'Mean less that of the run before; NULL for the first, or when either mean is NULL.';
+comment on column score_history.previous_n_scored is 'Samples with a value in the run before; NULL for the first.';
+comment on column score_history.n_shared is 'Samples that this run and the one before both scored; NULL for the first.';
+comment on column score_history.change is 'Mean less that of the run before, both over the samples that both scored, so that samples that came or went move nothing; NULL for the first, or when there are none.';
 comment on column score_history.same_yardstick is 'Whether judge, embeddings, language, plan and metric version are those of the run before: only then does the change speak of the application. NULL for the first.';
