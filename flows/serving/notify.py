@@ -26,6 +26,7 @@ from evalhouse.tasks.settings.suite import VARIABLE, Ending, Notify, is_web_addr
 from evalhouse.warehouse.messages import shorten
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.runs import RunRow
+from evalhouse.warehouse.rows.told import read_shared_with
 from evalhouse.warehouse.store import Warehouse
 
 Message = dict[str, Any]
@@ -94,14 +95,18 @@ def _describe_run(warehouse: Warehouse, run: RunRow, problem: str | None, gate: 
 
 
 def _read_means(warehouse: Warehouse, run: RunRow, previous: RunRow | None) -> dict[str, Any]:
-    """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous`."""
-    before = {row["metric"]: row["mean"] for row in _list_means(warehouse, previous)} if previous else {}
-    means: dict[str, Any] = {}
-    for row in _list_means(warehouse, run):
-        earlier, mean = before.get(row["metric"]), row["mean"]
-        counts = {"n_scored": row["n_scored"], "n_unscored": row["n_unscored"]}
-        means[row["metric"]] = {"mean": mean, **counts, "change": None if None in (earlier, mean) else mean - earlier}
-    return means
+    """By metric, in the run's order: the mean, how many samples stand behind it, and the change since `previous` over
+    those that both scored, with their number."""
+    rows = _list_means(warehouse, run)
+    metrics = [str(row["metric"]) for row in rows]
+    shared = read_shared_with(warehouse, run.run_id, previous.run_id, metrics) if previous else {}
+    return {
+        row["metric"]: {
+            **{name: row[name] for name in ("mean", "n_scored", "n_unscored")},
+            **{name: shared.get(row["metric"], {}).get(name) for name in ("change", "n_shared")},
+        }
+        for row in rows
+    }
 
 
 def _list_means(warehouse: Warehouse, run: RunRow) -> list[dict[str, Any]]:

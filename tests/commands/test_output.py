@@ -36,6 +36,7 @@ from evalhouse.flows.display.output import (
     write_dollars,
     write_interval,
     write_json,
+    write_shared,
     write_value,
 )
 from evalhouse.flows.display.progress import describe_progress, shorten_number
@@ -317,3 +318,11 @@ def test_a_notice_that_nobody_reads_does_not_end_what_it_tells_of(monkeypatch: p
 
     monkeypatch.setattr(sys, "stderr", Broken())
     print_notice("the run waits")
+
+
+def test_a_change_says_of_how_many_samples_it_is_where_these_are_not_all() -> None:
+    assert write_shared({"n_shared": 3000, "previous_n_scored": 3000, "n_scored": 3000}) == ""
+    assert write_shared({"n_shared": None, "previous_n_scored": None, "n_scored": 3}) == ""
+    row = {"n_shared": 2980, "previous_n_scored": 2991, "n_scored": 2989}
+    assert write_shared(row) == "2,980 shared of 2,991 and 2,989"
+    assert write_shared({"n_shared": 2, "previous_n_scored": 3, "n_scored": 3}) == "2 shared of 3 and 3"

@@ -124,8 +124,8 @@ def test_the_message_has_the_run_its_means_their_change_and_the_gate(store: Ware
         "n_samples": 2,
         "previous_run_id": "night-1",
         "metrics": {
-            "factual_f1": {"mean": 0.5, "n_scored": 2, "n_unscored": 0, "change": -0.5},
-            "faithfulness": {"mean": 0.25, "n_scored": 1, "n_unscored": 1, "change": None},
+            "factual_f1": {"mean": 0.5, "n_scored": 2, "n_unscored": 0, "change": -0.5, "n_shared": 2},
+            "faithfulness": {"mean": 0.25, "n_scored": 1, "n_unscored": 1, "change": None, "n_shared": None},
         },
     }
     assert text.splitlines() == [

@@ -1,7 +1,7 @@
 """`testset check`: what is found of sets that people wrote and of our own, with the lexical judge and with a model."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,43 +65,46 @@ def test_nothing_is_found_of_a_sound_set(check: Check) -> None:
     assert report["coverage"]["kinds"]["unanswerable"] == 1
 
 
-@pytest.mark.parametrize(
-    ("row", "findings"),
-    [
-        ({"question": "Is it open?"}, {"no_ground_truth"}),
-        ({"question": "Does a day ticket for the sauna cost 18 euros?", "ground_truth": TICKET}, {"leak"}),
-        ({"question": "Does the sauna day ticket cost 18 or 20 euros?", "ground_truth": "It costs 18 euros."}, set()),
-        ({"question": "In this passage, when is it open?", "ground_truth": "It opens at 14:00."}, {"form"}),
-        ({"question": "When does the sauna open?", "ground_truth": "桑拿房每天下午两点开门。"}, {"language"}),
-        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 9:00."}, {"duplicate"}),
-        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"conflicting"}),
-        ({"question": "When does the municipal pool open on weekdays?", "ground_truth": "At 6:30."}, set()),
-    ],
-)  # fmt: skip
-def test_what_is_seen_without_documents(check: Check, row: dict[str, object], findings: set[str]) -> None:
-    status, report = check(SOUND, {"id": "own", **row}, docs=False)
-    assert find(report) == {("own", name) for name in findings}
-    assert status == (1 if findings else 0)
+ALONE: list[tuple[dict[str, object], set[str]]] = [
+    ({"question": "Is it open?"}, {"no_ground_truth"}),
+    ({"question": "Does a day ticket for the sauna cost 18 euros?", "ground_truth": TICKET}, {"leak"}),
+    ({"question": "Does the sauna day ticket cost 18 or 20 euros?", "ground_truth": "It costs 18 euros."}, set()),
+    ({"question": "In this passage, when is it open?", "ground_truth": "It opens at 14:00."}, {"form"}),
+    ({"question": "When does the sauna open?", "ground_truth": "桑拿房每天下午两点开门。"}, {"language"}),
+    ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 9:00."}, {"duplicate"}),
+    ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"conflicting"}),
+    ({"question": "When does the municipal pool open on weekdays?", "ground_truth": "At 6:30."}, set()),
+]  # fmt: skip
+AGAINST: list[tuple[dict[str, object], set[str]]] = [
+    ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"contradicted"}),
+    ({"question": "Who cleans the pool?", "ground_truth": "Hansen Ltd cleans the pool."}, {"unsupported"}),
+    ({"question": "When does the sauna open?", "ground_truth": "The handbook does not say."}, {"answerable"}),
+    ({"question": "When does the sauna open?", "answerable": False}, {"answerable"}),
+    (DAY_TICKET | {"reference_context_ids": ["gone.md"]}, {"dead_reference"}),
+    (DAY_TICKET | {"reference_context_ids": ["pool.md"]}, {"misplaced"}),
+    (DAY_TICKET | {"reference_context_ids": ["prices.md#prices"]}, set()),
+    ({"question": "蒸汽浴室每天什么时候开门营业？", "answerable": False}, {"language"}),
+]  # fmt: skip
+
+
+def expect(cases: Sequence[tuple[Mapping[str, object], set[str]]]) -> set[tuple[str, str]]:
+    return {(f"q{place}", name) for place, (_, names) in enumerate(cases) for name in names}
+
+
+def test_what_is_seen_without_documents(check: Check) -> None:
+    rows = [{"id": f"q{place}", **row} for place, (row, _) in enumerate(ALONE)]
+    status, report = check(SOUND, *rows, docs=False)
+    assert find(report) == expect(ALONE)
+    assert status == 1
     assert report["coverage"]["documents"] is None
 
 
-@pytest.mark.parametrize(
-    ("row", "findings"),
-    [
-        ({"question": SUNDAYS, "ground_truth": "The municipal pool opens on Sundays at 11:00."}, {"contradicted"}),
-        ({"question": "Who cleans the pool?", "ground_truth": "Hansen Ltd cleans the pool."}, {"unsupported"}),
-        ({"question": "When does the sauna open?", "ground_truth": "The handbook does not say."}, {"answerable"}),
-        ({"question": "When does the sauna open?", "answerable": False}, {"answerable"}),
-        (DAY_TICKET | {"reference_context_ids": ["gone.md"]}, {"dead_reference"}),
-        (DAY_TICKET | {"reference_context_ids": ["pool.md"]}, {"misplaced"}),
-        (DAY_TICKET | {"reference_context_ids": ["prices.md#prices"]}, set()),
-        ({"question": "蒸汽浴室每天什么时候开门营业？", "answerable": False}, {"language"}),
-    ],
-)  # fmt: skip
-def test_what_is_seen_with_documents(check: Check, row: dict[str, object], findings: set[str]) -> None:
-    status, report = check({"id": "own", **row})
-    assert find(report) == {("own", name) for name in findings}
-    assert status == (1 if findings else 0)
+def test_what_is_seen_with_documents(check: Check) -> None:
+    rows = [{"id": f"q{place}", **row} for place, (row, _) in enumerate(AGAINST)]
+    status, report = check(*rows)
+    # Some of them ask the same, which is another matter.
+    assert {finding for finding in find(report) if finding[1] != "duplicate"} == expect(AGAINST)
+    assert status == 1
 
 
 def test_two_documents_that_disagree_make_a_question_ambiguous(check: Check, tmp_path: Path) -> None:
@@ -112,6 +115,25 @@ def test_two_documents_that_disagree_make_a_question_ambiguous(check: Check, tmp
     assert (finding["finding"], finding["severity"]) == ("ambiguous", "warning")
     assert finding["others"] == ["annex.md#the-annex"]
     assert "25 euros" in finding["detail"]
+
+
+def test_the_page_shows_what_was_found_and_takes_no_text_for_markup(check: Check, tmp_path: Path) -> None:
+    path = tmp_path / "check.html"
+    row = {"id": "<b>own</b>", "question": "Who cleans the <i>pool</i>?", "ground_truth": "Hansen Ltd cleans the pool."}
+    _, report = check(row, options=("--html", str(path)))
+    page = path.read_text(encoding="utf-8")
+    assert "Something was found of 1 of 1 question." in page
+    assert report["findings"][0]["finding"] == "unsupported"
+    assert "&lt;b&gt;own&lt;/b&gt;" in page
+    assert "<i>pool</i>" not in page
+    assert 'http-equiv="Content-Security-Policy"' in page
+
+
+def test_a_dry_run_asks_nothing(check: Check, tmp_path: Path) -> None:
+    status, report = check(SOUND, options=("--dry-run",))
+    assert (status, report["n_questions"]) == (0, 1)
+    assert 2 <= report["requests"] <= 4
+    assert not (tmp_path / "own.duckdb").exists()
 
 
 def test_columns_are_mapped_and_findings_are_on_record_under_the_questions_id(check: Check, tmp_path: Path) -> None:

@@ -5,16 +5,14 @@ over all of it; whatever needs rows of single samples is read of a few runs alon
 `flows/report/history.py` makes the page.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-import polars as pl
-
 from evalhouse.warehouse.queries import read_query
 from evalhouse.warehouse.rows.report import Row, Rows
-from evalhouse.warehouse.rows.told import read_score_history, read_shared, read_told
+from evalhouse.warehouse.rows.told import read_score_history, read_shared_with, read_told
 from evalhouse.warehouse.store import Warehouse
 
 CAUSE_RUNS: Final = 14
@@ -91,21 +89,21 @@ def read_series(warehouse: Warehouse, series: str, keep: Keep = lambda _, read: 
         ),
         since=since,
         newest=newest,
-        shared=_read_shared(warehouse, means, pair, keep) if since else {},
+        shared={
+            str(row["metric"]): row for row in keep("shared", lambda: _read_shared(warehouse, newest, since, means))
+        }
+        if since
+        else {},
         worse=keep("worse", lambda: warehouse.read_rows(read_query("history/worse"), {**pair, "most": MOST_SAMPLES}))
         if since
         else [],
     )
 
 
-def _read_shared(warehouse: Warehouse, means: Rows, pair: Mapping[str, object], keep: Keep) -> dict[str, Row]:
-    pairs = [
-        {"run_id": pair["candidate"], "metric": row["metric"], "previous_run_id": pair["base"]}
-        for row in means
-        if row["run_id"] == pair["candidate"]
-    ]
-    rows = keep("shared", lambda: read_shared(warehouse, pl.DataFrame(pairs)).to_dicts())
-    return {str(row["metric"]): row for row in rows}
+def _read_shared(warehouse: Warehouse, newest: Row, since: Row, means: Rows) -> Rows:
+    metrics = [str(row["metric"]) for row in means if row["run_id"] == newest["run_id"]]
+    shared = read_shared_with(warehouse, str(newest["run_id"]), str(since["run_id"]), metrics)
+    return list(shared.values())
 
 
 def _read_costs(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, Row]:

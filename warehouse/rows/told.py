@@ -7,7 +7,7 @@ asked for one run at a time they do not.
 
 from collections.abc import Collection
 from functools import cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -69,6 +69,17 @@ def read_shared(warehouse: Warehouse, pairs: pl.DataFrame) -> pl.DataFrame:
     sql = read_query("history/shared").replace("from score_chain\n", "from wanted_pairs as score_chain\n")
     wanted = pairs.select(pl.col("run_id", "metric", "previous_run_id").cast(pl.String))
     return warehouse.read(sql, frames={"wanted_pairs": wanted.drop_nulls()})
+
+
+def read_shared_with(
+    warehouse: Warehouse, run_id: str, base: str, metrics: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """By metric the `change` of a run's mean from that of another run, and `n_shared`, as `read_shared` has them."""
+    names = ("run_id", "metric", "previous_run_id")
+    pairs = pl.DataFrame(
+        [(run_id, metric, base) for metric in metrics], schema=dict.fromkeys(names, pl.String), orient="row"
+    )
+    return {row["metric"]: row for row in read_shared(warehouse, pairs).to_dicts()}
 
 
 @cache
