@@ -5,9 +5,9 @@
     assert result.mean("faithfulness") > 0.8
 
 The run is that of `evalhouse run`, with the same settings, the same environment variables and the same warehouse, so
-that what was answered once is never paid for again. It takes place in a child process (`run.runner`): a notebook has an
-event loop of its own, and Prefect reads its settings only once a process. The first evaluation starts that process and
-its Prefect server, and those after it find both.
+that what was answered once is never paid for again. It takes place in a child process (`doors.runner`): a notebook
+has an event loop of its own, and Prefect reads its settings only once a process. The first evaluation starts that
+process and its Prefect server, and those after it find both.
 """
 
 # ruff: noqa: PLC0415  # the package imports this file, and a reading command must not pay for Polars and the settings
@@ -209,7 +209,7 @@ def evaluate(samples: "Samples", *, metrics: Sequence[str] | str = (), **setting
 
 def _run_apart(settings: "RunSettings", source: str | None, words: "CallWords") -> Evaluation:
     from evalhouse.flows.display.progress import ProgressLine
-    from evalhouse.flows.run.runner import RunnerGone, run_apart
+    from evalhouse.flows.doors.runner import RunnerGone, run_apart
 
     line = ProgressLine()
 

@@ -1,116 +1,106 @@
-"""The flows of a run: what happens in which order, to an evaluation and to a run that only collects responses."""
+"""The flows of a run: what happens in which order, to an evaluation and to a run that only collects responses.
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+`evaluate_run` is a flow in its own right: a deployment, or a call from Python, gives it its parameters, and it opens
+the run itself. A command and a suite have opened theirs before: there is something to do while the server comes up.
+"""
 
-from prefect import flow
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect import flow, tags
+from prefect.client.schemas.objects import State
+from prefect.context import TagsContext
 from prefect.runtime import flow_run
 
+from evalhouse.flows.preparing.parameters import EvaluateParameters, describe_as_parameters
+from evalhouse.flows.run.within_flow import list_tags, run_within_flow
 from evalhouse.flows.server.flow_options import FLOW_OPTIONS
 from evalhouse.flows.server.interrupts import take_signals_back
-from evalhouse.tasks.load import collect, load
-from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run
-from evalhouse.tasks.pipeline.run_step import find_tasks
+from evalhouse.flows.shards import collect_shards, judge_shards
+from evalhouse.tasks.load import load
+from evalhouse.tasks.pipeline.live_run import LiveRun, find_live_run, is_under_way
 from evalhouse.tasks.score import publish, score
-from evalhouse.tasks.write import write
-from evalhouse.warehouse.rows.runs import update_run
-from evalhouse.warehouse.rows.samples import list_unfinished_shards
+from evalhouse.warehouse.rows.runs import RunKind, update_run
+
+_DEFAULTS = EvaluateParameters()
 
 
-@flow(name="evaluate", flow_run_name="{run_id}", **FLOW_OPTIONS)
-async def evaluate_run(run_id: str) -> None:
-    """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores."""
-    live_run = begin_flow(run_id)
-    async with live_run.under_way():
-        await collect_shards(live_run)
-        await load(run_id)
-        await judge_shards(live_run)
-        await score(run_id)
-        await publish(run_id)
+@flow(name="evaluate", **FLOW_OPTIONS)
+async def evaluate_run(parameters: EvaluateParameters = _DEFAULTS) -> "State[Any] | None":
+    """Collect responses where there is a target, load, judge shard by shard, score the verdicts, publish the scores.
+
+    A flow run that is tried again goes on with its run, and so does one with the id of a run.
+    """
+    if parameters.run_id is not None and is_under_way(parameters.run_id):
+        await judge_run(find_live_run(parameters.run_id))
+        return None
+    return await run_within_flow(parameters, take_to_end)
 
 
-@flow(name="collect", flow_run_name="{run_id}", **FLOW_OPTIONS)
+@flow(name="collect", **FLOW_OPTIONS)
 async def collect_run(run_id: str) -> None:
     """Collect responses and load them as samples; nothing is judged."""
-    live_run = begin_flow(run_id)
+    await collect_responses(find_live_run(run_id))
+
+
+async def call_as_flow(live_run: LiveRun, kind: RunKind) -> None:
+    """Take a live run to its end in a flow run of its own, that bears its name and tags."""
+    suite = live_run.settings.suite
+    name = f"{suite} {live_run.run_id}" if suite else live_run.run_id
+    with tags(*list_tags(live_run.settings)):
+        if kind == "collection":
+            await collect_run.with_options(flow_run_name=name)(live_run.run_id)
+        else:
+            parameters = describe_as_parameters(live_run.settings, live_run.run_id)
+            await evaluate_run.with_options(flow_run_name=name, validate_parameters=False)(parameters)
+
+
+async def take_to_end(live_run: LiveRun, kind: RunKind) -> None:
+    """The same in a flow run that is there already; what comes after the run itself has flow runs of its own."""
+    if kind in ("noise", "repeats"):
+        await call_as_flow(live_run, kind)
+    elif kind == "collection":
+        await collect_responses(live_run)
+    else:
+        await judge_run(live_run)
+
+
+async def judge_run(live_run: LiveRun) -> None:
+    """All of an evaluation."""
+    begin_flow(live_run)
     async with live_run.under_way():
-        await collect_shards(live_run)
-        await load(run_id)
+        with task_tags(live_run):
+            await collect_shards(live_run)
+            await load(live_run.run_id)
+            await judge_shards(live_run)
+            await score(live_run.run_id)
+            await publish(live_run.run_id)
 
 
-def begin_flow(run_id: str) -> LiveRun:
+async def collect_responses(live_run: LiveRun) -> None:
+    """All of a collection."""
+    begin_flow(live_run)
+    async with live_run.under_way():
+        with task_tags(live_run):
+            await collect_shards(live_run)
+            await load(live_run.run_id)
+
+
+@contextmanager
+def task_tags(live_run: LiveRun) -> Iterator[None]:
+    """Tags of a run's task runs. On our own server there are none: for each task run that has tags Prefect asks the
+    server for limits by that name."""
+    if live_run.across_machines:
+        with tags(*list_tags(live_run.settings)):
+            yield
+    else:
+        with TagsContext(current_tags=set()):
+            yield
+
+
+def begin_flow(live_run: LiveRun) -> None:
     """Take the signals back from Prefect and put its id of the run on record."""
     take_signals_back()
-    live_run = find_live_run(run_id)
     live_run.flow_run_id = str(flow_run.id)
-    update_run(live_run.warehouse, run_id, flow_run_id=live_run.flow_run_id)
-    return live_run
-
-
-async def collect_shards(live_run: LiveRun) -> None:
-    """Ask the target about all shards, a few at a time, so that one slow question keeps nobody else waiting."""
-    collection = live_run.collection
-    if collection is None:
-        return
-    collection.listen(live_run.asker.stop_sign)
-    await take_turns(
-        collection.numbers,
-        lambda number: collect(live_run.run_id, number),
-        at_once=count_turns(collection.concurrency, live_run),
-    )
-    await collection.finish()
-
-
-async def judge_shards(live_run: LiveRun) -> None:
-    """Judge all shards, a few at a time: enough to keep the endpoint full while the last of one shard is answered."""
-    size = live_run.settings.shard_size
-    if live_run.resumed:
-        numbers = await asyncio.to_thread(list_unfinished_shards, live_run.warehouse, live_run.run_id, size)
-        n_samples = live_run.progress.n_samples
-        live_run.progress.n_done = n_samples - sum(min(size, n_samples - number * size) for number in numbers)
-    else:
-        numbers = list(range(-(-live_run.progress.n_samples // size)))
-    if live_run.judge_elsewhere is not None:
-        await live_run.judge_elsewhere(numbers)
-        return
-    at_once = count_turns(live_run.settings.concurrency, live_run)
-    if live_run.parkings:
-        at_once = len(numbers) or 1  # what waits for a batch lies still, and all of it makes one round
-    await take_turns(numbers, lambda number: judge_shard(live_run, number), at_once=at_once)
-
-
-async def take_turns(numbers: Sequence[int], do: Callable[[int], Awaitable[None]], *, at_once: int) -> None:
-    """Do something with every shard, a few at once; raises the first error when all have ended."""
-    turns = asyncio.Semaphore(at_once)
-
-    async def do_in_turn(number: int) -> None:
-        async with turns:
-            await do(number)
-
-    results = await asyncio.gather(*(do_in_turn(number) for number in numbers), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-
-
-def count_turns(concurrency: int, live_run: LiveRun) -> int:
-    """How many shards are worked on at once, for so many requests in flight."""
-    return 1 + -(-2 * concurrency // live_run.settings.shard_size)
-
-
-async def judge_shard(live_run: LiveRun, number: int) -> None:
-    """All steps of one shard side by side; what is finished is kept even when a step stops the run.
-
-    The steps are those that the run's metrics need of extract, classify, attribute, rank (or fused in place of these
-    three), similarity, relevancy, measure and grade, each a file in `tasks/` and a record in `warehouse/steps.toml`.
-    """
-    live_run.asker.raise_if_stopped()
-    size = live_run.settings.shard_size
-    with live_run.asker.activity.moving():
-        await live_run.open_shard(number, number * size + 1, (number + 1) * size)
-    steps = find_tasks(live_run.tasks)
-    ended = await asyncio.gather(*(step(live_run.run_id, number) for step in steps), return_exceptions=True)
-    await write(live_run.run_id, number)
-    for error in ended:
-        if isinstance(error, BaseException):
-            raise error
+    update_run(live_run.warehouse, live_run.run_id, flow_run_id=live_run.flow_run_id)

@@ -146,8 +146,8 @@ def run(
         _print_estimate(settings, as_json=as_json)
         return 0
 
+    from evalhouse.flows.doors.start_to_end import start_run  # noqa: PLC0415
     from evalhouse.flows.run.outcome import SuiteOutcome  # noqa: PLC0415  # these import what runs
-    from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
 
     with show_run(_introduce_judge(resolved)) as watch:
         if suite is not None:
@@ -378,7 +378,7 @@ def collect(*, suite: str, as_json: bool, changed: tuple[str, ...], **flags: obj
     settings = resolve_suite(read, flags=flags, trigger=trigger).settings
     if settings.target is None:
         raise SettingsError(f"{suite} has no [target], so there is nothing to ask; `evalhouse run` judges its dataset")
-    from evalhouse.flows.run.start_to_end import start_collection  # noqa: PLC0415
+    from evalhouse.flows.doors.start_to_end import start_collection  # noqa: PLC0415
 
     with show_run() as watch:
         outcome = start_collection(settings, trigger=trigger, watch=watch)

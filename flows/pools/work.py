@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from evalhouse.flows.evaluation import count_turns, judge_shard, take_turns
 from evalhouse.flows.pools.parts import list_shards, name_lock
 from evalhouse.flows.preparing.live_run import Tools, make_tools
 from evalhouse.flows.preparing.request import find_code_version
 from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
+from evalhouse.flows.shards import count_turns, judge_shard, take_turns
 from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings
 from evalhouse.tasks.asking.shared_limit import share_limits
 from evalhouse.tasks.judge.errors import FatalJudgeError, RunCancelled

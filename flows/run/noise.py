@@ -12,7 +12,7 @@ as in a first run, they are drawn from all: the judge's randomness is the same, 
 since it was first asked does not show.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,10 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
-JudgeAgain = Callable[["LiveRun", RunRow], RunOutcome]
+JudgeAgain = Callable[["LiveRun", RunRow], Awaitable[RunOutcome]]
 
 
-def measure_noise(
+async def measure_noise(
     run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain
 ) -> NoiseOutcome | None:
     """Judge a share of a run's samples again, within what is left of its budget.
@@ -58,12 +58,12 @@ def measure_noise(
         if not has_noise(run.judge, run.embeddings):
             note_no_noise(warehouse, run.run_id)
             return NoiseOutcome()
-        return _measure(run, settings, warehouse, judge_again)
+        return await _measure(run, settings, warehouse, judge_again)
     except WarehouseError as error:
         return NoiseOutcome(problem=str(error))
 
 
-def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain) -> NoiseOutcome:
+async def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_again: JudgeAgain) -> NoiseOutcome:
     from evalhouse.flows.preparing.live_run import make_tools  # noqa: PLC0415  # both import what judges
     from evalhouse.tasks.asking.embedders import RepeatedJudge, repeat_embeddings  # noqa: PLC0415
 
@@ -92,7 +92,7 @@ def _measure(run: RunRow, settings: RunSettings, warehouse: Warehouse, judge_aga
     except BaseException:
         live_run.asker.record.close()
         raise
-    outcome = judge_again(live_run, again)
+    outcome = await judge_again(live_run, again)
     return NoiseOutcome(
         outcome=outcome,
         population=selection.population,

@@ -12,7 +12,7 @@ Answers are judged like the first ones, and what is on record is used: an answer
 nothing. A round that was stopped goes on where it was when its parent is resumed.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,10 +34,12 @@ from evalhouse.warehouse.store import Warehouse
 if TYPE_CHECKING:
     from evalhouse.tasks.pipeline.live_run import LiveRun
 
-CarryOut = Callable[["LiveRun", RunRow], RunOutcome]
+CarryOut = Callable[["LiveRun", RunRow], Awaitable[RunOutcome]]
 
 
-def ask_again(run: RunRow, settings: RunSettings, warehouse: Warehouse, carry_out: CarryOut) -> RepeatsOutcome | None:
+async def ask_again(
+    run: RunRow, settings: RunSettings, warehouse: Warehouse, carry_out: CarryOut
+) -> RepeatsOutcome | None:
     """Ask a share of a run's questions again, as many rounds as its target says, within what is left of its budget.
 
     None when there is nothing to do: the run is not an evaluation, did not come to its end, or all rounds have. What
@@ -57,7 +59,7 @@ def ask_again(run: RunRow, settings: RunSettings, warehouse: Warehouse, carry_ou
             this = _Round(run=run, place=place, begun=begun.get(place), settings=settings, target=target)
             problem = this.find_obstacle(warehouse)
             if problem is None:
-                outcomes.append(this.ask(warehouse, carry_out))
+                outcomes.append(await this.ask(warehouse, carry_out))
                 problem = outcomes[-1].problem
             if problem is not None:
                 break
@@ -86,7 +88,7 @@ class _Round:
             return "none of the questions drawn was answered in this run"
         return None
 
-    def ask(self, warehouse: Warehouse, carry_out: CarryOut) -> RunOutcome:
+    async def ask(self, warehouse: Warehouse, carry_out: CarryOut) -> RunOutcome:
         """Ask and judge, from the beginning or from where the round stopped."""
         settings = self._derive_settings(self._find_budget(warehouse))
         sample_ids = self._draw(warehouse) if self.begun is None else []
@@ -106,7 +108,7 @@ class _Round:
         except BaseException:
             live_run.asker.record.close()
             raise
-        return carry_out(live_run, again)
+        return await carry_out(live_run, again)
 
     def _draw(self, warehouse: Warehouse) -> list[str]:
         asked = list_asked(warehouse, self.run.run_id)

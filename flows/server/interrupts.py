@@ -2,7 +2,7 @@
 
 Before a run is on record a signal ends everything and leaves nothing. From then on the first signal stops the run in
 good order, whatever it is at, and the second ends the process at once: that leaves what `kill -9` leaves, a run that
-can be resumed. `start_to_end` says at each stage what good order means. Waiting for a warehouse ends with a signal too.
+can be resumed. `run.process` says at each stage what good order means. Waiting for a warehouse ends with a signal too.
 """
 
 import asyncio

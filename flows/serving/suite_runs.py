@@ -1,17 +1,18 @@
 """One run of a suite from its settings to its notification: the way that the command line and a served flow both take.
 
-The run itself is `run.start_to_end`; around it stands what a suite adds: settings of its file, a gate, a notification.
+The run itself is `doors.start_to_end`; around it stands what a suite adds: settings of its file, a gate, a
+notification.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from evalhouse.flows.doors.start_to_end import resume_run, start_run
 from evalhouse.flows.preparing.request import BY_HAND, Trigger
 from evalhouse.flows.preparing.settings import SUITE_ORIGIN, Resolved, resolve_settings
 from evalhouse.flows.preparing.suites import Suite
 from evalhouse.flows.run.outcome import RunOutcome, SuiteOutcome, Watch, explain_incomplete
-from evalhouse.flows.run.start_to_end import resume_run, start_run
 from evalhouse.flows.serving.backlog import has_left_batch
 from evalhouse.flows.serving.gate import check_suite_gate, decide_suite_gate
 from evalhouse.flows.serving.notify import describe_end, notify_of_break, notify_of_end

@@ -342,6 +342,11 @@ def find_live_run(run_id: str) -> LiveRun:
         raise LookupError(f"run {run_id} is not under way in this process") from None
 
 
+def is_under_way(run_id: str) -> bool:
+    """Whether a run has its live run in this process."""
+    return run_id in _live_runs
+
+
 def forget_live_run(run_id: str) -> None:
     """Forget a live run once its run has ended."""
     _live_runs.pop(run_id, None)

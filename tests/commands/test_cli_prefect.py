@@ -176,4 +176,5 @@ def test_a_run_by_hand_is_red_where_a_person_should_look_and_bears_its_suites_na
     else:
         assert flow_run["state_type"] == "FAILED"
         assert told in flow_run["state"]["message"]
-    assert set(flow_run["tags"]) == {name, "blue"}
+    dataset = house.place.folder / "harbour.jsonl"
+    assert set(flow_run["tags"]) == {name, "judge: lexical", f"dataset: {dataset}", "blue"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Again:
         self.live_run: LiveRun | None = None
         self.run: RunRow | None = None
 
-    def __call__(self, live_run: LiveRun, run: RunRow) -> RunOutcome:
+    async def __call__(self, live_run: LiveRun, run: RunRow) -> RunOutcome:
         assert self.live_run is None, "asked once at most"
         self.live_run, self.run = live_run, run
         live_run.asker.record.close()
@@ -72,7 +73,7 @@ def measure(house: NoiseHouse, again: Again) -> Measure:
     def call(share: float = 0.05, run_id: str = CANDIDATE, **settings: Any) -> NoiseOutcome | None:  # noqa: ANN401
         values = {"judge": JUDGE, "metrics": ("factual_f1",), "noise_share": share, **settings}
         made = RunSettings(warehouse=house.warehouse.location.url, **values)
-        return measure_noise(find_run(house.warehouse, run_id), made, house.warehouse, again)
+        return asyncio.run(measure_noise(find_run(house.warehouse, run_id), made, house.warehouse, again))
 
     return call
 

@@ -13,8 +13,8 @@ from endpoint import running_endpoint
 from prefect_holder import copy_database, find_server
 
 from evalhouse.flows.display.progress import ProgressLine
+from evalhouse.flows.doors import evaluate_process, runner
 from evalhouse.flows.evaluate import EvaluationError, evaluate
-from evalhouse.flows.run import evaluate_process, runner
 from evalhouse.warehouse.store import Warehouse
 
 SAMPLE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections import Counter
@@ -271,7 +272,8 @@ def ask_nobody(warehouse: Warehouse, run: RunRow, **settings: Any) -> RepeatsOut
     def refuse(*_: object) -> RunOutcome:
         raise AssertionError("a round was begun")
 
-    return ask_again(run, RunSettings(judge="lexical", target=TARGET, **settings), warehouse, refuse)
+    made = RunSettings(judge="lexical", target=TARGET, **settings)
+    return asyncio.run(ask_again(run, made, warehouse, refuse))
 
 
 def add_asked_run(warehouse: Warehouse, *, status: str) -> RunRow:

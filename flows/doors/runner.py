@@ -46,7 +46,7 @@ class Runner:
         self._rest = b""  # of a line that has not come whole
         # In a session of its own: Ctrl-C comes from here, where it is also known what it interrupts.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "evalhouse.flows.run.evaluate_process"],
+            [sys.executable, "-m", "evalhouse.flows.doors.evaluate_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_make_environment(),

@@ -79,7 +79,7 @@ def _answer(request: Request, send: Send) -> dict[str, object]:
 
 def _run(request: Request, send: Send) -> dict[str, object]:
     # Imported while the server comes up, which takes longer.
-    from evalhouse.flows.run.start_to_end import start_run  # noqa: PLC0415
+    from evalhouse.flows.doors.start_to_end import start_run  # noqa: PLC0415
     from evalhouse.tasks.settings.run import RunSettings  # noqa: PLC0415
 
     settings = RunSettings.model_validate_json(request["settings"])

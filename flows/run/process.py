@@ -1,22 +1,22 @@
-"""Running an evaluation from start to end in this process: server, dataset, live run, flow, and what came of it.
+"""The process of one run: its locks, server and warehouse, the live run, and what came of it.
 
-The order is for the person who waits. Our Prefect server needs some seconds to come up, so it is started first, and
-everything that can be refused (settings, dataset, warehouse) is checked meanwhile; Prefect itself is imported only
-after its settings are known, which is why the flow is imported inside a function.
+`doors` opens it for commands, suites and calls from Python, which have the run carried out as a flow run; the flow of a
+deployment opens it too, from within. What they differ in is `FlowFinder`.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalhouse.flows.display.output import print_notice
-from evalhouse.flows.preparing.request import BY_HAND, RunRequest, Trigger, leave_out_judging
+from evalhouse.flows.preparing.request import RunRequest
 from evalhouse.flows.run.outcome import Finish, RunOutcome, Watch, explain_incomplete, show_end
+from evalhouse.flows.server.environment import find_api_url
 from evalhouse.flows.server.interrupts import Interrupts
 from evalhouse.flows.server.local import prefect_server
 from evalhouse.flows.server.outages import describe_outage, is_outage
@@ -68,63 +68,49 @@ def warnings_shown() -> Iterator[None]:
         logger.removeHandler(notices)
 
 
-def start_run(
-    settings: RunSettings,
-    *,
-    source: "str | pl.DataFrame | None" = None,
-    trigger: Trigger = BY_HAND,
-    watch: Watch | None = None,
-    finish: Finish | None = None,
-    wait_s: float = 0.0,
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """A run that is gone on with, and the settings it is gone on with."""
+
+    run: RunRow
+    settings: RunSettings
+
+
+FlowCall = Callable[["LiveRun", RunKind], Coroutine[Any, Any, None]]
+FlowFinder = Callable[[], FlowCall]
+"""Gives what takes a live run to its end. Prefect is imported by the finder, while its server comes up."""
+
+
+async def start(
+    process: "RunProcess", request: RunRequest, source: "str | pl.DataFrame", *, flow_run_id: str | None = None
 ) -> RunOutcome:
-    """Evaluate a dataset, or the samples of a `source`, for which `settings.dataset` is then just a name.
+    """Prepare a new run and take it to its end; raises the errors of whatever can be refused beforehand.
 
-    `trigger` says why and goes on record; `watch` gives a context manager that is open while samples are judged;
-    `finish` is called when the run has ended, and what it returns is why it is red in Prefect; `wait_s` is how long
-    to wait for the end of another run of the same suite.
-
-    Raises the errors of dataset, settings, warehouse, target and judge for whatever can be refused beforehand.
+    `flow_run_id` is the flow run that this is within, on record from the beginning.
     """
-    request = RunRequest(settings=settings, kind="evaluation", trigger=trigger)
-    return _start(request, settings.dataset if source is None else source, watch, wait_s, finish)
+    from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415  # a second, in which the server comes up
+
+    prepared = prepare_run(request, source, process.warehouse)
+    prepared = replace(prepared, run=replace(prepared.run, flow_run_id=flow_run_id))
+    if _is_new(process.warehouse):
+        _make_ready(process.warehouse)
+    with hold_run(process.warehouse.location, prepared.run.run_id):
+        return await process.run(prepared, partial(insert_run, process.warehouse, prepared.run))
 
 
-def start_collection(
-    settings: RunSettings, *, trigger: Trigger = BY_HAND, watch: Watch | None = None, wait_s: float = 0.0
-) -> RunOutcome:
-    """Ask the target about every sample and judge nothing; otherwise as `start_run`."""
-    request = RunRequest(settings=leave_out_judging(settings), kind="collection", trigger=trigger)
-    return _start(request, settings.dataset, watch, wait_s)
+async def go_on(process: "RunProcess", run: RunRow, settings: RunSettings) -> RunOutcome:
+    """Go on with a run where it stopped; the process holds it."""
+    from evalhouse.flows.preparing.live_run import prepare_again  # noqa: PLC0415
+
+    run = replace(run, status="running", finished_at=None, problem=None)
+    prepared = prepare_again(run, settings, process.warehouse)
+    begin = partial(update_run, process.warehouse, run.run_id, status="running", finished_at=None, problem=None)
+    return await process.run(prepared, begin)
 
 
-def _start(
-    request: RunRequest,
-    source: "str | pl.DataFrame",
-    watch: Watch | None,
-    wait_s: float,
-    finish: Finish | None = None,
-) -> RunOutcome:
-    with _opened(request.settings, watch, wait_s, finish=finish) as process:
-        # Imported after the server was started: this takes a second in which it comes up.
-        from evalhouse.flows.preparing.live_run import prepare_run  # noqa: PLC0415
-
-        prepared = prepare_run(request, source, process.warehouse)
-        if _is_new(process.warehouse):
-            _make_ready(process.warehouse)
-        with hold_run(process.warehouse.location, prepared.run.run_id):
-            return process.run(prepared, partial(insert_run, process.warehouse, prepared.run))
-
-
-def resume_run(
-    wanted: str,
-    *,
-    warehouse_url: str,
-    changes: Mapping[str, object],
-    watch: Watch | None = None,
-    finish: Finish | None = None,
-    wait_s: float = 0.0,
-) -> RunOutcome:
-    """Go on with a run where it stopped, with its own settings but for `changes`; otherwise as `start_run`."""
+def find_unfinished(wanted: str, *, warehouse_url: str, changes: Mapping[str, object]) -> Unfinished:
+    """The run that is to be gone on with and its own settings but for `changes`; raises WarehouseError for a run that
+    another one goes on with, or a command."""
     run = find_run(Warehouse(warehouse_url), wanted)
     if run.kind == "noise":
         raise WarehouseError(
@@ -148,25 +134,24 @@ def resume_run(
     settings = RunSettings.model_validate_json(
         json.dumps({**run.config, **changes, "warehouse": warehouse_url}, ensure_ascii=False)
     )
-    with _opened(settings, watch, wait_s, run_id=run.run_id, finish=finish) as process:
-        from evalhouse.flows.preparing.live_run import prepare_again  # noqa: PLC0415
-
-        run = replace(run, status="running", finished_at=None, problem=None)
-        prepared = prepare_again(run, settings, process.warehouse)
-        begin = partial(update_run, process.warehouse, run.run_id, status="running", finished_at=None, problem=None)
-        return process.run(prepared, begin)
+    return Unfinished(run=run, settings=settings)
 
 
 @contextmanager
-def _opened(
+def open_process(
     settings: RunSettings,
     watch: Watch | None,
     wait_s: float,
     *,
     run_id: str | None = None,
     finish: Finish | None = None,
-) -> Iterator["_RunProcess"]:
-    """All that a run holds from before its preparation to its end: signals, locks, server, warehouse."""
+    find_flow: FlowFinder,
+    is_flow: bool = False,
+) -> Iterator["RunProcess"]:
+    """All that a run holds from before its preparation to its end: signals, locks, server, warehouse.
+
+    `is_flow` says that this is within a flow already, which has a server.
+    """
     if settings.is_spread:
         from evalhouse.flows.pools.parts import check_pool  # noqa: PLC0415  # few runs are
 
@@ -176,18 +161,20 @@ def _opened(
         Interrupts() as interrupts,
         _hold_suite(settings, wait_s),
         hold_run(Warehouse(settings.warehouse).location, run_id) if run_id is not None else nullcontext(),
-        prefect_server() as wait_for_prefect,
+        nullcontext() if is_flow else prefect_server() as wait_for_prefect,
     ):
         warehouse = Warehouse(settings.warehouse)
         # A new one is made only when there is something to put into it; a dataset that is refused leaves none.
         if not _is_new(warehouse):
             _make_ready(warehouse)
-        yield _RunProcess(
+        yield RunProcess(
             warehouse=warehouse,
             interrupts=interrupts,
             wait_for_prefect=wait_for_prefect,
+            across_machines=find_api_url() is not None if is_flow else wait_for_prefect is None,
             watch=watch or (lambda _: nullcontext()),
             finish=finish or explain_incomplete,
+            find_flow=find_flow,
         )
 
 
@@ -214,17 +201,21 @@ def _make_ready(warehouse: Warehouse) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RunProcess:
-    """What this process has while a run is under way in it; `wait_for_prefect` None means the user's own server, by
-    which limits are shared with other machines."""
+class RunProcess:
+    """What this process has while a run is under way in it.
+
+    `wait_for_prefect` waits for our own server where that is still coming up; `across_machines` says that the server is
+    the user's, by which limits are shared with other machines."""
 
     warehouse: Warehouse
     interrupts: Interrupts
     wait_for_prefect: Callable[[], None] | None
+    across_machines: bool
     watch: Watch
     finish: Finish
+    find_flow: FlowFinder
 
-    def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
+    async def run(self, prepared: "PreparedRun", put_on_record: Callable[[], None]) -> RunOutcome:
         """Run what was prepared to its end, and measure the judge's noise and the bot's where settings ask for it."""
         live_run = prepared.make_live_run(self.warehouse)
         # Putting it on record is not broken off: a person who interrupts a run on record is given its id.
@@ -237,33 +228,32 @@ class _RunProcess:
                 _put_away(live_run)
                 raise
             self.interrupts.note_on_record(live_run.run_id)
-        outcome = self.carry_out(live_run, prepared.run)
+        outcome = await self.carry_out(live_run, prepared.run)
         if prepared.tools.settings.noise_share and self.interrupts.taken is None:
             from evalhouse.flows.run.noise import measure_noise  # noqa: PLC0415
 
-            noise = measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
+            noise = await measure_noise(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, noise=noise)
         target = prepared.tools.settings.target if prepared.target is not None else None
         if target is not None and target.repeats and self.interrupts.taken is None:
             from evalhouse.flows.run.repeats import ask_again  # noqa: PLC0415
 
-            repeats = ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
+            repeats = await ask_again(outcome.run, prepared.tools.settings, self.warehouse, self.carry_out)
             outcome = replace(outcome, repeats=repeats)
         show_end(outcome.run, self.finish(outcome))
         return outcome
 
-    def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
+    async def carry_out(self, live_run: "LiveRun", run: RunRow) -> RunOutcome:
         """Run the flow to its end and put on record how it ended."""
         from evalhouse.tasks.pipeline.live_run import register_live_run  # noqa: PLC0415
 
         try:
             self.interrupts.raise_if_taken()
-            import evalhouse.flows.evaluation  # noqa: F401, PLC0415  # Prefect, imported while its server comes up
-
+            call_flow = self.find_flow()
             if self.wait_for_prefect is not None:
                 self.wait_for_prefect()
             register_live_run(live_run)
-            problem = asyncio.run(self._run_flow(live_run, run.kind))
+            problem = await self._run_flow(live_run, run.kind, call_flow)
         except KeyboardInterrupt:
             problem = RunCancelled(f"stopped by {self.interrupts.taken}")
         except BaseException as error:  # whatever ends the run, the journal is emptied and the end is on record
@@ -271,18 +261,16 @@ class _RunProcess:
             raise
         return _conclude(live_run, run, problem, self.interrupts)
 
-    async def _run_flow(self, live_run: "LiveRun", kind: RunKind) -> Exception | None:
+    async def _run_flow(self, live_run: "LiveRun", kind: RunKind, call_flow: FlowCall) -> Exception | None:
         """The flow, with the terminal's signals turned into an orderly stop; returns what it ended with."""
         from prefect.exceptions import TerminationSignal  # noqa: PLC0415
-
-        from evalhouse.flows.evaluation import collect_run, evaluate_run  # noqa: PLC0415
 
         if live_run.settings.is_spread:
             from evalhouse.flows.part import judge_part  # noqa: PLC0415
             from evalhouse.flows.pools.coordinate import judge_elsewhere  # noqa: PLC0415
 
             live_run.judge_elsewhere = partial(judge_elsewhere, live_run, judge_part)
-        live_run.watch, live_run.across_machines = self.watch, self.wait_for_prefect is None
+        live_run.watch, live_run.across_machines = self.watch, self.across_machines
         loop = asyncio.get_running_loop()
 
         def stop(name: str) -> None:
@@ -290,10 +278,8 @@ class _RunProcess:
 
         try:
             with self.interrupts.answered_by(stop):
-                flow = collect_run if kind == "collection" else evaluate_run
-                named = flow.with_options(flow_run_name=_name_flow_run(live_run))
                 # A task, so that what wakes the flow does not come through here each time.
-                await asyncio.create_task(named(live_run.run_id))
+                await asyncio.create_task(call_flow(live_run, kind))
         except (JudgeError, WarehouseError) as error:
             if isinstance(error, WarehouseBusy) and self.interrupts.taken is not None:  # while it was waited for
                 return RunCancelled(f"stopped by {self.interrupts.taken}; {error}")
@@ -304,12 +290,6 @@ class _RunProcess:
             self.interrupts.note_only()
             await live_run.close()
         return None
-
-
-def _name_flow_run(live_run: "LiveRun") -> str:
-    """A template, as Prefect takes it, of the suite's name and the run's id."""
-    suite = live_run.settings.suite
-    return f"{suite} {{run_id}}" if suite else "{run_id}"
 
 
 def _conclude(live_run: "LiveRun", run: RunRow, problem: BaseException | None, interrupts: Interrupts) -> RunOutcome:

@@ -1,0 +1,131 @@
+"""The flow `evaluate` as a deployment: registered from `flows/prefect.yaml`, started with the parameters that a form or
+a command gives, and tried again as Prefect's UI does it. What runs it is what a worker starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from cli_process import ROOT, Place
+from endpoint import Endpoint, running_endpoint
+from prefect_holder import find_server
+
+from evalhouse.flows.server.api import PrefectApi
+
+KEY = "sk-right"
+
+
+@dataclass(kw_only=True)
+class Deployed:
+    """The deployment on the session's server, and a folder with a dataset and a warehouse."""
+
+    place: Place
+    api: PrefectApi
+    row: dict[str, Any]
+    endpoint: Endpoint
+
+    def queue(self, **parameters: object) -> str:
+        """A flow run with these parameters; returns its id."""
+        given = {"warehouse": str(self.place.folder / "own.duckdb"), **parameters}
+        body = {"parameters": {"parameters": given}, "state": {"type": "SCHEDULED"}}
+        return str(self.api.post(f"/deployments/{self.row['id']}/create_flow_run", body)["id"])
+
+    def work(self, flow_run_id: str, key: str = KEY) -> dict[str, Any]:
+        """Run it as a worker does, and return what Prefect says of it then."""
+        given = {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": self.endpoint.base_url}
+        call_python(self.place.with_variables(PREFECT__FLOW_RUN_ID=flow_run_id, **given), "-m", "prefect.engine")
+        return self.read(flow_run_id)
+
+    def read(self, flow_run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.get(f"/flow_runs/{flow_run_id}")
+        return found
+
+    def retry(self, flow_run_id: str) -> None:
+        """The button in the UI."""
+        state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+        assert self.api.post(f"/flow_runs/{flow_run_id}/set_state", {"state": state})["status"] == "ACCEPT"
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        with duckdb.connect(str(self.place.folder / "own.duckdb"), read_only=True) as connection:
+            found: list[dict[str, Any]] = connection.sql(sql).pl().to_dicts()
+            return found
+
+
+def call_python(place: Place, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=place.folder,
+        env=place.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Deployed]:
+    place = Place(folder=tmp_path_factory.mktemp("deployed"), variables={"PREFECT_HOME": str(prefect_home)})
+    api = PrefectApi(find_server())
+    if not api.post("/work_pools/filter", {"work_pools": {"name": {"any_": ["evalhouse"]}}}):
+        api.post("/work_pools/", {"name": "evalhouse", "type": "process"})
+    told = call_python(
+        place, "-m", "prefect", "--no-prompt", "deploy", "--name", "evaluate",
+        "--prefect-file", str(ROOT / "flows" / "prefect.yaml"),
+    )  # fmt: skip
+    found = api.post("/deployments/filter", {"deployments": {"name": {"any_": ["evaluate"]}}})
+    assert found, told
+    with running_endpoint(expected_key=KEY) as endpoint:
+        yield Deployed(place=place, api=api, row=found[0], endpoint=endpoint)
+
+
+def test_the_form_offers_closed_sets_as_choices_and_has_no_field_for_a_secret(deployed: Deployed) -> None:
+    (schema,) = deployed.row["parameter_openapi_schema"]["definitions"].values()
+    fields = schema["properties"]
+    assert fields["language"]["anyOf"][0]["enum"] == ["en", "zh"]
+    assert fields["plan"]["anyOf"][0]["enum"] == ["separate", "fused"]
+    assert "faithfulness" in fields["metrics"]["items"]["enum"]
+    assert all(field["description"] for field in fields.values())
+    assert schema["additionalProperties"] is False
+    assert not [name for name in fields if "key" in name or "secret" in name or "webhook" in name]
+
+
+def test_a_flow_run_that_is_tried_again_goes_on_with_its_run(deployed: Deployed) -> None:
+    flow_run_id = deployed.queue(judge="openai:gpt-4.1-mini", metrics=["faithfulness"], limit=2, tags=["blue"])
+    failed = deployed.work(flow_run_id, key="sk-wrong")
+    assert failed["state_type"] == "FAILED"
+    assert "sk-wrong" not in json.dumps(failed)
+    (begun,) = deployed.query("from runs")
+    assert (begun["status"], begun["flow_run_id"]) == ("failed", flow_run_id)
+    assert failed["name"] == begun["run_id"]
+    assert failed["parameters"]["parameters"]["run_id"] == begun["run_id"]
+
+    deployed.retry(flow_run_id)
+    ended = deployed.work(flow_run_id)
+    assert ended["state_type"] == "COMPLETED", ended["state"]
+    (run,) = deployed.query("from runs")
+    assert (run["run_id"], run["status"], run["metrics"]) == (begun["run_id"], "completed", ["faithfulness"])
+    assert run["run_id"] in ended["state"]["message"]
+    # A copy of what has completed is another run.
+    assert "run_id" not in ended["parameters"]["parameters"]
+    assert {"judge: openai:gpt-4.1-mini", "dataset: sample", "blue", "evalhouse"} <= set(ended["tags"])
+
+    deployed.retry(flow_run_id)
+    again = deployed.work(flow_run_id)
+    assert (again["state_type"], again["state_name"]) == ("COMPLETED", "NothingNew")
+    assert len(deployed.query("from runs")) == 1
+
+
+def test_what_is_wrong_with_parameters_is_the_message_of_the_flow_run(deployed: Deployed) -> None:
+    failed = deployed.work(deployed.queue(dataset="nowhere.jsonl"))
+    assert failed["state_type"] == "FAILED"
+    assert "nowhere.jsonl" in failed["state"]["message"]
+    assert "Traceback" not in failed["state"]["message"]
