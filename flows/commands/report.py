@@ -53,14 +53,14 @@ def _write_run(warehouse: Warehouse, run: str, against: str | None, output: str 
     run_row = find_run(warehouse, run)
     base = find_other_run(warehouse, run_row, against) if against else None
     with reading_slices(warehouse, run_row, base, with_calls=with_calls) as slices:
-        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # imports SciPy, while samples are read
+        from evalhouse.flows.report.page import build_page  # noqa: PLC0415  # while samples are read
 
         page = build_page(warehouse, run_row, base, slices, with_calls=with_calls)
     _write_page(page, output or f"report-{run_row.run_id}.html", write_count(run_row.n_samples or 0, "sample"))
 
 
 def _write_history(warehouse: Warehouse, suite: str, output: str | None) -> None:
-    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # imports SciPy
+    from evalhouse.flows.report.history import build_history  # noqa: PLC0415  # a run needs none of it
 
     series, others = find_series(warehouse, suite)
     if series is None:

@@ -179,7 +179,7 @@ def _warn_of_shifts(warehouse: Warehouse, noise: Sequence[Mapping[str, Any]]) ->
     """Whether the judge is another than it was, by the noise runs of this run."""
     if not any(row["n_changed"] for row in noise):
         return []
-    # The statistics, which most runs do without: they import SciPy.
+    # The statistics, which most runs do without.
     from evalhouse.tasks.comparing.shifts import describe_shifts, find_shifts  # noqa: PLC0415
 
     run_ids = list(dict.fromkeys(str(row["noise_run_id"]) for row in noise))

@@ -58,7 +58,7 @@ def decide_suite_gate(warehouse: Warehouse, run: RunRow) -> dict[str, Any] | Non
 def _decide(
     warehouse: Warehouse, run: RunRow, gate: SuiteGate, baseline: Baseline, nights: Sequence[Night]
 ) -> dict[str, Any]:
-    # The statistics, which most runs do without: they import SciPy.
+    # The statistics, which most runs do without.
     from evalhouse.flows.documents.gate import decide, read_scores  # noqa: PLC0415
     from evalhouse.tasks.comparing.gate_checks import Limits  # noqa: PLC0415
     from evalhouse.tasks.comparing.runs import ComparisonError, ComparisonSettings  # noqa: PLC0415

@@ -9,11 +9,13 @@ benchmark (`figures`).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+
+from evalhouse.tasks.comparing.quantiles import NORMAL, find_student_point
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -159,7 +161,7 @@ def find_tails(n_groups: int) -> tuple[float, float]:
     They are set further out than 2.5 and 97.5 by what Student's t and n/(n-1) ask for, because plain percentiles are
     too narrow for a few groups (Hesterberg 2015, The American Statistician 69(4), section 5).
     """
-    tail = float(ndtr(np.sqrt(n_groups / (n_groups - 1)) * stdtrit(n_groups - 1, ALPHA / 2)))
+    tail = NORMAL.cdf(sqrt(n_groups / (n_groups - 1)) * find_student_point(ALPHA / 2, n_groups - 1))
     return tail, 1 - tail
 
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
-from scipy.special import betaincinv, ndtri, stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats, Integers
 from evalhouse.tasks.comparing.parts import Flags, is_changed_everywhere, list_call_steps
+from evalhouse.tasks.comparing.quantiles import NORMAL, find_beta_point, find_student_point
 from evalhouse.tasks.comparing.shifts import Shift, find_shifts
 from evalhouse.tasks.judge.names import is_fixed, list_judges
 from evalhouse.warehouse.rows.run_pairs import RunPair
@@ -108,9 +108,9 @@ def find_floor(noise: Noise, *, n: int, again: Integers, scale: float) -> float:
     weight = sqrt(float(np.square(again.astype(np.float64)).sum()))
     if not weight:
         return 0.0
-    most = -float(ndtri(ALPHA / 2)) * scale * sqrt(_bound_share(noise))
+    most = -NORMAL.inv_cdf(ALPHA / 2) * scale * sqrt(_bound_share(noise))
     freedom = noise.n_changed - 1
-    estimated = -float(stdtrit(freedom, ALPHA / 2)) * noise.deviation if freedom > 0 else most
+    estimated = -find_student_point(ALPHA / 2, freedom) * noise.deviation if freedom > 0 else most
     step = sqrt(noise.sum_squares / noise.n_changed) if noise.n_changed else scale
     return (min(estimated, most) * weight + step / 2) / n
 
@@ -118,7 +118,7 @@ def find_floor(noise: Noise, *, n: int, again: Integers, scale: float) -> float:
 def _bound_share(noise: Noise) -> float:
     if noise.n_changed >= noise.n_pairs:
         return 1.0
-    return float(betaincinv(noise.n_changed + 1, noise.n_pairs - noise.n_changed, 1 - ALPHA))
+    return find_beta_point(1 - ALPHA, noise.n_changed + 1, noise.n_pairs - noise.n_changed)
 
 
 def pick_samples(sample_ids: Sequence[str], *, share: float, seed: str) -> list[str]:

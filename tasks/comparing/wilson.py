@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from evalhouse.tasks.comparing.bootstrap import ALPHA, Floats
+from evalhouse.tasks.comparing.quantiles import find_student_point
 
 FEW_MOVED: Final = 6
 """Of fewer that moved nobody knows how far others may: then a move can be as wide as the scale."""
@@ -81,7 +81,8 @@ def find_interval(values: Floats, places: NDArray[np.int64]) -> Interval:
     n_at_ends = np.maximum((values == 0).sum(axis=0), (values == 1).sum(axis=0))
     is_binary = (np.isnan(values) | (values == 0) | (values == 1)).all(axis=0) & (sums.counts <= 1).all(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        pull = stdtrit(n - 1, ALPHA / 2) ** 2 / np.where(is_binary, n, mean * (1 - mean) / variance)
+        t = np.array([find_student_point(ALPHA / 2, degrees) for degrees in n - 1])
+        pull = t**2 / np.where(is_binary, n, mean * (1 - mean) / variance)
         centre = (mean + pull / 2) / (1 + pull)
         half = np.sqrt(np.maximum(pull * (mean * (1 - mean) + pull / 4), 0.0)) / (1 + pull)
         unseen = 1 - (ALPHA / 2) ** (1 / n)
@@ -108,7 +109,7 @@ def find_mean_interval(values: Floats, places: NDArray[np.int64], *, minimum: fl
     mean, variance, n = (float(figure[0]) for figure in (sums.mean, sums.covary(sums), sums.n))
     if n < 2 or variance < _NO_VARIANCE:
         return None
-    half = -float(stdtrit(n - 1, ALPHA / 2)) * float(np.sqrt(variance))
+    half = -find_student_point(ALPHA / 2, n - 1) * float(np.sqrt(variance))
     return mean - half, mean + half
 
 
