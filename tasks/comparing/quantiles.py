@@ -1,7 +1,7 @@
 """Points of the distributions that intervals rest on: the normal, Student's and the beta distribution.
 
-SciPy has them all, but its import takes longer than all else of a comparing command: a quarter to half a second. The
-tests hold these to its values.
+SciPy has them all, but its import takes a quarter to half a second of every command that compares. The tests hold
+these to its values.
 """
 
 from functools import cache
